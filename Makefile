@@ -1,0 +1,73 @@
+# Every target sets up what it needs in .venv, so a fresh checkout needs only Python 3.11, pip and make.
+#
+#   make demo           the Burgers adjoint under a memory budget
+#   make test           all tests
+#   make check          lint, types and architecture
+#   make bench          the measured claims, beside their peers (a large download)
+#   make campaign       the long randomized tests
+#   make clean          remove .venv and everything that was built
+#
+# Another interpreter: make PYTHON=/path/to/python3.12 test
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first candidate that runs and is new enough: a name on the PATH may be a shim with nothing behind it.
+PYTHON ?= $(shell for candidate in python3.11 python3 python; do \
+	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$candidate"; break; }; done)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+READY := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+# Targets share one environment, and two installations at a time would break it.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types architecture check bench campaign clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(READY)-plot
+	@$(BIN)/ebbtide demo burgers
+
+test: $(READY)-test
+	@$(BIN)/python -m pytest
+
+lint: $(READY)-dev
+	@$(BIN)/ruff check .
+
+types: $(READY)-dev
+	@$(BIN)/basedpyright
+
+architecture: $(READY)-test
+	@$(BIN)/python -m pytest --quiet tests/test_architecture.py tests/test_public.py
+
+check: lint types architecture
+
+bench: $(READY)-bench
+	@$(BIN)/python -m bench
+
+campaign: $(READY)-test
+	@EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest tests/campaign
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per extra; a change of pyproject.toml installs again.
+$(READY)-%: $(READY) pyproject.toml
+	@echo "Installing ebbtide[$*] into $(VENV)"
+	@$(PIP) install --editable '.[$*]'
+	@touch $@
+
+# An environment that works is kept. Some systems ship `venv` without `ensurepip`: there the system's pip installs pip.
+$(READY):
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Ebbtide needs Python 3.11 or newer, and $(or $(PYTHON),no python on the PATH) is none." \
+			"Install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || { \
+		echo "Creating $(VENV) with $(PYTHON)"; \
+		"$(PYTHON)" -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+			"$(PYTHON)" -m venv --clear --without-pip $(VENV) && \
+			"$(PYTHON)" -m pip --disable-pip-version-check --quiet --python $(BIN)/python install pip; }; }
+	@touch $@

@@ -1,0 +1,1 @@
+"""Traced arrays, primitives and the kinds of rule."""

@@ -1,0 +1,64 @@
+"""The type of an array: its shape and dtype, and no data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+import numpy as np
+
+
+@final
+class ArrayType:
+    """
+    Shape and dtype of an array.
+
+    Args:
+        shape: The shape.
+        dtype: The dtype.
+
+    Memory:
+        Never keeps an array: this is what a node holds instead of its operands.
+    """
+
+    __slots__ = ("dtype", "nbytes", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = math.prod(shape) * dtype.itemsize
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrayType) and self.shape == other.shape and self.dtype == other.dtype
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+
+def type_of(value: Any) -> ArrayType:
+    """Return the type of an array, of a NumPy or Python scalar, or of an abstract value."""
+    if isinstance(value, ArrayType):
+        return value
+    if isinstance(value, (bool, int, float, complex)):
+        return ArrayType((), np.result_type(value))
+    return ArrayType(value.shape, value.dtype)
+
+
+def owner_of(array: Any) -> Any:
+    """Return the array that owns the memory of *array*: itself, or the end of its chain of bases."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

@@ -1,0 +1,66 @@
+"""Containers of arrays: any nesting that optree knows, and the checks of what can be differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from ebbtide.arrays.traced import TracedArray
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of a container and its structure."""
+    leaves, structure = optree.tree_flatten(tree)
+    return leaves, structure
+
+
+def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
+    """Return the container of this structure with these leaves."""
+    return optree.tree_unflatten(structure, leaves)
+
+
+def paths_of(structure: Any) -> list[str]:
+    """Return for each leaf how to reach it, such as `[0]['weights']`."""
+    return ["".join(f"[{key!r}]" for key in path) for path in optree.treespec_paths(structure)]
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a leaf is an array or a number that can be traced."""
+    return isinstance(value, (np.ndarray, np.generic, TracedArray, float, complex)) and np.dtype(
+        getattr(value, "dtype", type(value))
+    ).kind in "fc"
+
+
+def as_value(leaf: Any, place: str) -> Any:
+    """
+    Return a leaf of an argument as an array or NumPy scalar that can be differentiated.
+
+    Args:
+        leaf: The leaf.
+        place: What it is, for the message: `argument 0['weights']`.
+
+    Raises:
+        TypeError: It is an integer, a boolean, or no number at all.
+    """
+    if isinstance(leaf, TracedArray):
+        return leaf.frozen()
+    if isinstance(leaf, (bool, int, np.integer, np.bool_)) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iub"):
+        write = "x.astype(float)" if isinstance(leaf, np.ndarray) else f"float({leaf})"
+        raise TypeError(
+            f"Cannot differentiate with respect to {place}: it is of type "
+            f"{getattr(leaf, 'dtype', type(leaf).__name__)}, and only floating-point and complex values have "
+            f"derivatives. Write {write}, or choose other argnums."
+        )
+    if isinstance(leaf, float):
+        return np.float64(leaf)
+    if isinstance(leaf, complex):
+        return np.complex128(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc":
+        return np.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+    raise TypeError(
+        f"Cannot differentiate with respect to {place}: it is a {type(leaf).__name__}. Arguments are arrays, "
+        "numbers, and containers of them; choose other argnums, or pass it by a closure."
+    )

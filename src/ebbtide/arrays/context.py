@@ -1,0 +1,54 @@
+"""What a call knows of the calls around it: one immutable record in a `ContextVar`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ebbtide.budget import Budget
+from ebbtide.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """
+    The state of the innermost call of this thread.
+
+    Args:
+        level: Depth of nested traces; an inner trace has the larger one.
+        tape: The innermost tape that records, None where nothing is recorded.
+        capture: The region (a time step, a checkpointed function) that claims operations on arrays
+            of the tapes around it, None outside.
+        ledger: The account of the outermost call.
+        budget: What the innermost call may still hold, None for no bound.
+    """
+
+    level: int = 0
+    tape: Any = None
+    capture: Any = None
+    ledger: Ledger = field(default_factory=Ledger)
+    budget: Budget | None = None
+
+
+# The only implicit state of the library (DESIGN, invariant 9): reset in `finally` by `entered`.
+_CONTEXT: ContextVar[Context | None] = ContextVar("ebbtide", default=None)
+current_or_none = _CONTEXT.get
+
+
+def current() -> Context:
+    """Return the context of the innermost call; an empty one outside all calls."""
+    return _CONTEXT.get() or Context()
+
+
+@contextmanager
+def entered(**changes: Any) -> Iterator[Context]:
+    """Run the block in the current context with some fields changed."""
+    context = replace(current(), **changes)
+    token = _CONTEXT.set(context)
+    try:
+        yield context
+    finally:
+        _CONTEXT.reset(token)

@@ -1,0 +1,345 @@
+"""
+The kinds of operation. A kind gives vjp, jvp, saved values and types; only `custom` writes them out.
+
+elementwise   y[i] = f(x[i], ...): derivative expressions, one for each operand
+linear        y = A x: the transpose; nothing is saved
+multilinear   linear in each operand: one transpose for each, given the other operands
+reduction     an array to fewer axes, with a derivative expression of the shape of the operand
+constant      no derivative (comparisons, floor, argmax): gives plain arrays
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.primitive import (
+    FRESH,
+    PASSED,
+    Primitive,
+    Pull,
+    broadcast_type,
+    matched,
+    needs_of,
+    promoted,
+    unbroadcast,
+)
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
+
+UNARY, BINARY = ("x",), ("x", "y")
+NUMBERS = frozenset({float, int})
+
+
+def _elementwise_pull(derivative: Any) -> Pull | None:
+    """Return the pull g -> g * derivative(saved), summed over broadcast axes."""
+    if callable(derivative):
+        needs = needs_of(derivative)
+        scaled = needs[0] == "g"
+
+        def rule(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
+            product = derivative(g, *saved) if scaled else g * derivative(*saved)
+            same = product.dtype is kind.dtype and product.shape == kind.shape
+            return product if same else unbroadcast(product, kind)
+
+        return Pull(rule, needs[1:] if scaled else needs, FRESH, derivative, scaled, trusted=True)
+    if derivative == 0:
+        return None
+    if derivative == 1:
+
+        def passed(g: Any, kind: ArrayType, params: Any) -> Any:
+            return g if g.dtype is kind.dtype and g.shape == kind.shape else unbroadcast(g, kind)
+
+        return Pull(passed, (), PASSED)
+    if derivative == -1:
+        return Pull(lambda g, kind, params: unbroadcast(np.negative(g), kind), (), FRESH)
+    return Pull(lambda g, kind, params: unbroadcast(np.multiply(g, derivative), kind), (), FRESH)
+
+
+def elementwise(
+    function: Callable[..., Any],
+    d: Any,
+    *,
+    keep: Mapping[str, Callable[..., Any]] | None = None,
+    alternatives: tuple[Any, ...] = (),
+    operands: tuple[str, ...] | None = None,
+    name: str | None = None,
+) -> Primitive:
+    """
+    Declare an elementwise operation.
+
+    Args:
+        function: The ufunc, an operator, or any function of arrays that broadcasts its operands.
+        d: The derivative with respect to the operand, or a tuple with one for each operand: a number, or a
+            function whose parameters name what it needs (operands `x`, `y`; `out`; kept values). If its
+            first parameter is `g`, it returns g times the derivative.
+        keep: Kept values by name: functions of operands or `out`.
+        alternatives: Other forms of *d*.
+        operands: Names of the operands, `x` and `y` by default.
+        name: Name in messages.
+
+    Returns:
+        The primitive.
+    """
+    derivatives = d if isinstance(d, tuple) else (d,)
+    names = operands or (UNARY if len(derivatives) == 1 else BINARY)
+    pulls = tuple(_elementwise_pull(one) for one in derivatives)
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        by_name = dict(zip(names, values, strict=True), out=out)
+        terms = []
+        for tangent, derivative in zip(tangents, derivatives, strict=True):
+            if tangent is None or (not callable(derivative) and derivative == 0):
+                continue
+            if callable(derivative):
+                names_needed = needs_of(derivative)
+                scaled = names_needed[0] == "g"
+                needed = [by_name[n] if n in by_name else kept(n) for n in names_needed[scaled:]]
+                terms.append(derivative(tangent, *needed) if scaled else np.multiply(tangent, derivative(*needed)))
+            else:
+                terms.append(tangent if derivative == 1 else np.multiply(tangent, derivative))
+        return promoted(terms, out)
+
+    return Primitive(
+        function,
+        name=name,
+        operands=names,
+        pull=pulls.__getitem__,
+        push=push,
+        infer=lambda *kinds, **params: broadcast_type(function, *kinds),
+        keep=keep,
+        alternatives=alternatives,
+    )
+
+
+def handler_of(primitive: Primitive) -> Callable[..., Any]:
+    """Return the handler of an elementwise primitive of one or two operands, with a short way to the tape."""
+
+    def unary(x: Any) -> Any:
+        if type(x) is TracedArray:
+            trace = x._trace
+            if trace.fast:
+                return trace.unary(primitive, signature, x)
+        return primitive.bind((x,))
+
+    def binary(x: Any, y: Any) -> Any:
+        if type(x) is TracedArray:
+            trace = x._trace
+            if trace.fast:
+                if type(y) in NUMBERS:
+                    return trace.unary(primitive, signature, x, y)
+                return trace.binary(primitive, x, y)
+        elif type(y) is TracedArray and y._trace.fast:
+            return y._trace.binary(primitive, x, y)
+        return primitive.bind((x, y))
+
+    count = len(primitive.operands or ())
+    signature = primitive.signature(1, count)
+    if not signature.pulls:  # the derivative with respect to the first operand is zero
+        return primitive
+    return unary if count == 1 else binary
+
+
+def linear(
+    function: Callable[..., Any],
+    transpose: Callable[..., Any],
+    *,
+    infer: Callable[..., ArrayType],
+    result: str = PASSED,
+    aliases: bool = False,
+    put: Callable[..., Any] | None = None,
+    accumulate: Callable[..., bool] | None = None,
+    name: str | None = None,
+) -> Primitive:
+    """
+    Declare an operation that is linear in its one operand; it saves nothing.
+
+    Args:
+        function: `function(x, **params)`.
+        transpose: `transpose(g, type, **params)`: the cotangent of an operand of this type.
+        infer: `infer(type, **params)`: type of the output.
+        result: Who owns what the transpose returns.
+        aliases: Whether the output may be a view of the operand.
+        put: Writes a changed view back.
+        accumulate: `accumulate(target, g, params)` adds the transpose into an owned array.
+        name: Name in messages.
+
+    Returns:
+        The primitive.
+    """
+
+    def rule(g: Any, kind: ArrayType, params: Any) -> Any:
+        return matched(transpose(g, kind, **(params or {})), kind)
+
+    pull = Pull(rule, (), result, accumulate=accumulate)
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        return primitive.bind((tangents[0],), params)
+
+    primitive = Primitive(
+        function,
+        name=name,
+        operands=UNARY,
+        pull=lambda k: pull,
+        push=push,
+        infer=infer,
+        aliases=aliases,
+        put=put,
+    )
+    return primitive
+
+
+def linear_of_many(
+    function: Callable[..., Any],
+    transpose: Callable[..., Any],
+    *,
+    infer: Callable[..., ArrayType],
+    name: str | None = None,
+    last: int | None = None,
+) -> Primitive:
+    """
+    Declare an operation that is linear in all its operands together; it saves nothing.
+
+    Args:
+        function: `function(*operands, **params)`.
+        transpose: `transpose(k, g, type, **params)`: the cotangent of operand k.
+        infer: `infer(*types, **params)`: type of the output.
+        name: Name in messages.
+        last: Number of the operand whose transpose may use up the cotangent.
+
+    Returns:
+        The primitive.
+    """
+
+    def pull(k: int) -> Pull:
+        def rule(g: Any, kind: ArrayType, params: Any) -> Any:
+            return matched(transpose(k, g, kind, **(params or {})), kind)
+
+        return Pull(rule, (), PASSED, last=k == last)
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        full = [zeros_like(v) if t is None else t for t, v in zip(tangents, values, strict=True)]
+        return matched(primitive.bind(tuple(full), params), type_of(out))
+
+    primitive = Primitive(function, name=name, operands=None, pull=pull, push=push, infer=infer)
+    return primitive
+
+
+def multilinear(
+    function: Callable[..., Any],
+    transposes: tuple[Callable[..., Any], ...],
+    *,
+    infer: Callable[..., ArrayType],
+    accumulate: tuple[Callable[..., bool] | None, ...] = (None, None),
+    name: str | None = None,
+) -> Primitive:
+    """
+    Declare an operation of two operands that is linear in each.
+
+    Args:
+        function: `function(x, y, **params)`.
+        transposes: `(of_x(g, y, type, **params), of_y(g, x, type, **params))`.
+        infer: `infer(type_x, type_y, **params)`: type of the output.
+        accumulate: `(into_x(target, g, params, y), into_y(target, g, params, x))`, which add the
+            cotangent into an owned array and return whether they could.
+        name: Name in messages.
+
+    Returns:
+        The primitive; it saves the other operand of each active one.
+    """
+
+    def make(transpose: Any, other: str, into: Any) -> Pull:
+        def rule(g: Any, kind: ArrayType, params: Any, saved: Any) -> Any:
+            return matched(transpose(g, saved, kind, **(params or {})), kind)
+
+        return Pull(rule, (other,), FRESH, accumulate=into)
+
+    pulls = (make(transposes[0], "y", accumulate[0]), make(transposes[1], "x", accumulate[1]))
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        terms = []
+        if tangents[0] is not None:
+            terms.append(primitive.bind((tangents[0], values[1]), params))
+        if tangents[1] is not None:
+            terms.append(primitive.bind((values[0], tangents[1]), params))
+        return promoted(terms, out)
+
+    primitive = Primitive(
+        function, name=name, operands=BINARY, pull=pulls.__getitem__, push=push, infer=infer
+    )
+    return primitive
+
+
+def reduction(
+    function: Callable[..., Any],
+    vjp: Callable[..., Any],
+    jvp: Callable[..., Any],
+    *,
+    infer: Callable[..., ArrayType],
+    keep: Mapping[str, Callable[..., Any]] | None = None,
+    result: str = FRESH,
+    name: str | None = None,
+) -> Primitive:
+    """
+    Declare a reduction over the axes `axis` with `keepdims=True`.
+
+    Args:
+        function: `function(x, axis=, keepdims=True)`.
+        vjp: `vjp(g, type, axis, *saved)`: cotangent of the operand; the names of the parameters after
+            `axis` say what is saved.
+        jvp: `jvp(t, axis, *saved)`: tangent of the output, with the same names.
+        infer: `infer(type, axis=, keepdims=)`.
+        keep: Kept values by name; functions of `x`, `out` or both.
+        result: Who owns what *vjp* returns.
+        name: Name in messages.
+
+    Returns:
+        The primitive.
+    """
+    needs = needs_of(vjp, 3)
+
+    def rule(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
+        return matched(vjp(g, kind, params["axis"], *saved), kind)
+
+    pull = Pull(rule, needs, result)
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        known = {"x": values[0], "out": out}
+        saved = [known[n] if n in known else kept(n) for n in needs_of(jvp, 2)]
+        return matched(jvp(tangents[0], params["axis"], *saved), type_of(out))
+
+    return Primitive(
+        function, name=name, operands=UNARY, pull=lambda k: pull, push=push, infer=infer, keep=keep
+    )
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Return a handler for a function without a derivative: it gives plain arrays.
+
+    Args:
+        function: Any NumPy function; traced operands are replaced by their present values.
+    """
+
+    def handler(*args: Any, **kwargs: Any) -> Any:
+        return function(*[_bare(a) for a in args], **{k: _bare(v) for k, v in kwargs.items()})
+
+    handler.__name__ = function.__name__
+    return handler
+
+
+def _bare(value: Any) -> Any:
+    if type(value) is TracedArray:
+        return bottom(value.present())
+    if isinstance(value, (list, tuple)):
+        return type(value)(_bare(v) for v in value)
+    return value
+
+
+def zeros_like(value: Any) -> Any:
+    """Return zeros of the type of a value of any level, as a plain array."""
+    kind = type_of(value)
+    return np.zeros(kind.shape, kind.dtype)

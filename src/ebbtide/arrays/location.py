@@ -1,0 +1,40 @@
+"""Where in the user's program something happened."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+HOME = str(Path(__file__).resolve().parent.parent) + "/"
+# The demo is a user of the library that lies in the same folder.
+_DEMO = HOME + "demo/"
+
+
+def is_ours(filename: str) -> bool:
+    """Return whether a file belongs to the library itself."""
+    return filename.startswith(HOME) and not filename.startswith(_DEMO)
+
+
+def user_frame(depth: int = 1) -> FrameType | None:
+    """Return the innermost frame outside of the library, from *depth* callers up."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_line() -> str:
+    """Return file and line of the innermost frame outside of the library."""
+    frame = user_frame(2)
+    return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def line_of(code: CodeType | None, instruction: int) -> str:
+    """Return file and line of an instruction of a code object."""
+    if code is None:
+        return "an unknown place"
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return f"{code.co_filename}:{line}"
+    return f"{code.co_filename}:{code.co_firstlineno}"

@@ -1,0 +1,297 @@
+"""
+Primitives: operations with derivative rules, and what a rule is made of.
+
+A primitive says for each operand how its cotangent follows from that of the result (a `Pull`), and which
+values that needs: operands, the output, or small things kept for the purpose (masks). For each set of
+active operands the needs are worked out once into a `Signature`: what to save, which saved values each
+pull takes, and after which pull each of them is released.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.context import current_or_none
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import RuleMissingError, TraceError
+
+# Who owns what a rule returns. FRESH: a new array, ours to add into. PASSED: the cotangent itself, a view
+# of it, or a new array; the sweep looks which. BORROWED: memory of somebody else; never written.
+FRESH, PASSED, BORROWED = "fresh", "passed", "borrowed"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """
+    How the cotangent of one operand follows from the cotangent of the result.
+
+    Args:
+        rule: `rule(g, type, params, *saved)` returns the cotangent of an operand of this type.
+        needs: Names of the saved values: operands, `out`, or kept values.
+        result: FRESH, PASSED or BORROWED.
+        derivative: For elementwise operations `derivative(*saved)`, by which the cotangent is multiplied;
+            such pulls can be done in blocks and in place.
+        scaled: Whether it is `derivative(g, *saved)` instead, which returns the product.
+        accumulate: `accumulate(target, g, params, *saved)` adds the cotangent into an owned array and
+            returns True, or returns False where it cannot.
+        trusted: Whether the rule always returns the type of the operand, so that nobody need look.
+        last: Whether to do this pull after the others, because it may use up the cotangent.
+    """
+
+    rule: Callable[..., Any]
+    needs: tuple[str, ...] = ()
+    result: str = FRESH
+    derivative: Callable[..., Any] | None = None
+    scaled: bool = False
+    accumulate: Callable[..., bool] | None = None
+    last: bool = False
+    trusted: bool = False
+
+
+@final
+class Signature:
+    """
+    What a primitive saves and does for one set of active operands.
+
+    Args:
+        primitive: The primitive.
+        active: Numbers of the active operands.
+
+    Memory:
+        A few tuples; cached by the primitive.
+    """
+
+    __slots__ = ("active", "alone", "keeps", "primitive", "pulls", "saves", "simple")
+
+    def __init__(self, primitive: Primitive, active: tuple[int, ...]) -> None:
+        self.primitive = primitive
+        rules = [(k, primitive.pull(k)) for k in active]
+        rules = sorted(((k, rule) for k, rule in rules if rule is not None), key=lambda pair: pair[1].last)
+        self.active = tuple(k for k, _ in rules)
+        needed = list(dict.fromkeys(name for _, rule in rules for name in rule.needs))
+        kept = [name for name in needed if name in primitive.keep]
+        self.keeps = tuple(
+            (primitive.keep[name], tuple(primitive.position(n) for n in needs_of(primitive.keep[name])))
+            for name in kept
+        )
+        order = [name for name in needed if name not in primitive.keep] + kept
+        # Saved values by position: number of the operand, or -1 for the output; kept values follow.
+        self.saves = tuple(primitive.position(name) for name in order if name not in primitive.keep)
+        uses = [tuple(order.index(name) for name in rule.needs) for _, rule in rules]
+        last_use = {s: n for n, used in enumerate(uses) for s in used}
+        self.pulls = tuple(
+            (rule, used, tuple(s for s in used if last_use[s] == n))
+            for n, ((_, rule), used) in enumerate(zip(rules, uses, strict=True))
+        )
+        # What the hot paths ask: the only pull with the places of what it takes, and whether at most one value is saved.
+        self.alone = self.pulls[0] if len(self.pulls) == 1 else None
+        self.simple = len(self.saves) <= 1 and not self.keeps
+
+
+@final
+class Primitive:
+    """
+    An operation and how it is differentiated.
+
+    Args:
+        function: Computes it on plain arrays: `function(*operands, **params)`.
+        name: What messages and tables call it.
+        operands: Names of the operands, by which rules ask for them; None for any number, which are then
+            named `operand0`, `operand1`, and so on.
+        pull: `pull(k)` returns the Pull of operand k, or None where the derivative is zero.
+        push: `push(tangents, values, out, params, kept)` returns the tangent of the output; tangents of
+            inactive operands are None; `kept(name)` computes a kept value.
+        infer: `infer(*types, **params)` returns the type of the output without data.
+        keep: Functions of operands or `out` that make the small values that rules need (masks).
+        aliases: Whether the output may share memory with an operand.
+        put: For views, `put(base, params, view)` returns the base with the view written back.
+        joint: For operations with several outputs, `joint(cotangents, node)` yields the cotangents of all
+            active operands, as (number among the active, cotangent, owned).
+        alternatives: Other derivative expressions of the same operation (from the input instead of the
+            output), of which a planner takes the cheapest.
+
+    Memory:
+        Holds no array.
+    """
+
+    __slots__ = (
+        "_cache", "aliases", "alternatives", "function", "infer", "joint", "keep", "name", "operands", "pull",
+        "push", "put",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        operands: tuple[str, ...] | None,
+        pull: Callable[[int], Pull | None],
+        push: Callable[..., Any] | None = None,
+        infer: Callable[..., ArrayType] | None = None,
+        keep: Mapping[str, Callable[..., Any]] | None = None,
+        aliases: bool = False,
+        put: Callable[..., Any] | None = None,
+        joint: Callable[..., Any] | None = None,
+        alternatives: tuple[Any, ...] = (),
+    ) -> None:
+        self.function = function
+        self.name = name or function.__name__
+        self.operands = operands
+        self.pull = pull
+        self.push = push
+        self.infer = infer
+        self.keep = keep or {}
+        self.aliases = aliases
+        self.put = put
+        self.joint = joint
+        self.alternatives = alternatives
+        self._cache: dict[int, Signature] = {}
+
+    def __repr__(self) -> str:
+        return f"<primitive {self.name}>"
+
+    def position(self, name: str) -> int:
+        """Return the number of the operand called *name*, or -1 for the output."""
+        if name == "out":
+            return -1
+        if self.operands is None:
+            return int(name.removeprefix("operand"))
+        return self.operands.index(name)
+
+    def signature(self, active: int, count: int) -> Signature:
+        """
+        Return the signature for a set of active operands.
+
+        Args:
+            active: Bit k is set if operand k is active.
+            count: Number of operands.
+        """
+        found = self._cache.get(active)
+        if found is None:
+            found = Signature(self, tuple(k for k in range(count) if active >> k & 1))
+            if count <= 4:  # of many operands there are too many subsets to keep
+                self._cache[active] = found
+        return found
+
+    def bind(self, operands: tuple[Any, ...], params: dict[str, Any] | None = None) -> Any:
+        """
+        Do the operation in the innermost trace that an operand belongs to.
+
+        Args:
+            operands: Traced or plain arrays, or scalars.
+            params: What the operation needs beside its operands; not differentiated.
+
+        Returns:
+            A traced array, or what `function` returns if no operand is traced.
+        """
+        trace = innermost(operands)
+        if trace is None:
+            return self.function(*operands, **params) if params else self.function(*operands)
+        return trace.process(self, operands, params)
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.bind(operands)
+
+
+def innermost(operands: tuple[Any, ...]) -> Any:
+    """
+    Return the trace that has to process these operands; None if all are plain.
+
+    A region (a time step, a checkpointed function) claims the operations on arrays of the tapes around it,
+    so that these tapes do not grow with the number of steps.
+    """
+    trace = None
+    for operand in operands:
+        if type(operand) is TracedArray:
+            theirs = operand._trace
+            if trace is None or (theirs is not trace and theirs.level > trace.level):
+                trace = theirs
+    if trace is not None:
+        context = current_or_none()
+        if context is not None:
+            capture = context.capture
+            if capture is not None and capture is not trace and capture.covers(trace):
+                return capture
+    return trace
+
+
+def constant_like(operand: TracedArray, value: Any) -> Any:
+    """Return *value* as an array that can take traced values, in the trace that *operand* has here."""
+    return innermost((operand,)).constant(value)
+
+
+def needs_of(rule: Any, skip: int = 0) -> tuple[str, ...]:
+    """Return the names of the values that a derivative expression takes, read off its parameters."""
+    return tuple(inspect.signature(rule).parameters)[skip:] if callable(rule) else ()
+
+
+def plain(operand: Any) -> Any:
+    """Return an operand that is not traced in a form with a shape and a dtype or as a Python scalar."""
+    if isinstance(operand, (np.ndarray, np.generic, TracedArray, bool, int, float, complex, ArrayType)):
+        return operand
+    if hasattr(operand, "__array_ufunc__") or hasattr(operand, "__array_function__"):
+        raise TraceError(
+            f"Cannot combine a traced array with a {type(operand).__name__}. Convert it to a NumPy array first."
+        )
+    return np.asarray(operand)
+
+
+def matched(value: Any, kind: ArrayType) -> Any:
+    """
+    Return a derivative value in the dtype of the value that it belongs to.
+
+    A real operand of a complex operation has the real part as its cotangent; all else is a cast.
+    """
+    if value.dtype == kind.dtype:
+        return value
+    if value.dtype.kind == "c" and kind.dtype.kind != "c":
+        value = np.real(value)
+    return value if value.dtype == kind.dtype else value.astype(kind.dtype)
+
+
+def unbroadcast(value: Any, kind: ArrayType) -> Any:
+    """Return *value* summed over the axes along which an operand of type *kind* was broadcast."""
+    shape = value.shape
+    if shape == kind.shape:
+        return value if value.dtype is kind.dtype else matched(value, kind)
+    extra = len(shape) - len(kind.shape)
+    axes = tuple(range(extra)) + tuple(
+        extra + k for k, n in enumerate(kind.shape) if n == 1 and shape[extra + k] != 1
+    )
+    value = np.sum(value, axis=axes, keepdims=True)
+    return matched(np.reshape(value, kind.shape), kind)
+
+
+def broadcast_type(function: Callable[..., Any], *kinds: ArrayType) -> ArrayType:
+    """Return the type of an elementwise operation: shapes broadcast, the dtype as the ufunc has it."""
+    with np.errstate(all="ignore"):
+        dtype = np.asarray(function(*[np.ones((), k.dtype) for k in kinds])).dtype
+    return ArrayType(np.broadcast_shapes(*[k.shape for k in kinds]), dtype)
+
+
+def missing(name: str, mode: str) -> RuleMissingError:
+    """Return the error for a primitive without a rule in one mode."""
+    return RuleMissingError(
+        f"The operation {name} has no {mode} rule. Give ebbtide.primitive({name}, {mode}=...) one for each "
+        "differentiable parameter."
+    )
+
+
+def promoted(tangents: list[Any], out: Any) -> Any:
+    """Return the sum of the tangent contributions in the type of the output; None without any."""
+    total = None
+    for tangent in tangents:
+        total = tangent if total is None else total + tangent
+    if total is None:
+        return None
+    kind = type_of(out)
+    if total.shape != kind.shape:
+        total = np.broadcast_to(total, kind.shape)
+    return matched(total, kind)

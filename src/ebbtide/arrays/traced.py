@@ -1,0 +1,355 @@
+"""`TracedArray`: a NumPy array whose operations are recorded or differentiated as they run."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.registry import HANDLERS
+from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
+from ebbtide.errors import RuleMissingError, TraceError
+
+
+def _binary(ufunc: np.ufunc) -> tuple[Any, Any, Any]:
+    """Return the operator methods (x op y, y op x, x op= y) of a ufunc with two operands."""
+
+    def forward(self: TracedArray, other: Any) -> Any:
+        return HANDLERS[ufunc](self, other)
+
+    def reflected(self: TracedArray, other: Any) -> Any:
+        return HANDLERS[ufunc](other, self)
+
+    def in_place(self: TracedArray, other: Any) -> Any:
+        return self._updated(HANDLERS[ufunc](self, other), ufunc)
+
+    return forward, reflected, in_place
+
+
+def _unary(ufunc: np.ufunc) -> Any:
+    """Return the operator method of a ufunc with one operand."""
+
+    def method(self: TracedArray) -> Any:
+        return HANDLERS[ufunc](self)
+
+    return method
+
+
+def _method(function: Any) -> Any:
+    """Return a method that calls the NumPy function of the same meaning."""
+
+    def method(self: TracedArray, *args: Any, **kwargs: Any) -> Any:
+        return HANDLERS[function](self, *args, **kwargs)
+
+    method.__name__ = function.__name__
+    method.__doc__ = f"See `numpy.{function.__name__}`."
+    return method
+
+
+@final
+class TracedArray:
+    """
+    A NumPy array whose operations are recorded or differentiated as they run.
+
+    User code meets it inside a function that is differentiated and treats it as an array: NumPy
+    functions, operators, indexing, views and in-place changes work. Comparisons give plain arrays.
+
+    Args:
+        trace: The trace that it belongs to.
+        node: What the trace keeps with it: the node of a tape, or the tangent; None for a constant.
+        value: The array, or a traced array of an outer trace.
+
+    Memory:
+        Holds its value; the tape does not hold it back, so that an intermediate dies with its last use
+        unless a rule saves it.
+    """
+
+    __slots__ = ("__weakref__", "_node", "_sharing", "_trace", "_value")
+
+    # Above ndarray, so that `array * traced` comes here, also for subclasses.
+    __array_priority__ = 1000.0
+
+    def __init__(self, trace: Any, node: Any, value: Any) -> None:
+        self._trace = trace
+        self._node = node
+        self._value = value
+        self._sharing: Sharing | None = None
+
+    def sharing(self) -> Sharing:
+        """Return the record of what the array shares memory with; made at the first need."""
+        if self._sharing is None:
+            self._sharing = Sharing()
+        return self._sharing
+
+    def present(self) -> TracedArray:
+        """Return the array itself, after a view has taken the present value of its root."""
+        sharing = self._sharing
+        if sharing is not None and sharing.root is not None and sharing.seen != sharing.root.sharing().version:
+            refresh(self, sharing)
+        return self
+
+    def frozen(self) -> TracedArray:
+        """Return the array as it is now: later writes into this object do not change the result."""
+        self.present()
+        if self._sharing is not None:
+            self._sharing.private = False
+            if self._sharing.root is not None:
+                self._sharing.root.sharing().private = False
+        return TracedArray(self._trace, self._node, self._value)
+
+    # What NumPy asks.
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        handler = HANDLERS.get(ufunc)
+        if method == "__call__" and handler is not None and not kwargs:
+            return handler(*inputs)
+        return self._ufunc(ufunc, method, inputs, kwargs)
+
+    def _ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = kwargs.pop("out", None)
+        handler = HANDLERS.get(ufunc if method == "__call__" else (ufunc, method))
+        if handler is None:
+            name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            raise RuleMissingError(
+                f"There is no derivative rule for {name}, called at {self._trace.here()}. Write it with "
+                "operations that have one, or declare it with ebbtide.primitive(fun, vjp=...)."
+            )
+        if kwargs.get("where", True) is not True:
+            raise TraceError(
+                f"{ufunc.__name__} with where= leaves elements undefined, which has no derivative. "
+                f"At {self._trace.here()} write np.where(condition, {ufunc.__name__}(...), other)."
+            )
+        kwargs = {k: v for k, v in kwargs.items() if not (k == "where" or (k == "casting" and v == "same_kind"))}
+        if method == "__call__" and kwargs:
+            raise TraceError(
+                f"{ufunc.__name__} with {', '.join(sorted(kwargs))}= cannot be traced (at {self._trace.here()}). "
+                "Cast the operands or the result with astype instead."
+            )
+        result = handler(*inputs, **kwargs)
+        return result if out is None else into(out[0], result, ufunc.__name__)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        handler = HANDLERS.get(function)
+        if handler is None:
+            raise RuleMissingError(
+                f"There is no derivative rule for {function.__module__}.{function.__name__}, called at "
+                f"{self._trace.here()}. Write it with operations that have one, or declare it with "
+                "ebbtide.primitive(fun, vjp=...)."
+            )
+        out = kwargs.pop("out", None) if "out" in kwargs else None
+        result = handler(*args, **kwargs)
+        return result if out is None else into(out, result, function.__name__)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TraceError(
+            f"A traced array cannot become a plain one (at {self._trace.here()}): its derivative would be lost. "
+            "For np.array([x, y]) write np.stack([x, y]); for np.asarray(x) write x; to write traced values "
+            "into an array, make it with np.zeros_like(x) or np.zeros(shape, like=x); for a plain copy that "
+            "is constant to the derivative write ebbtide.stop_gradient(x)."
+        )
+
+    def _scalar(self) -> Any:
+        self.__array__()
+
+    __float__ = __complex__ = item = tolist = _scalar
+
+    def __int__(self) -> int:
+        return int(bottom(self.present()))
+
+    def __bool__(self) -> bool:
+        return bool(bottom(self.present()))
+
+    def __deepcopy__(self, memo: Any) -> TracedArray:
+        return self.copy()
+
+    def __copy__(self) -> TracedArray:
+        return self.copy()
+
+    # What an array knows of itself.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self._value.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the array."""
+        return self._value.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self._value.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._value.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self._value.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._value.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides of the present value, in bytes."""
+        return bottom(self.present()).strides
+
+    @property
+    def flags(self) -> Any:
+        """Memory flags of the present value."""
+        return bottom(self.present()).flags
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - NumPy's name
+        """The transposed array, a view."""
+        return HANDLERS[np.transpose](self)
+
+    @property
+    def mT(self) -> Any:  # noqa: N802 - NumPy's name
+        """The array with its last two axes exchanged, a view."""
+        return HANDLERS[np.swapaxes](self, -1, -2)
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return HANDLERS[np.real](self)
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return HANDLERS[np.imag](self)
+
+    @property
+    def flat(self) -> Any:
+        """The elements in C order, as a one-dimensional array."""
+        return HANDLERS[np.reshape](self, -1)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"TracedArray({bottom(self.present())!r})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # Indexing, views and changes in place.
+
+    def __getitem__(self, index: Any) -> Any:
+        return HANDLERS[operator.getitem](self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.present()
+        if not same_view(value, self, index):
+            write(self, index, value)
+
+    def _updated(self, new: Any, ufunc: np.ufunc) -> Any:
+        if not isinstance(bottom(self), np.ndarray):
+            return new  # a NumPy scalar: `x += 1` makes a new one, other names keep the old one
+        if new.shape != self.shape:
+            raise ValueError(f"{ufunc.__name__} in place cannot change the shape {self.shape} to {new.shape}.")
+        if new.dtype != self.dtype:
+            if not np.can_cast(new.dtype, self.dtype, "same_kind"):
+                raise TypeError(f"{ufunc.__name__} in place cannot turn {self.dtype} into {new.dtype}.")
+            new = HANDLERS[np.astype](new, self.dtype)
+        replace(self.present(), new, private=False)
+        return self
+
+    def fill(self, value: Any) -> None:
+        """Set all elements to *value*."""
+        self[...] = value
+
+    def copy(self, order: str = "C") -> TracedArray:
+        """Return a copy, which is traced too."""
+        return HANDLERS[np.copy](self, order)
+
+    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", **_: Any) -> Any:
+        """Return a copy of another dtype; the cotangent comes back in this one."""
+        return HANDLERS[np.astype](self, dtype)
+
+    def reshape(self, *shape: Any, order: Any = "C") -> Any:
+        """Return the elements in another shape, a view where NumPy makes one."""
+        return HANDLERS[np.reshape](self, shape[0] if len(shape) == 1 else shape, order=order)
+
+    def transpose(self, *axes: Any) -> Any:
+        """Return a view with permuted axes."""
+        return HANDLERS[np.transpose](self, (axes[0] if len(axes) == 1 else axes) or None)
+
+    def flatten(self, order: Any = "C") -> Any:
+        """Return a copy of one axis."""
+        return HANDLERS[np.reshape](self, -1, order=order).copy()
+
+    def clip(self, min: Any = None, max: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - NumPy's names
+        """See `numpy.clip`."""
+        return HANDLERS[np.clip](self, min, max, **kwargs)
+
+    ravel = _method(np.ravel)
+    squeeze = _method(np.squeeze)
+    swapaxes = _method(np.swapaxes)
+    diagonal = _method(np.diagonal)
+    trace = _method(np.trace)
+    repeat = _method(np.repeat)
+    take = _method(np.take)
+    dot = _method(np.dot)
+    sum = _method(np.sum)
+    prod = _method(np.prod)
+    mean = _method(np.mean)
+    std = _method(np.std)
+    var = _method(np.var)
+    max = _method(np.max)
+    min = _method(np.min)
+    cumsum = _method(np.cumsum)
+    conj = conjugate = _method(np.conjugate)
+    round = _method(np.round)
+    argmax = _method(np.argmax)
+    argmin = _method(np.argmin)
+    argsort = _method(np.argsort)
+    any = _method(np.any)
+    all = _method(np.all)
+    nonzero = _method(np.nonzero)
+
+    __add__, __radd__, __iadd__ = _binary(np.add)
+    __sub__, __rsub__, __isub__ = _binary(np.subtract)
+    __mul__, __rmul__, __imul__ = _binary(np.multiply)
+    __truediv__, __rtruediv__, __itruediv__ = _binary(np.true_divide)
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary(np.floor_divide)
+    __mod__, __rmod__, __imod__ = _binary(np.remainder)
+    __pow__, __rpow__, __ipow__ = _binary(np.power)
+    __matmul__, __rmatmul__, __imatmul__ = _binary(np.matmul)
+    __lt__, __gt__ = _binary(np.less)[:2]
+    __le__, __ge__ = _binary(np.less_equal)[:2]
+    __eq__ = _binary(np.equal)[0]
+    __ne__ = _binary(np.not_equal)[0]
+    __neg__ = _unary(np.negative)
+    __pos__ = _unary(np.positive)
+    __abs__ = _unary(np.absolute)
+
+
+def into(target: Any, result: Any, name: str) -> Any:
+    """
+    Write *result* into the array that the user gave as `out=`, and return that array.
+
+    Raises:
+        TraceError: The target is a plain array, which cannot take a traced value.
+    """
+    if not isinstance(target, TracedArray):
+        raise TraceError(
+            f"{name} cannot write a traced result into a plain array, whose derivative would be lost: drop "
+            "out= (or the in-place operator), or make the target with np.zeros_like(x)."
+        )
+    target[...] = result
+    return target

@@ -1,0 +1,191 @@
+"""
+Views of traced arrays: a base, a path to it, and the writes that go through.
+
+A traced array that is a view (as NumPy would make one) remembers its root and the operations that lead
+from the root to it. Reading it after the root was written replays the path on the root's present value;
+writing it writes the root, by walking the path backwards.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.registry import HANDLERS
+from ebbtide.errors import StaleViewError, TraceError
+
+if TYPE_CHECKING:
+    from ebbtide.arrays.traced import TracedArray
+
+
+@final
+class Sharing:
+    """
+    What a traced array shares its memory with; most arrays share nothing and have none.
+
+    Args:
+        root: The array that this one is a view of; None if it is no view.
+        path: The (primitive, parameters) pairs that lead from the root to the view.
+        reachable: Whether the user can reach the memory by another name, so that a saved value must be
+            guarded against changes.
+
+    Memory:
+        A view keeps its root alive, as in NumPy.
+    """
+
+    __slots__ = ("line", "path", "private", "reachable", "root", "seen", "version")
+
+    def __init__(
+        self, root: TracedArray | None = None, path: tuple[Any, ...] = (), *, reachable: bool = False
+    ) -> None:
+        self.root = root
+        self.path = path
+        self.reachable = reachable
+        self.version = 0  # how often this array was written
+        self.seen = 0  # the root's version that this view's value is of
+        self.private = False  # made by a write here, in no tape and no other array: the next write needs no copy
+        self.line = ""
+
+
+def bottom(value: Any) -> Any:
+    """Return the plain array (or scalar, or abstract value) under all levels of tracing."""
+    while hasattr(value, "_trace"):
+        value = value._value
+    return value
+
+
+def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any]) -> Any:
+    """
+    Return *view* after noting that it is a view of *base*, if their memory is indeed the same.
+
+    Args:
+        view: Result of `primitive(base, **params)`.
+        base: The operand.
+        primitive: The operation, which has a `put` that writes a changed view back.
+        params: Its parameters.
+    """
+    values = bottom(view), bottom(base)
+    # Abstract values have no memory: what would be a view in NumPy is then taken to be one.
+    if isinstance(values[0], np.ndarray) and not np.may_share_memory(*values):
+        return view
+    sharing = base.sharing()
+    root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
+    if view._trace is not root._trace:
+        # The view was taken inside a region of an array from outside of it, where writes are refused.
+        return view
+    mine = view.sharing()
+    mine.root, mine.path = root, (*path, (primitive, params))
+    mine.reachable = sharing.reachable
+    mine.seen = root.sharing().version
+    mine.line = view._trace.here()
+    return view
+
+
+def refresh(view: TracedArray, sharing: Sharing) -> None:
+    """
+    Give a view whose root was written the present value of the root.
+
+    Raises:
+        StaleViewError: The root was written inside a trace that has ended, so that there is no value.
+    """
+    root = sharing.root
+    assert root is not None
+    if root._trace.closed:
+        raise StaleViewError(
+            f"A view taken at {sharing.line} is used after its base was written at {root.sharing().line}, "
+            "inside a function whose trace has ended, so the base has no value here. Return the written "
+            "array from that function, or take the view again from what it returned."
+        )
+    # Replayed outside of any region: the view belongs to the trace of its root.
+    with entered(capture=None):
+        replayed: Any = root
+        for primitive, params in sharing.path:
+            replayed = primitive.bind((replayed,), params)
+    view._trace, view._node, view._value = replayed._trace, replayed._node, replayed._value
+    sharing.seen = root.sharing().version
+
+
+def same_view(value: Any, target: TracedArray, index: Any) -> bool:
+    """Return whether *value* is the view `target[index]` itself, already written through."""
+    theirs = getattr(value, "_sharing", None)
+    if theirs is None or theirs.root is None or not theirs.path:
+        return False
+    mine = target.sharing()
+    root = target if mine.root is None else mine.root
+    primitive, params = theirs.path[-1]
+    if theirs.root is not root or theirs.seen != root.sharing().version or len(theirs.path) != len(mine.path) + 1:
+        return False
+    steps = [(p.name, q) for p, q in theirs.path[:-1]]
+    return (
+        primitive.name == "getitem"
+        and steps == [(p.name, q) for p, q in mine.path]
+        and bool(params["index"] == HANDLERS[normal_index](index))
+    )
+
+
+def normal_index(index: Any) -> Any:
+    """Return an index in the form that operations keep; the key of its handler in the registry."""
+    return HANDLERS[normal_index](index)
+
+
+def write(target: TracedArray, index: Any, value: Any) -> None:
+    """
+    Do `target[index] = value`, through to the root if *target* is a view.
+
+    Args:
+        target: The traced array that is written.
+        index: Any NumPy index without traced parts.
+        value: What is written; broadcast and cast as NumPy does.
+    """
+    new = HANDLERS[operator.setitem](target, index, value)
+    replace(target, new, private=True)
+
+
+def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
+    """
+    Let *target* have the value *new* from now on, and with it all arrays that it is a view of.
+
+    Args:
+        target: The traced array that is written.
+        new: Its new value, of the same shape and dtype.
+        private: Whether nothing else holds the memory of *new*.
+    """
+    capture = current().capture
+    if capture is not None and capture.covers(target._trace):
+        raise TraceError(
+            f"An array from outside of a step or checkpointed function was written at {target._trace.here()}. It "
+            "is a static value there and must not change. Put it into the state or the inputs, or write "
+            "into a copy of it."
+        )
+    sharing = target.sharing()
+    root = sharing.root
+    if root is None:
+        become(target, new, private=private)
+        return
+    stations: list[Any] = [root]
+    for primitive, params in sharing.path[:-1]:
+        stations.append(primitive.bind((stations[-1],), params))
+    written: Any = new
+    for primitive, params in reversed(sharing.path):
+        if primitive.put is None:
+            raise TraceError(
+                f"Cannot write through the result of {primitive.name} taken at {sharing.line}: NumPy makes "
+                "it read-only. Write into its base, or into a copy."
+            )
+        written = primitive.put(stations.pop(), params, written)
+    become(root, written, private=False)
+    target._trace, target._node, target._value = new._trace, new._node, new._value
+    sharing.seen = root.sharing().version
+
+
+def become(target: TracedArray, new: TracedArray, *, private: bool) -> None:
+    """Let a root take the value of *new*; its views see it at their next use."""
+    sharing = target.sharing()
+    target._trace, target._node, target._value = new._trace, new._node, new._value
+    sharing.version += 1
+    sharing.reachable = False
+    sharing.private = private
+    sharing.line = target._trace.here()

@@ -1,0 +1,106 @@
+"""Budgets: how many bytes a gradient may take, in memory and on disk."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_bytes(quantity: int | str) -> int:
+    """
+    Return a number of bytes.
+
+    Args:
+        quantity: A number of bytes, or a text such as `"64 MiB"` or `"2GB"`; IEC units are
+            powers of 1024, SI units powers of 1000.
+
+    Returns:
+        The number of bytes, rounded down.
+
+    Raises:
+        ValueError: The text is not a number followed by a unit, or the number is negative.
+
+    Example:
+        >>> parse_bytes("64 MiB"), parse_bytes("1.5kB"), parse_bytes(12)
+        (67108864, 1500, 12)
+    """
+    if isinstance(quantity, str):
+        match = _QUANTITY.fullmatch(quantity)
+        unit = _UNITS.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError(
+                f"Cannot read {quantity!r} as a number of bytes. Write a number and a unit out of "
+                "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, for example '64 MiB'."
+            )
+        return math.floor(float(match.group(1)) * unit)
+    # A bool is an int in Python, but True bytes is a mistake in every case.
+    if isinstance(quantity, bool) or not isinstance(quantity, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"A number of bytes is an int or a text such as '64 MiB', not {quantity!r}.")
+    if quantity < 0:
+        raise ValueError(f"A number of bytes cannot be negative: {quantity}.")
+    return quantity
+
+
+def format_bytes(count: int) -> str:
+    """
+    Return a number of bytes as a text with an IEC unit.
+
+    Example:
+        >>> format_bytes(323208), format_bytes(67108864)
+        ('315.6 KiB', '64.0 MiB')
+    """
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Budget:
+    """
+    The bytes that a gradient may take.
+
+    Args:
+        memory: Bytes of memory: everything that is kept for the reverse sweep, cotangents,
+            snapshots and I/O buffers. It bounds the peak of the call less the peak of the
+            function alone. An int or a text such as `"64 MiB"`.
+        disk: Bytes of local disk for snapshots and paged saved values; 0 forbids disk.
+        directory: Where to put files, the system's directory for temporary files if None.
+
+    Memory:
+        Holds three numbers.
+
+    Example:
+        >>> Budget(memory="64 MiB", disk="2 GiB").memory
+        67108864
+    """
+
+    memory: int
+    disk: int
+    directory: Path | None
+
+    def __init__(self, memory: int | str, disk: int | str = 0, directory: str | Path | None = None) -> None:
+        object.__setattr__(self, "memory", parse_bytes(memory))
+        object.__setattr__(self, "disk", parse_bytes(disk))
+        object.__setattr__(self, "directory", None if directory is None else Path(directory))
+
+    def __str__(self) -> str:
+        return f"{format_bytes(self.memory)} of memory and {format_bytes(self.disk)} of disk"

@@ -1,0 +1,112 @@
+"""The command `ebbtide`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ebbtide.errors import EbbtideError
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run the command line.
+
+    Args:
+        argv: The arguments without the program's name, those of the process if None.
+
+    Returns:
+        0 if all is good, 1 if a verdict of the report is not, 2 if the input cannot be used (with a line
+        `error: ...` on stderr), 130 if interrupted.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (EbbtideError, ValueError) as error:
+        print(f"error: {_message(error)}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ebbtide", description="Gradients whose memory has a plan.")
+    parser.add_argument("--version", action="version", version=f"ebbtide {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    demo = commands.add_parser("demo", help="run a complete problem and report prediction beside measurement")
+    problems = demo.add_subparsers(metavar="PROBLEM", required=True)
+    _add_burgers(problems)
+    return parser
+
+
+def _add_burgers(problems: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `ebbtide demo burgers`."""
+    parser = problems.add_parser(
+        "burgers",
+        help="gradient of 1000 steps of the 2-D viscous Burgers equation inside a memory budget",
+        description="Take the gradient of a final-time misfit of the 2-D viscous Burgers equation with "
+        "respect to initial velocity and viscosity inside a memory budget, and check bytes, steps and "
+        "Taylor rates.",
+    )
+    parser.add_argument("--nodes", type=int, default=201, help="nodes per direction (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1000, help="time steps (default: %(default)s)")
+    parser.add_argument("--memory", default="64MiB", metavar="BYTES", help="memory budget (default: %(default)s)")
+    parser.add_argument("--disk", default="0", metavar="BYTES", help="disk budget (default: %(default)s)")
+    parser.add_argument(
+        "--initial",
+        type=Path,
+        metavar="FILE.npy",
+        help="initial velocity, a floating-point array of shape (2, nodes, nodes): component, x, y, "
+        "with zeros on the boundary (default: two vortices)",
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        default=Path("memory.png"),
+        metavar="FILE",
+        help="picture of the memory timeline (default: %(default)s)",
+    )
+    parser.set_defaults(run=_run_burgers)
+
+
+def _run_burgers(arguments: argparse.Namespace) -> int:
+    # Imported here: `ebbtide --version` and `--help` need no NumPy.
+    from ebbtide.demo import burgers_report
+
+    options = burgers_report.Options(
+        nodes=arguments.nodes,
+        steps=arguments.steps,
+        memory=arguments.memory,
+        disk=arguments.disk,
+        initial=arguments.initial,
+        plot=arguments.plot,
+    )
+    return burgers_report.run(options)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("ebbtide")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _message(error: Exception) -> str:
+    """Return an error's message; a budget that is too small also says the least that would do."""
+    least = getattr(error, "least", None)
+    text = str(error)
+    # The message of the library names the number itself in most cases; it is never left out here.
+    if least is not None and str(least) not in text.replace(",", ""):
+        text += f" The least that would do is {least} bytes: --memory {least}."
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Complete problems that `ebbtide demo` runs, each with a report of prediction beside measurement."""

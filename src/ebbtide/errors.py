@@ -1,0 +1,71 @@
+"""
+The errors of Ebbtide: one tree, so that `except EbbtideError` catches all.
+
+EbbtideError
+├── TraceError             the recorded function did what a trace cannot follow
+│   ├── RuleMissingError       an operation has no derivative rule
+│   └── StaleViewError         a view was used after its base changed where it cannot be followed
+├── CotangentError         a rule or a caller gave a cotangent or tangent of the wrong type
+├── ReleasedValueError     a saved value or a pullback was used after it was consumed
+├── MutationError          an array was changed between its recording and its use
+├── DeterminismError       a step gave another result when it was run again
+├── BudgetError            the budget is too small; `least` is the number of bytes that would do
+├── ScheduleError          a schedule and the loop that follows it disagree
+└── StorageError           snapshots or paged values could not be written or read
+
+Every message says what is wrong, because of what, and what to do.
+"""
+
+
+class EbbtideError(Exception):
+    """The base of all errors that Ebbtide raises on its own account."""
+
+
+class TraceError(EbbtideError, TypeError):
+    """The recorded function did what a trace cannot follow."""
+
+
+class RuleMissingError(TraceError):
+    """An operation has no derivative rule."""
+
+
+class StaleViewError(TraceError):
+    """A view was used after its base changed in a way that the view cannot follow."""
+
+
+class CotangentError(EbbtideError, ValueError):
+    """A cotangent or tangent has the wrong structure, shape or dtype."""
+
+
+class ReleasedValueError(EbbtideError, RuntimeError):
+    """A saved value or a pullback was used after it was consumed."""
+
+
+class MutationError(EbbtideError, RuntimeError):
+    """An array that the reverse sweep needs was changed after it was recorded."""
+
+
+class DeterminismError(EbbtideError, RuntimeError):
+    """A step or a checkpointed function gave another result when it was run again."""
+
+
+class BudgetError(EbbtideError, MemoryError):
+    """
+    The budget is too small for the call.
+
+    Args:
+        message: What is wrong, because of what, and what to do.
+        least: The least number of bytes of memory at which the call runs.
+    """
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
+
+
+class ScheduleError(EbbtideError, ValueError):
+    """A schedule and the loop that follows it disagree."""
+
+
+class StorageError(EbbtideError, OSError):
+    """Snapshots or paged values could not be written or read."""

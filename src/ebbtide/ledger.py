@@ -1,0 +1,183 @@
+"""
+The ledger: who holds how many bytes for the reverse sweep, and since when.
+
+Every save, release, cotangent, snapshot and I/O buffer passes a ledger. When nobody looks, that is
+the addition of an integer. When a budget or a profile looks (`watched`), each buffer is counted once,
+however many saved values are views of it, and is uncounted when the last of them dies.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, final
+
+SAVED = "saved values"
+COTANGENTS = "cotangents"
+SNAPSHOTS = "snapshots"
+BUFFERS = "I/O buffers"
+KINDS = (SAVED, COTANGENTS, SNAPSHOTS, BUFFERS)
+
+# A timeline of more points than this is thinned: a picture has some thousand columns.
+_MOST_POINTS = 8192
+
+
+@dataclass(slots=True)
+class Timeline:
+    """
+    Bytes held by kind over time, thinned so that a million steps need no more room than a thousand.
+
+    Memory:
+        At most 8192 points of five numbers each.
+    """
+
+    points: list[tuple[float, tuple[int, ...], str]] = field(default_factory=list)
+    start: float = field(default_factory=time.perf_counter)
+    _stride: int = 1
+    _skipped: int = 0
+    _largest: tuple[float, tuple[int, ...], str] | None = None
+
+    def record(self, held: tuple[int, ...], phase: str) -> None:
+        """Add a point; of the points that are thinned out, the one with most bytes stays."""
+        point = (time.perf_counter() - self.start, held, phase)
+        if self._largest is None or sum(held) >= sum(self._largest[1]):
+            self._largest = point
+        self._skipped += 1
+        if self._skipped < self._stride:
+            return
+        self.points.append(self._largest)
+        self._largest, self._skipped = None, 0
+        if len(self.points) >= _MOST_POINTS:
+            pairs = zip(self.points[::2], self.points[1::2], strict=False)
+            self.points = [max(pair, key=lambda p: sum(p[1])) for pair in pairs]
+            self._stride *= 2
+
+
+@dataclass(slots=True)
+class SavedEntry:
+    """What one line of the user's program saves: bytes, number, and the most bytes held at a time."""
+
+    operation: str
+    location: str
+    reason: str
+    shape: tuple[int, ...]
+    dtype: str
+    count: int = 0
+    bytes: int = 0
+    _live: int = 0
+
+
+@final
+class _Ticket(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to the holder of a buffer that knows what to uncount when the holder dies."""
+
+    __slots__ = ("entry", "holder", "owner")
+
+    holder: int
+    owner: int
+    entry: SavedEntry | None
+
+
+@final
+class Ledger:
+    """
+    The account of one outermost call.
+
+    Args:
+        watched: Whether a budget or a profile wants exact numbers.
+
+    Memory:
+        Unwatched, a few integers. Watched, one entry for each live saved value.
+    """
+
+    __slots__ = (
+        "__weakref__", "_owners", "_tickets", "entries", "held", "limit", "peak", "phase", "report",
+        "saved", "timeline", "watched",
+    )  # fmt: skip
+
+    def __init__(self, *, watched: bool = False) -> None:
+        self.saved = 0
+        self.watched = watched
+        self.held = dict.fromkeys(KINDS, 0)
+        self.peak = 0
+        self.limit: int | None = None
+        self.phase = "forward"
+        self.timeline: Timeline | None = None
+        self.entries: dict[tuple[Any, ...], SavedEntry] | None = None
+        self.report: Any = None
+        # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes].
+        self._owners: dict[tuple[str, int], list[int]] = {}
+        self._tickets: dict[int, _Ticket] = {}
+
+    @property
+    def live(self) -> int:
+        """The bytes now held, of all kinds."""
+        return sum(self.held.values())
+
+    def add(self, kind: str, count: int) -> None:
+        """Count *count* more bytes of *kind*; negative to release."""
+        self.held[kind] += count
+        live = self.live
+        if live > self.peak:
+            self.peak = live
+        if self.timeline is not None:
+            self.timeline.record(tuple(self.held.values()), self.phase)
+
+    def hold(self, holder: Any, owner: Any, entry: SavedEntry | None = None) -> None:
+        """
+        Count the buffer *owner* until *holder* dies or lets go.
+
+        Args:
+            holder: The object whose life is the life of the saved value; it takes weak references.
+            owner: The array that owns the memory; shared by all views of it and counted once.
+            entry: Where the profile lists it.
+        """
+        ledger = weakref.ref(self)
+
+        def uncount(ticket: Any) -> None:
+            me = ledger()
+            if me is not None:
+                me._drop(ticket)
+
+        key = id(owner)
+        ticket = _Ticket(holder, uncount)
+        ticket.holder, ticket.owner, ticket.entry = id(holder), key, entry
+        self._tickets[id(holder)] = ticket
+        if self.share(SAVED, key, owner.nbytes) and entry is not None:
+            entry.count += 1
+            entry._live += owner.nbytes
+            entry.bytes = max(entry.bytes, entry._live)
+
+    def share(self, kind: str, key: int, nbytes: int) -> bool:
+        """Count one more holder of a buffer; return whether it is the first."""
+        shared = self._owners.get((kind, key))
+        if shared is not None:
+            shared[0] += 1
+            return False
+        self._owners[kind, key] = [1, nbytes]
+        self.add(kind, nbytes)
+        return True
+
+    def unshare(self, kind: str, key: int) -> int:
+        """Count one holder of a buffer less; return the bytes that this frees."""
+        shared = self._owners[kind, key]
+        shared[0] -= 1
+        if shared[0]:
+            return 0
+        del self._owners[kind, key]
+        self.add(kind, -shared[1])
+        return shared[1]
+
+    def let_go(self, holder: Any) -> None:
+        """Uncount the buffer of *holder*, which lives on without it."""
+        ticket = self._tickets.get(id(holder))
+        if ticket is not None:
+            self._drop(ticket)
+
+    def _drop(self, ticket: _Ticket) -> None:
+        if self._tickets.pop(ticket.holder, None) is None:
+            return
+        freed = self.unshare(SAVED, ticket.owner)
+        if ticket.entry is not None:
+            ticket.entry._live -= freed

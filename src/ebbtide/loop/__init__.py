@@ -1,0 +1,1 @@
+"""The differentiable time loop."""

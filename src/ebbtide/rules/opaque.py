@@ -1,0 +1,34 @@
+"""
+Operations without a derivative, which give plain arrays, in one table.
+
+Their derivative is zero wherever it exists (floor, sign, argmax), or their result is no number (comparisons).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ebbtide.arrays.kinds import constant
+from ebbtide.arrays.registry import register
+
+COMPARISONS = (
+    np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal,
+    np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
+    np.isnan, np.isinf, np.isfinite, np.signbit, np.isclose, np.allclose, np.array_equal, np.array_equiv,
+    np.isreal, np.iscomplex, np.isneginf, np.isposinf,
+)  # fmt: skip
+STEPS = (
+    np.floor, np.ceil, np.rint, np.trunc, np.fix, np.round, np.sign, np.floor_divide, np.heaviside,
+    np.spacing, np.nextafter,
+)  # fmt: skip
+SEARCHES = (
+    np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition, np.nonzero, np.flatnonzero,
+    np.argwhere, np.count_nonzero, np.searchsorted, np.digitize, np.any, np.all, np.lexsort,
+)  # fmt: skip
+FACTS = (np.shape, np.ndim, np.size, np.iscomplexobj, np.isrealobj, np.result_type, np.can_cast, np.min_scalar_type,
+         np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string)  # fmt: skip
+
+for _function in COMPARISONS + STEPS + SEARCHES + FACTS:
+    register(_function, constant(_function))
+for _ufunc, _method in ((np.logical_and, "reduce"), (np.logical_or, "reduce")):
+    register((( _ufunc, _method),), constant(_ufunc.reduce))

@@ -1,0 +1,234 @@
+"""Rules of reductions: sum, mean, extrema, products, variances, cumulative sums."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.kinds import linear, reduction
+from ebbtide.arrays.primitive import BORROWED
+from ebbtide.arrays.registry import register
+from ebbtide.errors import TraceError
+
+
+def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return the axes of a reduction as a tuple of non-negative numbers."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    return tuple(np.lib.array_utils.normalize_axis_index(int(a), ndim) for a in axes)
+
+
+def reduced(kind: ArrayType, axis: tuple[int, ...], keepdims: bool, dtype: Any = None) -> ArrayType:
+    """Return the type of a reduction over *axis*."""
+    if keepdims:
+        shape = tuple(1 if k in axis else n for k, n in enumerate(kind.shape))
+    else:
+        shape = tuple(n for k, n in enumerate(kind.shape) if k not in axis)
+    return ArrayType(shape, kind.dtype if dtype is None else np.dtype(dtype))
+
+
+def spread(g: Any, kind: ArrayType, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """Return *g* of a reduced array as a view of the shape of the operand."""
+    if not keepdims:
+        g = np.reshape(g, reduced(kind, axis, True).shape)
+    return np.broadcast_to(g, kind.shape)
+
+
+def _count(kind: ArrayType, axis: tuple[int, ...]) -> int:
+    return math.prod(kind.shape[a] for a in axis)
+
+
+_sum = linear(
+    np.sum,
+    lambda g, kind, axis, keepdims, dtype=None: spread(g, kind, axis, keepdims),
+    infer=lambda kind, axis, keepdims, dtype=None: reduced(kind, axis, keepdims, dtype),
+    result=BORROWED,
+    name="sum",
+)
+_mean = linear(
+    np.mean,
+    lambda g, kind, axis, keepdims, dtype=None: spread(g / _count(kind, axis), kind, axis, keepdims),
+    infer=lambda kind, axis, keepdims, dtype=None: reduced(kind, axis, keepdims, dtype),
+    result=BORROWED,
+    name="mean",
+)
+
+
+def _with_axes(primitive: Any) -> Any:
+    """Return the handler of a linear reduction with NumPy's arguments."""
+
+    def handler(
+        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True,
+        initial: Any = None,
+    ) -> Any:  # fmt: skip
+        if out is not None:
+            raise TraceError(f"{primitive.name} with out= cannot be traced here; assign its result instead.")
+        if where is not True:
+            a = np.where(where, a, type_of(a).dtype.type(0))
+            if primitive is _mean:
+                total = np.sum(a, axis=axis, dtype=dtype, keepdims=keepdims)
+                return total / np.sum(np.broadcast_to(where, a.shape), axis=axis, keepdims=keepdims)
+        params = {"axis": axes_of(axis, np.ndim(a)), "keepdims": bool(keepdims) and keepdims is not np._NoValue}
+        if dtype is not None:
+            params["dtype"] = np.dtype(dtype)
+        total = primitive.bind((a,), params)
+        return total if initial is None or initial is np._NoValue else total + initial
+
+    return handler
+
+
+register(np.sum, _with_axes(_sum))
+register(((np.add, "reduce"),), lambda a, axis=0, **kwargs: np.sum(a, axis=axis, **kwargs))
+register(np.mean, _with_axes(_mean))
+
+
+def _extremum(function: Any, name: str) -> Any:
+    """Return the handler of max or min; elements that tie share the derivative equally."""
+
+    def shares(mask: Any, axis: Any, dtype: Any) -> Any:
+        return mask / np.sum(mask, axis=axis, keepdims=True, dtype=dtype)
+
+    def vjp(g: Any, kind: Any, axis: Any, mask: Any) -> Any:
+        return g * shares(mask, axis, type_of(g).dtype)
+
+    def jvp(t: Any, axis: Any, mask: Any) -> Any:
+        return np.sum(t * shares(mask, axis, type_of(t).dtype), axis=axis, keepdims=True)
+
+    # The mask is also set where both are nan: nan is what NumPy returns then, and it comes from there.
+    keep = {"mask": lambda x, out: np.equal(x, out) | np.not_equal(x, x)}
+    primitive = reduction(
+        function, vjp, jvp, infer=lambda kind, axis, keepdims: reduced(kind, axis, keepdims), keep=keep, name=name
+    )
+
+    def handler(
+        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None, where: Any = True
+    ) -> Any:
+        if where is not True and where is not np._NoValue:
+            if initial is None or initial is np._NoValue:
+                raise ValueError(f"np.{name} with where= wants initial=, the value of an empty selection.")
+            a = np.where(where, a, type_of(a).dtype.type(initial))
+        axes = axes_of(axis, np.ndim(a))
+        result = _drop_axes(primitive.bind((a,), {"axis": axes, "keepdims": True}), a, axes, keepdims)
+        if initial is None or initial is np._NoValue:
+            return result
+        return np.maximum(result, initial) if name == "max" else np.minimum(result, initial)
+
+    return handler
+
+
+def _drop_axes(result: Any, a: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
+    """Return the result of a reduction with kept axes in the shape that the user asked for."""
+    if keepdims and keepdims is not np._NoValue:
+        return result
+    shape = reduced(type_of(a), axes, False).shape
+    return np.reshape(result, shape)
+
+
+for _functions, _ufunc, _name in (
+    ((np.max,), np.maximum, "max"),
+    ((np.min,), np.minimum, "min"),
+):
+    _handler = _extremum(_functions[0], _name)
+    register(_functions, _handler)
+    register(((_ufunc, "reduce"),), lambda a, axis=0, _h=_handler, **kwargs: _h(a, axis=axis, **kwargs))
+
+
+def _others(x: Any, axis: tuple[int, ...]) -> Any:
+    """Return for each element the product of the others, right with any number of zeros."""
+    kept = [k for k in range(x.ndim) if k not in axis]
+    order = (*kept, *axis)
+    moved = np.transpose(x, order)
+    shape = moved.shape
+    flat = np.reshape(moved, (*shape[: len(kept)], math.prod(shape[len(kept) :])))
+    one = np.ones((*flat.shape[:-1], 1), type_of(x).dtype)
+    # Products of all before and of all after, by doubling: O(n log n) and no division by zero.
+    before = _running(np.concatenate([one, flat[..., :-1]], axis=-1))
+    after = _running(np.concatenate([one, flat[..., :0:-1]], axis=-1))[..., ::-1]
+    return np.transpose(np.reshape(before * after, shape), tuple(int(k) for k in np.argsort(order)))
+
+
+def _running(x: Any) -> Any:
+    """Return the running product along the last axis."""
+    step = 1
+    while step < x.shape[-1]:
+        x = np.concatenate([x[..., :step], x[..., step:] * x[..., :-step]], axis=-1)
+        step *= 2
+    return x
+
+
+_prod = reduction(
+    np.prod,
+    lambda g, kind, axis, x: g * _others(x, axis),
+    lambda t, axis, x: np.sum(t * _others(x, axis), axis=axis, keepdims=True),
+    infer=lambda kind, axis, keepdims: reduced(kind, axis, keepdims),
+    name="prod",
+)
+
+
+def prod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+    """Return the product of elements; the derivative is right with any number of zeros."""
+    if dtype is not None:
+        a = np.astype(a, dtype)
+    axes = axes_of(axis, np.ndim(a))
+    return _drop_axes(_prod.bind((a,), {"axis": axes, "keepdims": True}), a, axes, keepdims)
+
+
+register(np.prod, prod)
+register(((np.multiply, "reduce"),), lambda a, axis=0, **kwargs: prod(a, axis=axis, **kwargs))
+
+
+def variance(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False
+) -> Any:
+    """Return the variance along axes, also of complex numbers."""
+    axes = axes_of(axis, np.ndim(a))
+    deviation = a - np.mean(a, axis=axes, keepdims=True)
+    squares = np.square(deviation)
+    if type_of(a).dtype.kind == "c":
+        squares = np.square(np.real(deviation)) + np.square(np.imag(deviation))
+    keep = bool(keepdims) and keepdims is not np._NoValue
+    return np.sum(squares, axis=axes, keepdims=keep) / max(_count(type_of(a), axes) - ddof, 0)
+
+
+register(np.var, variance)
+register(np.std, lambda a, *args, **kwargs: np.sqrt(variance(a, *args, **kwargs)))
+
+
+def _reversed_cumsum(g: Any, kind: ArrayType, axis: int) -> Any:
+    return np.flip(np.cumsum(np.flip(g, axis), axis=axis), axis)
+
+
+_cumsum = linear(np.cumsum, _reversed_cumsum, infer=lambda kind, axis: kind, name="cumsum")
+
+
+def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    """Return the running sum along an axis, of all elements if *axis* is None."""
+    if dtype is not None:
+        a = np.astype(a, dtype)
+    if axis is None:
+        a, axis = np.reshape(a, -1), 0
+    return _cumsum.bind((a,), {"axis": axes_of(axis, np.ndim(a))[0]})
+
+
+register(np.cumsum, cumsum)
+register(
+    np.trace,
+    lambda a, offset=0, axis1=0, axis2=1: np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1),
+)
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002 - NumPy's name
+    """Return the Euclidean norm; its derivative at zero is zero."""
+    if ord not in (None, 2, "fro") or (ord == 2 and np.ndim(x) != 1 and axis is None):
+        raise TraceError(f"np.linalg.norm with ord={ord!r} has no derivative rule; only the Euclidean norm has.")
+    squares = np.square(np.absolute(x)) if type_of(x).dtype.kind == "c" else np.square(x)
+    total = np.sum(squares, axis=axis, keepdims=keepdims)
+    safe = total == 0
+    return np.where(safe, total, np.sqrt(np.where(safe, type_of(total).dtype.type(1), total)))
+
+
+register(np.linalg.norm, norm)

@@ -1,0 +1,147 @@
+"""What a schedule can ask for: run forward, reverse, load a snapshot, and say that a sweep is over."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast, final
+
+from ebbtide.errors import ScheduleError
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """
+    Run the steps `start`, ..., `stop - 1`.
+
+    Args:
+        start: The step of the working state, and the first step to run.
+        stop: The step after the last one to run; the working state is then that of `stop`.
+        snapshot: Store the restart state of step `start` before running.
+        save: Keep the saved values of all these steps, in memory, for the reverse sweep.
+
+    Memory:
+        Holds four numbers. One action may span many steps; who follows it may run them in parts.
+    """
+
+    start: int
+    stop: int
+    snapshot: bool = False
+    save: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reverse:
+    """
+    Reverse the steps `start - 1`, ..., `stop`, in this order, and consume their saved values.
+
+    Args:
+        start: The step after the first one to reverse; `start > stop`.
+        stop: The last step to reverse.
+    """
+
+    start: int
+    stop: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """
+    Load the snapshot of `step` into the working state and keep the snapshot.
+
+    Args:
+        step: The step whose restart state the snapshot holds.
+    """
+
+    step: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """
+    Load the snapshot of `step` into the working state and delete the snapshot.
+
+    Args:
+        step: The step whose restart state the snapshot holds.
+    """
+
+    step: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndForward:
+    """The last step has been run for the first time: the result of the loop is there."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReverse:
+    """All steps are reversed: nothing is left to do."""
+
+
+Action = Forward | Reverse | Copy | Move | EndForward | EndReverse
+"""One instruction of a schedule."""
+
+_KINDS: tuple[type[Action], ...] = (Forward, Reverse, Copy, Move, EndForward, EndReverse)
+
+
+def action_to_json(action: Action) -> dict[str, int | bool | str]:
+    """
+    Return an action as a dict of plain values, ready for `json.dumps`.
+
+    Args:
+        action: The action.
+
+    Returns:
+        The fields of the action, and its class under the key `"action"`.
+
+    Example:
+        >>> action_to_json(Copy(step=3))
+        {'action': 'Copy', 'step': 3}
+    """
+    fields = {field.name: getattr(action, field.name) for field in dataclasses.fields(action)}
+    return {"action": type(action).__name__, **fields}
+
+
+def action_from_json(record: Mapping[str, object]) -> Action:
+    """
+    Return the action that `action_to_json` wrote.
+
+    Args:
+        record: What `json.loads` returned.
+
+    Returns:
+        The action.
+
+    Raises:
+        ScheduleError: The record is of no known action, or its fields are not those of the action.
+
+    Example:
+        >>> action_from_json({"action": "Reverse", "start": 4, "stop": 3})
+        Reverse(start=4, stop=3)
+    """
+    kind = next((kind for kind in _KINDS if kind.__name__ == record.get("action")), None)
+    if kind is None:
+        known = ", ".join(kind.__name__ for kind in _KINDS)
+        raise ScheduleError(
+            f"The record {dict(record)} is of no known action. Its 'action' must be one of {known}."
+        )
+    # A bool is an int, so that this lets both kinds of field pass and nothing else.
+    values = {name: value for name, value in record.items() if isinstance(value, int)}
+    if len(values) + 1 != len(record):
+        raise ScheduleError(
+            f"The record {dict(record)} has a field that is no int or bool. Write plain ints."
+        )
+    try:
+        return cast("Callable[..., Action]", kind)(**values)
+    except TypeError as error:
+        names = ", ".join(field.name for field in dataclasses.fields(kind)) or "none"
+        raise ScheduleError(
+            f"The record {dict(record)} does not fit {kind.__name__}, whose fields are: {names}."
+        ) from error

@@ -1,0 +1,282 @@
+"""Where a loop and its reverse sweep stand: plain data, all that a schedule may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast, final
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules.actions import Action, Copy, EndForward, Forward, Move, Reverse
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """
+    A stored restart state.
+
+    Args:
+        step: The step that can be run from it.
+        kind: What it holds; `"restart"` is the state before the step.
+        tier: Where it lies; `"memory"` unless a schedule knows several places.
+    """
+
+    step: int
+    kind: str = "restart"
+    tier: str = "memory"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """
+    The place of a loop of `steps` steps in its forward and reverse sweeps.
+
+    Args:
+        steps: The number of steps of the loop.
+        reversed: The number of steps already reversed: the steps `steps - reversed`, ..., `steps - 1`.
+        state: The step of the working state, None when there is none.
+        saved: The range `(first, stop)` of steps whose saved values are held, None when none are.
+        forward_ended: The last step has been run for the first time, and `EndForward` was said.
+        finished: `EndReverse` was said.
+        snapshots: The stored restart states, by ascending step.
+
+    Raises:
+        ScheduleError: A number lies outside of the loop.
+
+    Memory:
+        Holds a few numbers and one `Snapshot` for each stored state; nothing grows with `steps`.
+
+    Example:
+        >>> Position(steps=5).after(Forward(start=0, stop=3, snapshot=True)).state
+        3
+    """
+
+    steps: int
+    reversed: int = 0
+    state: int | None = 0
+    saved: tuple[int, int] | None = None
+    forward_ended: bool = False
+    finished: bool = False
+    snapshots: tuple[Snapshot, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reversed <= self.steps:
+            raise ScheduleError(
+                f"A loop of {self.steps} steps cannot have {self.reversed} steps reversed. "
+                "Give steps >= 0 and reversed in the range 0 to steps."
+            )
+        if self.state is not None and not 0 <= self.state <= self.steps:
+            raise ScheduleError(
+                f"The working state cannot be that of step {self.state} in a loop of {self.steps} steps. "
+                f"Give a step in the range 0 to {self.steps}, or None."
+            )
+        if self.saved is not None and not 0 <= self.saved[0] < self.saved[1] <= self.end:
+            raise ScheduleError(
+                f"Saved values cannot be held for the range {self.saved}: the steps that are not yet "
+                f"reversed are (0, {self.end}). Give a range (first, stop) inside it, or None."
+            )
+
+    @property
+    def end(self) -> int:
+        """The number of steps that are not yet reversed; the next one to reverse is `end - 1`."""
+        return self.steps - self.reversed
+
+    def after(self, action: Action) -> Position:
+        """
+        Return the position after an action; this one stays as it is.
+
+        After `Reverse` a working state that no remaining step can start from is gone (None).
+
+        Args:
+            action: The action to follow.
+
+        Returns:
+            The new position.
+
+        Raises:
+            ScheduleError: The action cannot be followed here.
+
+        Example:
+            >>> Position(steps=1).after(Forward(start=0, stop=1, save=True)).saved
+            (0, 1)
+        """
+        if self.finished:
+            raise ScheduleError(
+                f"Cannot follow {action}: the reverse sweep is finished. Stop asking for actions."
+            )
+        if isinstance(action, Forward):
+            return self._after_forward(action)
+        if isinstance(action, Reverse):
+            return self._after_reverse(action)
+        if isinstance(action, (Copy, Move)):
+            return self._after_load(action)
+        if isinstance(action, EndForward):
+            if self.forward_ended or self.state != self.steps:
+                raise ScheduleError(
+                    f"Cannot follow EndForward: the working state is that of step {self.state} of "
+                    f"{self.steps}, forward_ended is {self.forward_ended}. Say it once, right after the last "
+                    "step."
+                )
+            return self._with(state=self.state, saved=self.saved, forward_ended=True)
+        if not self.forward_ended or self.end > 0:
+            raise ScheduleError(
+                f"Cannot follow EndReverse: {self.end} of {self.steps} steps are not yet reversed, "
+                f"forward_ended is {self.forward_ended}. Reverse all steps first."
+            )
+        return self._with(state=None, saved=None, finished=True)
+
+    def _after_forward(self, action: Forward) -> Position:
+        start, stop = action.start, action.stop
+        if start != self.state:
+            raise ScheduleError(
+                f"Cannot follow {action}: the working state is that of step {self.state}. "
+                "Start there, or load a snapshot first."
+            )
+        if not start < stop <= self.end:
+            raise ScheduleError(
+                f"Cannot follow {action}: the steps that are not yet reversed end at {self.end}. "
+                f"Give start < stop <= {self.end}."
+            )
+        snapshots, saved = self.snapshots, self.saved
+        if action.snapshot:
+            place = self._place(start)
+            if place < len(snapshots) and snapshots[place].step == start:
+                raise ScheduleError(
+                    f"Cannot follow {action}: step {start} already has a snapshot. Use snapshot=False."
+                )
+            snapshots = (*snapshots[:place], Snapshot(start), *snapshots[place:])
+        if action.save:
+            if saved is not None and saved[1] != start:
+                raise ScheduleError(
+                    f"Cannot follow {action}: saved values are held for the steps {saved}, and a gap would "
+                    "open. Reverse these steps first, or go on where they end."
+                )
+            saved = (start if saved is None else saved[0], stop)
+        return self._with(state=stop, saved=saved, snapshots=snapshots)
+
+    def _after_reverse(self, action: Reverse) -> Position:
+        start, stop = action.start, action.stop
+        if not self.forward_ended:
+            raise ScheduleError(
+                f"Cannot follow {action}: the forward sweep has not ended. Say EndForward after the last "
+                "step."
+            )
+        if start != self.end or not 0 <= stop < start:
+            raise ScheduleError(
+                f"Cannot follow {action}: the next step to reverse is {self.end - 1}. "
+                f"Give start = {self.end} > stop >= 0."
+            )
+        if self.saved is None or self.saved[0] > stop or self.saved[1] != start:
+            raise ScheduleError(
+                f"Cannot follow {action}: saved values are held for the steps {self.saved}. "
+                f"Run the steps {stop} to {start - 1} with save=True first."
+            )
+        saved = None if stop == self.saved[0] else (self.saved[0], stop)
+        state = self.state if self.state is not None and self.state < stop else None
+        return self._with(state=state, saved=saved, done=self.reversed + start - stop)
+
+    def _after_load(self, action: Copy | Move) -> Position:
+        snapshots = self.snapshots
+        place = self._place(action.step)
+        if place == len(snapshots) or snapshots[place].step != action.step:
+            held = [snapshot.step for snapshot in snapshots]
+            raise ScheduleError(
+                f"Cannot follow {action}: there is no snapshot of step {action.step}, only of {held}. "
+                "Load one of these."
+            )
+        if isinstance(action, Move):
+            snapshots = (*snapshots[:place], *snapshots[place + 1 :])
+        return self._with(state=action.step, saved=self.saved, snapshots=snapshots)
+
+    def _place(self, step: int) -> int:
+        """The number of snapshots of earlier steps; from the end, where nearly all changes happen."""
+        place = len(self.snapshots)
+        while place > 0 and self.snapshots[place - 1].step >= step:
+            place -= 1
+        return place
+
+    def _with(
+        self,
+        *,
+        state: int | None,
+        saved: tuple[int, int] | None,
+        snapshots: tuple[Snapshot, ...] | None = None,
+        done: int | None = None,
+        forward_ended: bool = False,
+        finished: bool = False,
+    ) -> Position:
+        """A copy with changes; written out because `dataclasses.replace` takes twice the time."""
+        return Position(
+            steps=self.steps,
+            reversed=self.reversed if done is None else done,
+            state=state,
+            saved=saved,
+            forward_ended=self.forward_ended or forward_ended,
+            finished=finished,
+            snapshots=self.snapshots if snapshots is None else snapshots,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """
+        Return the position as a dict of plain values, ready for `json.dumps`.
+
+        Example:
+            >>> Position(steps=2).to_json()["snapshots"]
+            []
+        """
+        return {
+            "steps": self.steps,
+            "reversed": self.reversed,
+            "state": self.state,
+            "saved": None if self.saved is None else list(self.saved),
+            "forward_ended": self.forward_ended,
+            "finished": self.finished,
+            "snapshots": [[snapshot.step, snapshot.kind, snapshot.tier] for snapshot in self.snapshots],
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, object]) -> Position:
+        """
+        Return the position that `to_json` wrote.
+
+        Args:
+            record: What `json.loads` returned.
+
+        Returns:
+            The position.
+
+        Raises:
+            ScheduleError: A field is missing or of the wrong type, or the numbers do not fit together.
+
+        Example:
+            >>> Position.from_json(Position(steps=2).to_json()) == Position(steps=2)
+            True
+        """
+        try:
+            saved = cast("Sequence[int] | None", record["saved"])
+            rows = cast("Sequence[tuple[int, str, str]]", record["snapshots"])
+            position = Position(
+                steps=cast("int", record["steps"]),
+                reversed=cast("int", record["reversed"]),
+                state=cast("int | None", record["state"]),
+                saved=None if saved is None else (saved[0], saved[1]),
+                forward_ended=bool(record["forward_ended"]),
+                finished=bool(record["finished"]),
+                snapshots=tuple(Snapshot(step, kind, tier) for step, kind, tier in rows),
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, ScheduleError):
+                raise
+            raise ScheduleError(
+                f"The record {dict(record)} is no position ({type(error).__name__}: {error}). "
+                "Give what Position.to_json returned."
+            ) from error
+        held = [snapshot.step for snapshot in position.snapshots]
+        if held != sorted(set(held)) or (held and not 0 <= held[0] <= held[-1] < position.steps):
+            raise ScheduleError(
+                f"The snapshots of the steps {held} do not fit a loop of {position.steps} steps: "
+                "give ascending steps, each once, all below the number of steps."
+            )
+        return position

@@ -1,0 +1,160 @@
+"""The contract of a storage."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, final
+
+from numpy.typing import NDArray
+
+from ebbtide.errors import StorageError
+
+Key = int | str
+"""The name of what is stored."""
+
+
+class Storage(ABC):
+    """
+    A place for snapshots and paged saved values: lists of arrays by key.
+
+    What is stored is a copy, what comes back belongs to the caller. A storage is used by one thread at a
+    time. As a context manager it closes itself at the end of the block. After `close`, every method but
+    `close` and `keys` raises `StorageError`, and nothing is held.
+    """
+
+    @abstractmethod
+    def put(self, key: Key, arrays: Sequence[NDArray[Any]]) -> int:
+        """
+        Store copies of arrays; the caller may overwrite the arrays afterwards.
+
+        Args:
+            key: A key that is not in use.
+            arrays: Any shapes, strides and dtypes without Python objects.
+
+        Returns:
+            The number of bytes by which the storage grew.
+
+        Raises:
+            StorageError: The key is in use, there is no room, or an array holds Python objects. Nothing is
+                stored then. `errno` is that of the operating system where there is one, `errno.ENOSPC` for
+                want of room.
+        """
+
+    @abstractmethod
+    def get(self, key: Key) -> list[NDArray[Any]]:
+        """
+        Return fresh arrays with what was stored; the storage keeps its own.
+
+        Args:
+            key: A key that is in use.
+
+        Returns:
+            Writable, C-contiguous arrays of the shapes, dtypes and bytes that were stored.
+
+        Raises:
+            StorageError: The key is not in use, or what is stored is damaged.
+        """
+
+    @abstractmethod
+    def take(self, key: Key) -> list[NDArray[Any]]:
+        """
+        Return what was stored and delete it; without a copy where the storage can.
+
+        Args:
+            key: A key that is in use.
+
+        Returns:
+            Writable, C-contiguous arrays of the shapes, dtypes and bytes that were stored.
+
+        Raises:
+            StorageError: The key is not in use, or what is stored is damaged; it is not deleted then.
+        """
+
+    @abstractmethod
+    def delete(self, key: Key) -> None:
+        """
+        Delete what is stored; its bytes are free when this returns.
+
+        Args:
+            key: A key that is in use.
+
+        Raises:
+            StorageError: The key is not in use.
+        """
+
+    @abstractmethod
+    def keys(self) -> tuple[Key, ...]:
+        """Return the keys in use, in the order in which they were put; none after `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Delete all that is stored; may be called again."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The number of bytes now stored, wherever they lie; 0 after `close`."""
+
+    @property
+    @abstractmethod
+    def memory_nbytes(self) -> int:
+        """The number of bytes of main memory that is taken by what is stored; 0 after `close`."""
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """
+        Do nothing while the storage is open.
+
+        Raises:
+            StorageError: The storage is closed.
+        """
+
+    @final
+    def __enter__(self) -> Self:
+        self.check_open()
+        return self
+
+    @final
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_arrays(key: Key, arrays: Sequence[NDArray[Any]]) -> None:
+    """
+    Do nothing if arrays can be stored.
+
+    Args:
+        key: The key to name in the error.
+        arrays: What is to be stored.
+
+    Raises:
+        StorageError: An array holds Python objects.
+    """
+    for place, array in enumerate(arrays):
+        if array.dtype.hasobject:
+            raise StorageError(
+                f"Cannot store array {place} of key {key!r}: its dtype {array.dtype} holds Python objects, "
+                "and a copy of their bytes would be worthless. Use a numeric dtype."
+            )
+
+
+def describe_missing(key: Key, held: int) -> StorageError:
+    """Return the error for a key that is not in use, `held` keys being in use."""
+    return StorageError(
+        f"There is nothing stored under the key {key!r} ({held} keys are in use). It was never put, or it "
+        "was deleted or taken."
+    )
+
+
+def describe_present(key: Key) -> StorageError:
+    """Return the error for a key that is put a second time."""
+    return StorageError(f"The key {key!r} is in use already. Delete it first, or use another key.")
+
+
+def describe_closed(name: str) -> StorageError:
+    """Return the error for the use of a closed storage."""
+    return StorageError(f"The {name} storage is closed, and all that it held is gone. Make a new one.")

@@ -1,0 +1,128 @@
+"""CRC-32C checksums of arrays, straight from their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, cast
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_BYTES = 1 << 20
+"""The most bytes that are copied, checked or handed to the operating system at a time."""
+
+Bytes = NDArray[np.uint8]
+
+
+class _Compute(Protocol):
+    def __call__(self, chunk: NDArray[Any], /) -> int: ...
+
+
+class _Extend(Protocol):
+    def __call__(self, checksum: int, chunk: NDArray[Any] | bytes, /) -> int: ...
+
+
+# The compiled module takes an array itself, writable or not, without a copy; it refuses a writable
+# memoryview. The fallback in pure Python would read elements in place of bytes, and is of no use at its
+# speed.
+if google_crc32c.implementation != "c":
+    raise ImportError(
+        "google-crc32c runs without its compiled module, which Ebbtide needs for checksums of arrays. "
+        "Install a wheel of google-crc32c for this Python, or a C compiler and then google-crc32c."
+    )
+_compute_contiguous = cast("_Compute", google_crc32c.value)
+extend_crc32c = cast("_Extend", google_crc32c.extend)
+
+
+def compute_crc32c(array: NDArray[Any]) -> int:
+    """
+    Return the CRC-32C of an array's bytes.
+
+    The bytes are taken in C order if the array is C-contiguous, in the order of memory if it is contiguous in
+    another order of its axes, and in C order otherwise. So the checksum tells whether one array was changed;
+    equal arrays with different strides may have different checksums.
+
+    Args:
+        array: Any shape and dtype without Python objects (of objects, the addresses are taken).
+
+    Returns:
+        The checksum, 0 <= checksum < 2**32.
+
+    Memory:
+        A buffer of at most 1 MiB if the array is not contiguous, until it returns; nothing otherwise, but for
+        the few bytes of layout that NumPy keeps with an array whose buffer was once asked for.
+
+    Source:
+        Castagnoli, Braeuer and Herrmann, IEEE Trans. Communications 41 (1993), doi 10.1109/26.231911.
+
+    Example:
+        >>> hex(compute_crc32c(np.frombuffer(b"123456789", dtype=np.uint8)))
+        '0xe3069283'
+    """
+    try:
+        # Asking first whether the array is contiguous takes half as long as the checksum of a small array.
+        return _compute_contiguous(array)
+    except ValueError:
+        pass
+    if array.flags.f_contiguous:
+        return _compute_contiguous(array.T)
+    axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    packed = array.transpose(axes)
+    if packed.flags.c_contiguous:
+        return _compute_contiguous(packed)
+    checksum = 0
+    for block in iterate_blocks(array):
+        checksum = extend_crc32c(checksum, block)
+    return checksum
+
+
+def iterate_blocks(array: NDArray[Any]) -> Iterator[Bytes]:
+    """
+    Yield the bytes of an array in C order, in blocks of at most 1 MiB (or of one element, if that is larger).
+
+    Args:
+        array: Any shape, strides and dtype without Python objects.
+
+    Yields:
+        One-dimensional arrays of bytes: views of the array if it is C-contiguous, else of one buffer that the
+        next block overwrites.
+
+    Memory:
+        The buffer of at most 1 MiB, for an array that is not C-contiguous, until the iterator is closed.
+
+    Example:
+        >>> [block.tolist() for block in iterate_blocks(np.array([1, 2, 3], dtype=np.uint8)[::-1])]
+        [[3, 2, 1]]
+    """
+    if array.flags.c_contiguous:
+        content = view_bytes(array)
+        for start in range(0, content.size, BLOCK_BYTES):
+            yield content[start : start + BLOCK_BYTES]
+        return
+    size = max(1, BLOCK_BYTES // array.itemsize)
+    # "contig" makes NumPy pack what is strided; without it a block could be a strided view.
+    # NumPy's stubs misspell "contig".
+    with np.nditer(  # pyright: ignore[reportCallIssue]
+        array,
+        flags=["external_loop", "buffered"],
+        op_flags=["readonly", "contig"],  # pyright: ignore[reportArgumentType]
+        order="C",
+        buffersize=size,
+    ) as blocks:
+        for block in blocks:
+            yield view_bytes(cast("NDArray[Any]", block))
+
+
+def view_bytes(array: NDArray[Any]) -> Bytes:
+    """
+    Return the memory of a C-contiguous array as a one-dimensional array of bytes, without a copy.
+
+    Args:
+        array: Any shape and dtype without Python objects, C-contiguous.
+
+    Example:
+        >>> view_bytes(np.zeros((2, 3))).shape
+        (48,)
+    """
+    return array.reshape(-1).view(np.uint8)

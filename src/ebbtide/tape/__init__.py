@@ -1,0 +1,1 @@
+"""The eager record of a function, and the reverse sweep over it."""

@@ -1,0 +1,95 @@
+"""The account of a call: which ledger it writes, and which budget binds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+from ebbtide.arrays.context import current, current_or_none
+from ebbtide.budget import Budget
+from ebbtide.ledger import Ledger
+from ebbtide.tape.pager import Pager
+
+
+@final
+class Account:
+    """
+    What a call may hold and who counts it.
+
+    Args:
+        ledger: The ledger of the outermost call.
+        budget: The budget of this call, or of the calls around it.
+        pager: Counts and pages saved values; None when nobody looks.
+
+    Memory:
+        The pager's files until `close`.
+    """
+
+    __slots__ = ("_limit", "_open", "budget", "ledger", "pager")
+
+    def __init__(self, ledger: Ledger, budget: Budget | None, pager: Pager | None, limit: int | None) -> None:
+        self.ledger = ledger
+        self.budget = budget
+        self.pager = pager
+        self._limit = limit
+        self._open = False
+
+    def exclude(self, values: list[Any]) -> None:
+        """Do not count these arrays: they are the caller's."""
+        if self.pager is not None:
+            self.pager.exclude(values)
+
+    def settle(self, seeds: list[Any]) -> None:
+        """Raise `BudgetError` if the sweep from these seeds would pass the budget."""
+        if self.pager is not None:
+            self.pager.settle(seeds)
+
+    def keep_open(self) -> None:
+        """Let the account outlive its call, for the pullback."""
+        self._open = True
+
+    def leave(self) -> None:
+        """End the call; the account is closed unless it was kept open."""
+        if not self._open:
+            self.close()
+
+    def close(self) -> None:
+        """Give up all files and restore the budget around."""
+        if self.pager is not None:
+            self.pager.close()
+            self.ledger.limit = self._limit
+
+
+@contextmanager
+def account(budget: Budget | None) -> Iterator[Account]:
+    """
+    Open the account of a call.
+
+    Args:
+        budget: What the call may take; inside of another budget the smaller of this and what that
+            has left.
+
+    Yields:
+        The account, closed at the end of the block.
+    """
+    if budget is not None and not isinstance(budget, Budget):
+        raise TypeError(f"budget= takes an ebbtide.Budget, not {budget!r}. Write Budget(memory='64 MiB').")
+    context = current()
+    ledger = context.ledger
+    if budget is not None and not ledger.watched:
+        ledger = Ledger(watched=True)
+    before = ledger.limit
+    if budget is not None:
+        own = ledger.live + budget.memory
+        ledger.limit = own if before is None else min(before, own)
+    elif current_or_none() is not None:
+        budget = context.budget
+    pager = Pager(ledger, budget) if ledger.watched else None
+    opened = Account(ledger, budget, pager, before)
+    try:
+        yield opened
+    except BaseException:
+        opened.close()
+        raise
+    opened.leave()

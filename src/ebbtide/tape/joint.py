@@ -1,0 +1,68 @@
+"""Operations with several outputs: one node for the operation, and one for each output."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.location import user_frame
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.tape.record import PROJECTION, Node, Tape
+
+
+class JointRule(ABC):
+    """How the cotangents of several outputs become those of the operands, all at once."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What messages call the operation."""
+
+    @abstractmethod
+    def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
+        """
+        Yield the cotangents of the operands.
+
+        Args:
+            cotangents: For each output (cotangent, owned), or None where nothing depends on it; the rule
+                may take them out of the list.
+            node: The node of the operation.
+            retain: Whether the rule will be asked again.
+
+        Yields:
+            (number of the parent, cotangent, whether the sweep owns it).
+        """
+
+
+def record_joint(
+    tape: Tape, rule: JointRule, parents: tuple[Node, ...], outputs: list[Any]
+) -> list[TracedArray]:
+    """
+    Record an operation with several outputs.
+
+    Args:
+        tape: Where to record it.
+        rule: Its rule.
+        parents: Nodes of its active operands, in the order that the rule's pull counts them.
+        outputs: Its outputs as plain arrays, or arrays of outer traces.
+
+    Returns:
+        The outputs, traced.
+    """
+    frame = user_frame(2)
+    code, instruction = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+    tape.count += 1
+    kinds = [type_of(value) for value in outputs]
+    node = Node(tape.count, rule, parents, (), None, kinds, code, instruction)
+    traced = []
+    for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):
+        tape.count += 1
+        projection = Node(tape.count, PROJECTION, (node,), (), position, kind, code, instruction)
+        array = TracedArray(tape, projection, value)
+        array.sharing().reachable = True
+        traced.append(array)
+    return traced

@@ -1,0 +1,322 @@
+"""
+The pager: counts the saved values of a tape, and pages the oldest to disk when the budget says so.
+
+The oldest are needed last, so they are the best ones to page. Without disk, a forward run that passes the budget
+is finished with nothing saved but sizes, so that the error can say the least number of bytes that would do.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.location import line_of
+from ebbtide.arrays.primitive import PASSED, Signature
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
+from ebbtide.ledger import COTANGENTS, SAVED, Ledger, SavedEntry
+from ebbtide.storage import Disk
+from ebbtide.tape.record import PROJECTION, Node
+from ebbtide.tape.saved import SavedValue
+
+# Smaller values are not worth a file.
+_LEAST_PAGE = 1 << 14
+# A node, its tuples and numbers, as tracemalloc sees them.
+NODE_BYTES = 320
+
+
+@final
+class _Size:
+    """Stands for an array of which only the bytes are kept."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+@final
+class Pager:
+    """
+    Holds the saved values of a tape within a budget.
+
+    Args:
+        ledger: Where to count; its `limit` is the bound.
+        budget: Says whether, how much and where to page; None for counting only.
+
+    Memory:
+        About 200 bytes for each live saved value; the values themselves are the nodes'.
+    """
+
+    __slots__ = ("_cells", "_excluded", "_keys", "_known", "_lines", "_passed", "_storage", "budget", "ledger", "nodes")
+
+    def __init__(self, ledger: Ledger, budget: Budget | None) -> None:
+        self.ledger = ledger
+        self.budget = budget
+        self.nodes = 0
+        self._cells: deque[weakref.ref[SavedValue]] = deque()
+        self._excluded: dict[int, Any] = {}
+        # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
+        self._known: dict[int, tuple[Any, Any]] = {}
+        self._lines: dict[tuple[Any, int], str] = {}
+        self._storage: Disk | None = None
+        self._keys = 0
+        self._passed: str | None = None
+
+    def exclude(self, values: list[Any]) -> None:
+        """Do not count these arrays: they are the caller's."""
+        for value in values:
+            for array in parts_of(value):
+                owner = owner_of(array)
+                self._excluded[id(owner)] = owner
+
+    # Saved values.
+
+    def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Count the saved values of a new node and return them in the form in which the node keeps them."""
+        self._count_node()
+        cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
+        self.enforce(0, node)
+        return cells
+
+    def _count_node(self) -> None:
+        self.nodes += 1
+        if self.nodes % 64 == 0:
+            self.ledger.add(SAVED, 64 * NODE_BYTES)
+
+    def _cell(self, node: Node, signature: Signature, position: int, value: Any) -> Any:
+        array = value.value if type(value) is SavedValue else value
+        plain = parts_of(array)
+        if not plain or all(id(owner_of(part)) in self._excluded for part in plain):
+            return value
+        known = self._known.get(id(array))
+        if known is not None and known[0]() is array:
+            cell = known[1]()
+            if cell is not None:
+                if type(value) is SavedValue and cell.crc is None:
+                    cell.crc = value.crc
+                return cell
+        cell = value if type(value) is SavedValue else SavedValue(value, None)
+        self._known[id(array)] = weakref.ref(array), weakref.ref(cell)
+        if len(self._known) > 2 * len(self._cells) + 64:
+            self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
+        owner = owner_of(plain[0]) if len(plain) == 1 else _Size(sum(owner_of(part).nbytes for part in plain))
+        if self._passed is not None or len(plain) > 1:
+            cell.size = _Size(owner.nbytes)
+            owner = cell.size
+        self.ledger.hold(cell, owner, self._entry(node, signature, position, array))
+        self._cells.append(weakref.ref(cell))
+        if self._passed is not None:
+            cell.value, cell.dropped = None, True
+        return cell
+
+    def _entry(self, node: Node, signature: Signature, position: int, array: Any) -> SavedEntry | None:
+        entries = self.ledger.entries
+        if entries is None:
+            return None
+        place = (node.code, node.instruction)
+        line = self._lines.get(place)
+        if line is None:
+            line = self._lines[place] = line_of(*place)
+        if position < len(signature.saves):
+            k = signature.saves[position]
+            reason = "output" if k < 0 else f"operand {k}"
+        else:
+            reason = "mask"
+        key = (node.name, line, reason, array.shape, str(array.dtype))
+        entry = entries.get(key)
+        if entry is None:
+            entry = entries[key] = SavedEntry(node.name, line, reason, array.shape, str(array.dtype))
+        return entry
+
+    # Cotangents.
+
+    def take(self, value: Any) -> None:
+        """Count the memory of a cotangent."""
+        for part in parts_of(value):
+            owner = owner_of(part)
+            self.ledger.share(COTANGENTS, id(owner), owner.nbytes)
+
+    def drop(self, value: Any) -> None:
+        """Uncount the memory of a cotangent."""
+        for part in parts_of(value):
+            self.ledger.unshare(COTANGENTS, id(owner_of(part)))
+
+    # The bound.
+
+    def room(self, node: Node, g: Any, owned: bool, slots: Any, parents: tuple[Node, ...], retain: bool) -> None:
+        """Make room for what the pulls of *node* allocate and load."""
+        if self.ledger.limit is None or self.budget is None:
+            return
+        need = need_of(node.signature, parents, owned, slots)
+        saved = node.saved if node.saved is not None else ()
+        need += sum(c.size.nbytes for c in saved if type(c) is SavedValue and c.page is not None and c.size)
+        self.enforce(need, node, keep=saved)
+
+    def enforce(self, need: int, node: Node, keep: tuple[Any, ...] = ()) -> None:
+        """Page the oldest saved values until *need* more bytes fit."""
+        ledger, budget = self.ledger, self.budget
+        if ledger.limit is None or self._passed is not None or ledger.live + need <= ledger.limit:
+            return
+        if budget is None or not budget.disk:
+            if need == 0:
+                self._pass(node)
+            return
+        spared = []
+        while ledger.live + need > ledger.limit:
+            if not self._cells:
+                raise BudgetError(
+                    f"{node.name} at {node.line} needs {need} bytes beside {ledger.live} that cannot be paged to "
+                    f"disk, more than the {ledger.limit} of the budget. Give at least {ledger.live + need} bytes "
+                    f"({format_bytes(ledger.live + need)}) of memory.",
+                    ledger.live + need,
+                )
+            cell = self._cells.popleft()()
+            if cell is None or cell.value is None or not isinstance(cell.value, np.ndarray):
+                continue
+            if cell.value.nbytes < _LEAST_PAGE:
+                continue
+            if any(cell is k for k in keep):
+                spared.append(weakref.ref(cell))
+                continue
+            self._page(cell, budget)
+        self._cells.extend(spared)
+
+    def _page(self, cell: SavedValue, budget: Budget) -> None:
+        if self._storage is None:
+            self._storage = Disk(budget.directory, limit=budget.disk)
+        self._keys += 1
+        key, storage = self._keys, self._storage
+        written = self._storage.put(key, [cell.value])
+        if self.ledger.report is not None:
+            self.ledger.report.bytes_written += written
+        cell.size = _Size(cell.value.nbytes)
+        shape = cell.value.shape
+        self.ledger.let_go(cell)
+        cell.value = None
+        ledger, cells = self.ledger, self._cells
+
+        def load(waiting: SavedValue) -> Any:
+            array = storage.take(key)[0].reshape(shape)
+            waiting.page = waiting.size = None
+            ledger.hold(waiting, owner_of(array))
+            cells.append(weakref.ref(waiting))
+            return array
+
+        cell.page = load
+
+    def _pass(self, node: Node) -> None:
+        """Note where the budget is passed, give up all saved values and go on with sizes only."""
+        self._passed = f"{node.name} at {node.line}"
+        sizes: dict[int, _Size] = {}
+        for reference in self._cells:
+            cell = reference()
+            if cell is None or cell.value is None:
+                continue
+            owners = [owner_of(part) for part in parts_of(cell.value)]
+            size = sizes.setdefault(id(owners[0]), _Size(sum(owner.nbytes for owner in owners)))
+            self.ledger.let_go(cell)
+            cell.size, cell.value, cell.dropped = size, None, True
+            self.ledger.hold(cell, size)
+
+    def settle(self, seeds: list[Any]) -> None:
+        """
+        Raise if the forward run passed the budget, or if the sweep will and nothing can be paged.
+
+        Raises:
+            BudgetError: Says where the budget was passed and the least that would do.
+        """
+        limit = self.ledger.limit
+        if limit is None or self.budget is None or (self.budget.disk and self._passed is None):
+            return
+        base = limit - self.budget.memory
+        peak = max(self.ledger.peak, self._need(seeds))
+        if self._passed is None and peak <= limit:
+            return
+        least = peak - max(0, base)
+        place = f" It was passed by {self._passed}." if self._passed else " It would be passed in the reverse sweep."
+        raise BudgetError(
+            f"The budget of {self.budget} is too small: the saved values and cotangents of this gradient take "
+            f"{least} bytes ({format_bytes(least)}).{place} Give at least {least} bytes of memory, or let it page "
+            "with disk=, or recompute with ebbtide.checkpoint or a time loop.",
+            least,
+        )
+
+    def _need(self, seeds: list[Any]) -> int:
+        """Return the peak of a sweep from these seeds, found by a sweep over sizes."""
+        nodes = {node.number: node for node, _, _ in seeds}
+        heap = [-number for number in nodes]
+        heapify(heap)
+        holders: dict[int, int] = {}
+        order = []
+        while heap:
+            node = nodes[-heappop(heap)]
+            order.append(node)
+            for cell in node.saved or ():
+                if type(cell) is SavedValue:
+                    holders[id(cell)] = holders.get(id(cell), 0) + 1
+            for parent in node.parents or ():
+                if parent.number not in nodes:
+                    nodes[parent.number] = parent
+                    heappush(heap, -parent.number)
+        live = peak = self.ledger.live
+        slots: dict[int, int] = {}
+        for node in order:
+            if node.signature is None or node.parents is None:
+                continue
+            peak = max(peak, live + need_of(node.signature, node.parents, True, slots))
+            for parent in node.parents:
+                if parent.number not in slots and not isinstance(parent.type, list):
+                    slots[parent.number] = parent.type.nbytes
+                    live += parent.type.nbytes
+            live -= slots.pop(node.number, 0)
+            for cell in node.saved or ():
+                if type(cell) is SavedValue:
+                    holders[id(cell)] -= 1
+                    if not holders[id(cell)]:
+                        live -= cell.size.nbytes if cell.size else owner_of(cell.value).nbytes
+        return peak
+
+    def close(self) -> None:
+        """Remove all files and forget all values."""
+        if self._storage is not None:
+            self._storage.close()
+        self._cells.clear()
+        self._known.clear()
+        self._excluded.clear()
+        self.ledger.add(SAVED, -(self.nodes // 64) * 64 * NODE_BYTES)
+        self.nodes = 0
+
+
+def parts_of(value: Any) -> list[np.ndarray]:
+    """Return the plain arrays that a value of any level of tracing consists of, tangents included."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if type(value) is TracedArray:
+        tangent = value._node
+        return parts_of(value._value) + (parts_of(tangent) if not isinstance(tangent, Node) else [])
+    return []
+
+
+def need_of(signature: Any, parents: tuple[Node, ...], owned: bool, slots: Any) -> int:
+    """Return the bytes that the pulls of a node allocate at most, beside their operands."""
+    if signature is PROJECTION:
+        return 0
+    if type(signature) is not Signature:
+        return signature.need + sum(parent.type.nbytes for parent in parents)
+    need = 0
+    for (pull, _, _), parent in zip(signature.pulls, parents, strict=True):
+        kind = parent.type
+        if parent.number in slots:
+            # Added in place in blocks, or by BLAS; else there is a temporary.
+            in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
+            need = max(need, need if in_place else need + kind.nbytes)
+        else:
+            need += kind.nbytes
+    return need

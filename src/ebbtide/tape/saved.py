@@ -1,0 +1,103 @@
+"""Saved values that need care: guarded against changes by the user, counted, or paged to disk."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.views import bottom
+from ebbtide.errors import MutationError, ReleasedValueError
+from ebbtide.storage.checksum import compute_crc32c
+
+
+def checksum(value: Any) -> int:
+    """Return the crc32c of an array of any level of tracing; 0 for what cannot change."""
+    array = bottom(value)
+    return compute_crc32c(array) if isinstance(array, np.ndarray) else 0
+
+
+@final
+class SavedValue:
+    """
+    A saved value with what has to be known of it.
+
+    Args:
+        value: The array; None while it is on disk.
+        crc: Its crc32c when it was saved if the user can reach it, else None.
+        page: Where it is on disk: called, it gives the array back. None while it is in memory.
+
+    Memory:
+        Holds the array until the last node that saves it is consumed.
+    """
+
+    __slots__ = ("__weakref__", "crc", "dropped", "page", "size", "value")
+
+    def __init__(self, value: Any, crc: int | None) -> None:
+        self.value = value
+        self.crc = crc
+        self.page: Any = None
+        self.dropped = False
+        self.size: Any = None  # stands for the array in the ledger where only the bytes are counted
+
+    def open(self, node: Any) -> Any:
+        """
+        Return the array for its use by *node*.
+
+        Raises:
+            MutationError: The user changed the array since it was saved.
+            ReleasedValueError: The array was given up.
+        """
+        if self.page is not None:
+            self.value = self.page(self)
+        if self.dropped:
+            raise ReleasedValueError(f"The saved value of {node.name} at {node.line} was given up.")
+        if self.crc is not None and checksum(self.value) != self.crc:
+            raise MutationError(
+                f"An array of shape {self.value.shape} and dtype {self.value.dtype} was changed after "
+                f"{node.name} at {node.line} had used it, so its gradient would be wrong. Do not change "
+                "arrays in place between the forward run and the reverse sweep, or give the operation a copy."
+            )
+        return self.value
+
+
+def guarded(value: Any) -> Any:
+    """Return a saved value that is checked for changes when it is used; scalars cannot change."""
+    if isinstance(bottom(value), np.ndarray):
+        return SavedValue(value, checksum(value))
+    return value
+
+
+def guard_shared(roots: list[Any], returned: list[Any]) -> None:
+    """
+    Guard the saved values that share memory with arrays that a function returns to the user.
+
+    Args:
+        roots: Nodes of the outputs.
+        returned: The values that go to the user.
+    """
+    owners = {id(owner_of(bottom(value))) for value in returned if isinstance(bottom(value), np.ndarray)}
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node.number in seen or node.saved is None:
+            continue
+        seen.add(node.number)
+        stack.extend(node.parents)
+        if any(_owner(value) in owners for value in node.saved):
+            node.saved = tuple([_guard(value) if _owner(value) in owners else value for value in node.saved])
+
+
+def _owner(value: Any) -> int:
+    array = bottom(value.value if type(value) is SavedValue else value)
+    return id(owner_of(array)) if isinstance(array, np.ndarray) else 0
+
+
+def _guard(value: Any) -> Any:
+    if type(value) is not SavedValue:
+        return guarded(value)
+    if value.crc is None:
+        value.crc = checksum(value.value)
+    return value

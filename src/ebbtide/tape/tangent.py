@@ -1,0 +1,84 @@
+"""Forward mode: dual numbers, which compute the tangent beside the value and keep nothing."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.primitive import Primitive, missing, needs_of, plain
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
+
+
+@final
+class TangentTrace:
+    """
+    Computes tangents beside values.
+
+    Args:
+        level: Depth of nesting; larger than that of all traces around it.
+
+    Memory:
+        Nothing: a tangent lives as long as its value.
+    """
+
+    __slots__ = ("closed", "fast", "level")
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+        self.closed = False
+        self.fast = False
+
+    def here(self) -> str:
+        """Return the user's present line."""
+        return user_line()
+
+    def covers(self, trace: Any) -> bool:
+        """Return False: forward mode has no static values."""
+        return False
+
+    def constant(self, value: Any) -> TracedArray:
+        """Return an array with a zero tangent; it can take traced values."""
+        return TracedArray(self, None, value)
+
+    def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
+        """Do an operation on values and tangents."""
+        if self.closed:
+            raise TraceError(
+                f"{primitive.name} at {self.here()} uses a traced array after the function that it was made in "
+                "had returned, so its tangent is lost. Return the array from the function."
+            )
+        values: list[Any] = []
+        tangents: list[Any] = []
+        for operand in operands:
+            if type(operand) is TracedArray and operand.present()._trace is self:
+                values.append(operand._value)
+                tangents.append(operand._node)
+            else:
+                values.append(operand.frozen() if type(operand) is TracedArray else plain(operand))
+                tangents.append(None)
+        out = primitive.bind(tuple(values), params)
+        if not hasattr(out, "shape"):
+            out = np.asarray(out)
+        tangent = None
+        if any(t is not None for t in tangents):
+            if primitive.push is None:
+                raise missing(primitive.name, "jvp")
+            tangent = primitive.push(tangents, values, out, params, _keeper(primitive, values, out))
+        made = TracedArray(self, tangent, out)
+        if primitive.aliases:
+            made.sharing().reachable = True
+        return made
+
+
+def _keeper(primitive: Primitive, values: list[Any], out: Any) -> Any:
+    """Return the function that computes a kept value by name."""
+
+    def kept(name: str) -> Any:
+        make = primitive.keep[name]
+        positions = [primitive.position(n) for n in needs_of(make)]
+        return make(*[out if k < 0 else values[k] for k in positions])
+
+    return kept

@@ -1,0 +1,8 @@
+"""What tests of code around Ebbtide need: checkers and contract suites."""
+
+from __future__ import annotations
+
+from ebbtide.testing.schedules import ScheduleCount, check_schedule
+from ebbtide.testing.storage import StorageContract
+
+__all__ = ["ScheduleCount", "StorageContract", "check_schedule"]

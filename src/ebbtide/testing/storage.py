@@ -1,0 +1,200 @@
+"""The tests that every storage must pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.errors import StorageError
+from ebbtide.storage import Storage
+
+_DTYPES = ("?", "i1", "<u2", ">i4", "<i8", "<f2", "<f4", ">f8", "g", "<c8", ">c16", "<M8[s]", "S3")
+
+
+class StorageContract(ABC):
+    """
+    A contract suite for pytest: derive from it in a class named `Test...` and say how to make the storage.
+
+    Example:
+        >>> from ebbtide.storage import Memory
+        >>> class TestMemory(StorageContract):
+        ...     def make(self, tmp_path):
+        ...         return Memory()
+    """
+
+    @abstractmethod
+    def make(self, tmp_path: Path) -> Storage:
+        """
+        Return a new, open, empty storage with room for a few MiB.
+
+        Args:
+            tmp_path: An empty directory of the test.
+        """
+
+    def test_get_returns_the_bits_that_were_put(self, tmp_path: Path) -> None:
+        """Shape, dtype, byte order and every bit come back, for any dtype, shape and layout."""
+        with self.make(tmp_path) as storage:
+            arrays = make_arrays()
+            storage.put("all", arrays)
+            for loaded in (storage.get("all"), storage.get("all"), storage.take("all")):
+                assert_same(loaded, arrays)
+
+    def test_put_copies(self, tmp_path: Path) -> None:
+        """The caller may overwrite an array after `put`."""
+        with self.make(tmp_path) as storage:
+            array = np.arange(5.0)
+            storage.put(0, [array])
+            array[:] = -1.0
+            assert_same(storage.get(0), [np.arange(5.0)])
+
+    def test_what_comes_back_belongs_to_the_caller(self, tmp_path: Path) -> None:
+        """Writing into what `get` returned changes neither the storage nor another result."""
+        with self.make(tmp_path) as storage:
+            storage.put(0, [np.arange(5.0)])
+            first, second = storage.get(0), storage.get(0)
+            first[0][:] = -1.0
+            assert_same(second, [np.arange(5.0)])
+            assert_same(storage.take(0), [np.arange(5.0)])
+
+    def test_an_empty_list_is_stored(self, tmp_path: Path) -> None:
+        """No arrays at all are as good as some."""
+        with self.make(tmp_path) as storage:
+            storage.put("none", [])
+            assert storage.keys() == ("none",)
+            assert storage.take("none") == []
+
+    def test_keys_are_ints_and_texts_in_order(self, tmp_path: Path) -> None:
+        """Any int and any text is a key of its own, and keys are told in the order of `put`."""
+        keys = (7, "7", "../up", "a/b", "", -1, "a\nb", "x" * 5000)
+        with self.make(tmp_path) as storage:
+            for place, key in enumerate(keys):
+                storage.put(key, [np.array(place)])
+            assert storage.keys() == keys
+            assert [int(storage.get(key)[0]) for key in keys] == list(range(len(keys)))
+
+    def test_a_key_is_put_once(self, tmp_path: Path) -> None:
+        """Putting a key that is in use is an error and changes nothing; after `delete` it is free again."""
+        with self.make(tmp_path) as storage:
+            storage.put(1, [np.zeros(2)])
+            held = storage.nbytes
+            expect_storage_error(lambda: storage.put(1, [np.ones(2)]))
+            assert_same(storage.get(1), [np.zeros(2)])
+            assert storage.nbytes == held
+            storage.delete(1)
+            storage.put(1, [np.ones(2)])
+            assert_same(storage.get(1), [np.ones(2)])
+
+    def test_a_missing_key_is_an_error(self, tmp_path: Path) -> None:
+        """`get`, `take` and `delete` of a key that is not in use raise, also after `take`."""
+        with self.make(tmp_path) as storage:
+            storage.put(1, [np.zeros(2)])
+            storage.take(1)
+            for use in (storage.get, storage.take, storage.delete):
+                expect_storage_error(lambda use=use: use(1))
+
+    def test_objects_are_refused(self, tmp_path: Path) -> None:
+        """An array of Python objects is refused, and nothing is stored."""
+        with self.make(tmp_path) as storage:
+            mixed = [np.zeros(2), np.array([None, "text"], dtype=object)]
+            expect_storage_error(lambda: storage.put(1, mixed))
+            assert (storage.keys(), storage.nbytes) == ((), 0)
+
+    def test_bytes_are_counted(self, tmp_path: Path) -> None:
+        """`put` returns the bytes by which `nbytes` grows; they are given back on `delete` and `take`."""
+        with self.make(tmp_path) as storage:
+            array = np.zeros(1000)
+            counts = [storage.put(key, [array, array]) for key in range(4)]
+            assert min(counts) >= 2 * array.nbytes
+            assert storage.nbytes == sum(counts)
+            assert storage.memory_nbytes in (0, storage.nbytes)
+            storage.delete(2)
+            storage.take(0)
+            assert storage.nbytes == counts[1] + counts[3]
+
+    def test_close_ends_it(self, tmp_path: Path) -> None:
+        """After `close` nothing is held, every use raises, and `close` may be called again."""
+        storage = self.make(tmp_path)
+        storage.put(1, [np.zeros(2)])
+        storage.close()
+        storage.close()
+        assert (storage.keys(), storage.nbytes, storage.memory_nbytes) == ((), 0, 0)
+        uses: tuple[Callable[[], object], ...] = (
+            lambda: storage.put(2, [np.zeros(2)]),
+            lambda: storage.get(1),
+            lambda: storage.take(1),
+            lambda: storage.delete(1),
+            storage.__enter__,
+        )
+        for use in uses:
+            expect_storage_error(use)
+
+    def test_the_context_manager_closes(self, tmp_path: Path) -> None:
+        """The block closes the storage, and an error in it comes out as it is."""
+        storage, fault = self.make(tmp_path), KeyError("from the block")
+        caught: BaseException | None = None
+        try:
+            with storage:
+                storage.put(1, [np.zeros(2)])
+                raise fault
+        except KeyError as error:
+            caught = error
+        assert caught is fault
+        expect_storage_error(lambda: storage.get(1))
+
+    def test_many_cycles_leave_nothing(self, tmp_path: Path) -> None:
+        """Storing and taking again and again does not grow."""
+        with self.make(tmp_path) as storage:
+            for cycle in range(50):
+                storage.put("same", [np.full(100, cycle)])
+                assert_same(storage.take("same"), [np.full(100, cycle)])
+            assert (storage.keys(), storage.nbytes) == ((), 0)
+
+
+def make_arrays() -> list[NDArray[Any]]:
+    """Return arrays of all dtypes, layouts and shapes that a storage must take, several blocks long included."""
+    bits = np.random.default_rng(1)
+    arrays = [np.frombuffer(bits.bytes(4 * np.dtype(name).itemsize), dtype=name) for name in _DTYPES]
+    arrays[0] = np.array([True, False, True, True])
+    base = bits.standard_normal((6, 5, 4))
+    read_only = base.copy()
+    read_only.flags.writeable = False
+    large = bits.standard_normal((700, 600))
+    return [
+        *arrays,
+        np.array(3.5),
+        np.zeros((0, 3)),
+        np.array([-0.0, np.nan, np.inf]),
+        base[::2, ::-1],
+        np.asfortranarray(base),
+        base.transpose(1, 2, 0),
+        np.broadcast_to(np.arange(3.0), (4, 3)),
+        read_only,
+        large[:, ::2],
+        large.T,
+    ]
+
+
+def assert_same(found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> None:
+    """Fail unless arrays agree in dtype, shape and every bit, and the found ones are writable and packed."""
+    assert len(found) == len(expected), f"{len(found)} arrays came back, {len(expected)} were put"
+    for place, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), f"array {place}: {ours.dtype}, {ours.shape}"
+        assert ours.tobytes() == theirs.tobytes(), f"array {place} of dtype {ours.dtype}: its bytes differ"
+        assert type(ours) is np.ndarray, f"array {place} is a {type(ours)}"
+        assert ours.flags.c_contiguous, f"array {place} is not C-contiguous"
+        assert ours.flags.writeable, f"array {place} is read-only"
+        assert not np.shares_memory(ours, theirs), f"array {place} is not a copy"
+
+
+def expect_storage_error(use: Callable[[], object]) -> StorageError:
+    """Call a function that must raise `StorageError`, and return the error."""
+    try:
+        result = use()
+    except StorageError as error:
+        return error
+    raise AssertionError(f"StorageError was not raised; the call returned {result!r}")

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules import (
+    Copy,
+    EndForward,
+    EndReverse,
+    Forward,
+    Move,
+    Position,
+    Reverse,
+    Revolve,
+    Snapshot,
+    StoreAll,
+    action_from_json,
+    action_to_json,
+)
+from ebbtide.testing import check_schedule
+
+
+def walk(schedule, steps):
+    """All pairs of a position and the action that follows it."""
+    position = Position(steps=steps)
+    while (action := schedule.next_action(position)) is not None:
+        yield position, action
+        position = position.after(action)
+    yield position, EndReverse()
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(3)])
+def test_round_trips(schedule):
+    """Every position and action of a sweep is the same after pickle and after JSON of plain values."""
+    for position, action in walk(schedule, 12):
+        assert pickle.loads(pickle.dumps(position)) == position
+        assert Position.from_json(json.loads(json.dumps(position.to_json()))) == position
+        assert hash(Position.from_json(position.to_json())) == hash(position)
+        assert pickle.loads(pickle.dumps(action)) == action
+        assert action_from_json(json.loads(json.dumps(action_to_json(action)))) == action
+
+
+def test_after_leaves_the_position_as_it_is():
+    """`after` is pure: the old position is unchanged and gives the same result again."""
+    position = Position(steps=5)
+    action = Forward(start=0, stop=2, snapshot=True, save=True)
+    assert position.after(action) == position.after(action)
+    assert position == Position(steps=5)
+
+
+def test_forward():
+    """`Forward` moves the working state, stores a snapshot in its place and lengthens the saved range."""
+    position = Position(steps=9, state=3, saved=(1, 3), snapshots=(Snapshot(0), Snapshot(6)))
+    after = position.after(Forward(start=3, stop=5, snapshot=True, save=True))
+    assert (after.state, after.saved) == (5, (1, 5))
+    assert after.snapshots == (Snapshot(0), Snapshot(3), Snapshot(6))
+
+
+def test_reverse_drops_what_no_step_needs():
+    """`Reverse` consumes saved values and a working state beyond the steps left, and keeps an earlier one."""
+    position = Position(steps=9, state=9, saved=(2, 9), forward_ended=True, snapshots=(Snapshot(1),))
+    after = position.after(Reverse(start=9, stop=4))
+    assert (after.end, after.state, after.saved) == (4, None, (2, 4))
+    early = position.after(Copy(step=1)).after(Reverse(start=9, stop=2))
+    assert (early.end, early.state, early.saved) == (2, 1, None)
+
+
+def test_loads():
+    """`Copy` keeps the snapshot, `Move` deletes it."""
+    position = Position(steps=9, state=None, snapshots=(Snapshot(0), Snapshot(4)))
+    assert position.after(Copy(step=4)) == Position(steps=9, state=4, snapshots=position.snapshots)
+    assert position.after(Move(step=0)) == Position(steps=9, state=0, snapshots=(Snapshot(4),))
+
+
+REVERSING = {"steps": 9, "forward_ended": True, "saved": (7, 9), "state": 9, "snapshots": (Snapshot(0),)}
+
+
+@pytest.mark.parametrize(
+    ("position", "action", "reason"),
+    [
+        (Position(steps=9), Forward(start=1, stop=2), "working state is that of step 0"),
+        (Position(steps=9, state=None), Forward(start=0, stop=2), "working state is that of step None"),
+        (Position(steps=9), Forward(start=0, stop=10), "stop <= 9"),
+        (Position(steps=9), Forward(start=0, stop=0), "start < stop"),
+        (Position(steps=9, snapshots=(Snapshot(0),)), Forward(start=0, stop=2, snapshot=True), "already has"),
+        (Position(steps=9, state=4, saved=(1, 3)), Forward(start=4, stop=5, save=True), r"\(1, 3\), and a gap"),
+        (Position(steps=9), Copy(step=0), r"no snapshot of step 0, only of \[\]"),
+        (Position(steps=9, snapshots=(Snapshot(3),)), Move(step=2), r"no snapshot of step 2, only of \[3\]"),
+        (Position(steps=9), EndForward(), "step 0 of 9"),
+        (Position(**REVERSING), EndForward(), "forward_ended is True"),
+        (Position(steps=9, state=9, saved=(7, 9)), Reverse(start=9, stop=8), "has not ended"),
+        (Position(**REVERSING), Reverse(start=8, stop=7), "next step to reverse is 8"),
+        (Position(**REVERSING), Reverse(start=9, stop=9), "start = 9 > stop"),
+        (Position(**REVERSING), Reverse(start=9, stop=6), r"held for the steps \(7, 9\)"),
+        (Position(**REVERSING), EndReverse(), "9 of 9 steps are not yet reversed"),
+        (Position(steps=0, forward_ended=True, finished=True), EndReverse(), "finished"),
+    ],
+)
+def test_wrong_actions_are_refused(position, action, reason):
+    """An action that cannot be followed raises, with the numbers that stand against it."""
+    with pytest.raises(ScheduleError, match=reason):
+        position.after(action)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"steps": -1},
+        {"steps": 3, "reversed": 4},
+        {"steps": 3, "state": 4},
+        {"steps": 3, "saved": (2, 2)},
+        {"steps": 3, "reversed": 2, "saved": (1, 2)},
+    ],
+)
+def test_impossible_positions_are_refused(fields):
+    """Numbers outside of the loop raise when the position is made."""
+    with pytest.raises(ScheduleError):
+        Position(**fields)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": None},
+        {"snapshots": [[2, "restart", "memory"], [1, "restart", "memory"]]},
+        {"snapshots": [[9, "restart", "memory"]]},
+        {"snapshots": [[1]]},
+        {"saved": [1]},
+        {"saved": [3, 9]},
+    ],
+)
+def test_damaged_json_is_refused(change):
+    """A record with missing fields or numbers that do not fit raises `ScheduleError`."""
+    record = Position(steps=5).to_json() | change
+    with pytest.raises(ScheduleError):
+        Position.from_json(record)
+    del record["state"]
+    with pytest.raises(ScheduleError):
+        Position.from_json(record)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{}, {"action": "Jump"}, {"action": "Copy"}, {"action": "Copy", "step": "3"}, {"action": "Copy", "start": 3}],
+)
+def test_damaged_actions_are_refused(record):
+    """A record of no action, or with other fields than its own, raises `ScheduleError`."""
+    with pytest.raises(ScheduleError, match="record"):
+        action_from_json(record)
+
+
+class Scripted:
+    """A schedule that says what it was told to say, and repeats the last action for ever."""
+
+    def __init__(self, *actions):
+        self.actions = list(actions)
+
+    def next_action(self, position):
+        return self.actions.pop(0) if len(self.actions) > 1 else self.actions[0]
+
+
+RUN = Forward(start=0, stop=3, snapshot=True, save=True)
+
+
+@pytest.mark.parametrize(
+    ("actions", "reason"),
+    [
+        ([Forward(start=1, stop=3)], "Action 0 .*working state is that of step 0"),
+        ([Forward(start=0, stop=4)], "steps below 3"),
+        ([RUN, Reverse(start=3, stop=0)], "Action 1 .*not ended"),
+        ([RUN, EndForward(), Reverse(start=2, stop=1)], "next step to reverse is 2"),
+        ([Forward(start=0, stop=3), EndForward(), Reverse(start=3, stop=0)], "no saved values of step 2"),
+        ([Copy(step=0)], "Action 0 .*are stored"),
+        ([RUN, Copy(step=0)], "again and again"),
+        ([RUN, EndForward(), EndReverse()], "3 steps are not reversed"),
+        ([RUN, EndForward(), None], "3 of 3 steps are not reversed"),
+        ([RUN, EndForward(), Reverse(start=3, stop=0), EndReverse(), EndReverse()], "finished"),
+    ],
+)
+def test_the_checker_finds_wrong_traces(actions, reason):
+    """`check_schedule` refuses a trace that cannot be followed or does not end, and names the action."""
+    with pytest.raises(ScheduleError, match=reason):
+        check_schedule(Scripted(*actions), 3)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules import EndForward, EndReverse, Forward, Position, Reverse, StoreAll
+from ebbtide.testing import check_schedule
+
+
+def test_the_trace():
+    """One run of all steps, and one reversal of all."""
+    position, trace = Position(steps=4), []
+    while (action := StoreAll().next_action(position)) is not None:
+        trace.append(action)
+        position = position.after(action)
+    assert trace == [
+        Forward(start=0, stop=4, save=True),
+        EndForward(),
+        Reverse(start=4, stop=0),
+        EndReverse(),
+    ]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 100])
+def test_counts(steps):
+    """Each step runs once, all saved values are held at the end of the forward sweep, and no snapshot is stored."""
+    count = check_schedule(StoreAll(), steps)
+    assert count.forward_steps == StoreAll().forward_steps(steps) == steps
+    assert count.peak_saved == steps
+    assert count.snapshot_writes == count.peak_snapshots == StoreAll().peak_snapshots(steps) == 0
+
+
+def test_it_goes_on_from_the_middle():
+    """A sweep that was run in parts, forward and in reverse, is completed."""
+    position = Position(steps=10).after(Forward(start=0, stop=3, save=True))
+    assert StoreAll().next_action(position) == Forward(start=3, stop=10, save=True)
+    assert check_schedule(StoreAll(), 10, start=position).forward_steps == 7
+    position = position.after(Forward(start=3, stop=10, save=True)).after(EndForward())
+    position = position.after(Reverse(start=10, stop=6))
+    assert StoreAll().next_action(position) == Reverse(start=6, stop=0)
+
+
+def test_it_refuses_what_it_cannot_complete():
+    """Without the saved values of all earlier steps the error names those that are held."""
+    with pytest.raises(ScheduleError, match="working state of step 3"):
+        StoreAll().next_action(Position(steps=10, state=3))
+    with pytest.raises(ScheduleError, match=r"held for \(4, 10\)"):
+        StoreAll().next_action(Position(steps=10, state=None, saved=(4, 10), forward_ended=True))
+
+
+def test_it_is_a_value():
+    """Equal, hashable and picklable."""
+    assert StoreAll() == pickle.loads(pickle.dumps(StoreAll()))
+    assert len({StoreAll(), StoreAll()}) == 1

