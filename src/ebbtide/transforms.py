@@ -33,7 +33,8 @@ class _Recording:
 
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, argnums: Any, acct: Account) -> None:
         self.account = acct
-        level = current().level + 1
+        context = current()
+        level = context.level + 1
         self.tape = Tape(level, acct.ledger, pager=acct.pager)
         self.inputs: list[Any] = []
         self.structures = []
@@ -52,7 +53,10 @@ class _Recording:
         self.leaves = [array._node for array in arrays]
         del arrays, traced
         try:
-            with entered(level=level, tape=self.tape, ledger=acct.ledger, budget=acct.budget):
+            traces = (*context.traces, self.tape)
+            with entered(
+                level=level, tape=self.tape, tangent=None, traces=traces, ledger=acct.ledger, budget=acct.budget
+            ):
                 outputs = f(*full, **kwargs)
         finally:
             self.tape.close()
@@ -404,7 +408,8 @@ def jvp(
                 traced.append(array)
             arguments.append(unflatten(structure, traced))
         try:
-            with entered(level=trace.level, ledger=acct.ledger, budget=acct.budget):
+            traces = (*current().traces, trace)
+            with entered(level=trace.level, tangent=trace, traces=traces, ledger=acct.ledger, budget=acct.budget):
                 outputs, structure = flatten(f(*arguments))
         finally:
             trace.closed = True

@@ -20,6 +20,8 @@ class Context:
     Args:
         level: Depth of nested traces; an inner trace has the larger one.
         tape: The innermost tape that records, None where nothing is recorded.
+        tangent: The innermost forward mode that runs inside of the tape, or without one.
+        traces: The traces of all calls around, the innermost last.
         capture: The region (a time step, a checkpointed function) that claims operations on arrays
             of the tapes around it, None outside.
         ledger: The account of the outermost call.
@@ -28,6 +30,8 @@ class Context:
 
     level: int = 0
     tape: Any = None
+    tangent: Any = None
+    traces: tuple[Any, ...] = ()
     capture: Any = None
     ledger: Ledger = field(default_factory=Ledger)
     budget: Budget | None = None
@@ -41,6 +45,18 @@ current_or_none = _CONTEXT.get
 def current() -> Context:
     """Return the context of the innermost call; an empty one outside all calls."""
     return _CONTEXT.get() or Context()
+
+
+def value_trace(context: Context) -> Any:
+    """
+    Return the innermost trace that values inside of the present tape or region may belong to; None if all are plain.
+
+    An array that is written in place by a step has to be able to take values of this trace.
+    """
+    for trace in reversed(context.traces):
+        if trace is not context.tape and (context.capture is None or not context.capture.covers(trace)):
+            return trace
+    return None
 
 
 @contextmanager

@@ -236,7 +236,7 @@ class Pager:
         if limit is None or self.budget is None or (self.budget.disk and self._passed is None):
             return
         base = limit - self.budget.memory
-        peak = max(self.ledger.peak, self._need(seeds))
+        peak = max(self.ledger.peak, self.need(seeds))
         if self._passed is None and peak <= limit:
             return
         least = peak - max(0, base)
@@ -248,7 +248,7 @@ class Pager:
             least,
         )
 
-    def _need(self, seeds: list[Any]) -> int:
+    def need(self, seeds: list[Any]) -> int:
         """Return the peak of a sweep from these seeds, found by a sweep over sizes."""
         nodes = {node.number: node for node, _, _ in seeds}
         heap = [-number for number in nodes]
@@ -280,7 +280,7 @@ class Pager:
                 if type(cell) is SavedValue:
                     holders[id(cell)] -= 1
                     if not holders[id(cell)]:
-                        live -= cell.size.nbytes if cell.size else owner_of(cell.value).nbytes
+                        live -= _bytes_of(cell)
         return peak
 
     def close(self) -> None:
@@ -292,6 +292,11 @@ class Pager:
         self._excluded.clear()
         self.ledger.add(SAVED, -(self.nodes // 64) * 64 * NODE_BYTES)
         self.nodes = 0
+
+
+def _bytes_of(cell: SavedValue) -> int:
+    """Return the bytes that a saved value keeps alive."""
+    return cell.size.nbytes if cell.size else sum(owner_of(part).nbytes for part in parts_of(cell.value))
 
 
 def parts_of(value: Any) -> list[np.ndarray]:

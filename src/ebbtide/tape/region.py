@@ -131,7 +131,7 @@ class Region:
         # The tape around must ask whose an operation is, as long as the region may claim it.
         before, self.outer.fast = self.outer.fast, False
         try:
-            with entered(level=level, tape=trace if taped else None, capture=trace):
+            with entered(level=level, tape=trace if taped else None, tangent=None, capture=trace):
                 yield
         finally:
             self.outer.fast = before and not self.outer.closed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -30,6 +32,15 @@ class TangentTrace:
         self.level = level
         self.closed = False
         self.fast = False
+
+    @contextmanager
+    def reopened(self) -> Iterator[None]:
+        """Allow operations in the block, also after the function has returned."""
+        before, self.closed = self.closed, False
+        try:
+            yield
+        finally:
+            self.closed = before
 
     def here(self) -> str:
         """Return the user's present line."""

@@ -1,0 +1,87 @@
+"""Forward mode inside of a recorded function: the loop runs on values and tangents as one state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.kinds import zeros_like
+from ebbtide.arrays.traced import TracedArray
+
+
+def dual_loop(
+    timeloop: Callable[..., Any], trace: Any, step: Any, state: Any, steps: int, inputs: Any, options: dict[str, Any]
+) -> Any:
+    """
+    Run a loop whose values have tangents as a loop over pairs, which the tape around can record.
+
+    Args:
+        timeloop: The loop.
+        trace: The forward mode that the tangents belong to.
+        step: The user's step.
+        state: The user's state.
+        steps: The number of steps.
+        inputs: The user's inputs.
+        options: The other arguments of the loop.
+
+    Returns:
+        What the loop returns, with values and tangents joined.
+    """
+    leaves, structure = flatten(state)
+
+    def split(values: list[Any]) -> tuple[list[Any], list[Any]]:
+        present = [_present(trace, v) for v in values]
+        return [p[0] for p in present], [p[1] for p in present]
+
+    def join(values: list[Any], tangents: list[Any]) -> list[Any]:
+        return [v if t is None else TracedArray(trace, t, v) for v, t in zip(values, tangents, strict=True)]
+
+    shapes: list[Any] = []
+
+    def dual_step(pair: Any, x: Any) -> Any:
+        values, tangents = pair
+        if inputs is not None:
+            parts, structure_x = x
+            x = unflatten(structure_x, join(*parts))
+        # The reverse sweep runs steps again after the function that forward mode was called on has returned.
+        with entered(tangent=trace, traces=(*current().traces, trace)), trace.reopened():
+            result = step(unflatten(structure, join(values, tangents)), x)
+        emitted = None
+        if options["outputs"]:
+            result, emitted = result
+        after, structure_after = flatten(result)
+        if structure_after != structure:
+            raise TypeError(f"A step returned a state of structure {structure_after}, and it was given {structure}.")
+        if not options["outputs"]:
+            return split(after)
+        outs, structure_out = flatten(emitted)
+        shapes[:] = [structure_out]
+        return split(after), split(outs)
+
+    pairs = None
+    if inputs is not None:
+        pairs = _Pairs([(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(steps))])
+    with entered(tangent=None, traces=tuple(t for t in current().traces if t is not trace)):
+        result = timeloop(dual_step, split(leaves), steps, inputs=pairs, **options)
+    if not options["outputs"]:
+        return unflatten(structure, join(*result))
+    final, emitted = result
+    return unflatten(structure, join(*final)), unflatten(shapes[0], join(*emitted))
+
+
+class _Pairs(list):  # type: ignore[type-arg]
+    """Inputs split into values and tangents."""
+
+
+def _present(trace: Any, value: Any) -> tuple[Any, Any]:
+    """Return value and tangent of a leaf; the tangent of what is no floating-point number is None."""
+    if type(value) is TracedArray and value.present()._trace is trace:
+        tangent = zeros_like(value._value) if value._node is None else value._node
+        return value._value, tangent
+    if is_array(value):
+        return value, np.zeros(np.shape(value), getattr(value, "dtype", float))
+    return value, None

@@ -1,0 +1,92 @@
+"""Which operand of a time loop each of its cotangents belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import flatten
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.tape.record import Node
+from ebbtide.tape.region import Region
+
+
+@final
+class Links:
+    """
+    The parents of a time loop on the tape around it.
+
+    Args:
+        region: The region of the steps.
+        state: Leaves of the initial state, as the user gave them.
+        inputs: The inputs, as the user gave them.
+        statics: Static values: arrays of the tape around by the address of their nodes.
+
+    Memory:
+        References to nodes: one for each leaf, and for each element of inputs that are a list of traced arrays.
+    """
+
+    __slots__ = ("_inputs", "_state", "_whole", "parents", "state_count", "statics")
+
+    def __init__(self, region: Region, state: list[Any], inputs: Any, statics: dict[int, Any]) -> None:
+        parents: list[Node] = []
+        places: dict[int, int] = {}
+
+        def place(node: Node | None) -> int | None:
+            if node is None:
+                return None
+            if id(node) not in places:
+                places[id(node)] = len(parents)
+                parents.append(node)
+            return places[id(node)]
+
+        self._state = [place(region.node(leaf)) for leaf in state]
+        self.state_count = len(state)
+        # Inputs are one array whose rows go to the steps, or a sequence whose elements do.
+        self._whole: tuple[int, ArrayType] | None = None
+        self._inputs: list[list[int | None]] | None = None
+        if isinstance(inputs, TracedArray):
+            whole = place(region.node(inputs))
+            self._whole = None if whole is None else (whole, parents[whole].type)
+        elif isinstance(inputs, (list, tuple)):
+            links = [[place(region.node(leaf)) for leaf in flatten(x)[0]] for x in inputs]
+            self._inputs = links if any(k is not None for row in links for k in row) else None
+        self.statics = {key: place(array._node) for key, array in statics.items()}
+        self.parents = tuple(parents)
+
+    def keep_inputs(self, index: int, pairs: list[Any], collector: Any) -> None:
+        """Keep the cotangents of the leaves of one step's input."""
+        sums = collector.input_sums
+        if self._whole is not None:
+            (pair,) = pairs
+            position, kind = self._whole
+            if pair is None:
+                return
+            if position not in sums:
+                sums[position] = np.zeros(kind.shape, kind.dtype) if type(pair[0]) is not TracedArray else {}
+            sums[position][index] = pair[0]
+        elif self._inputs is not None:
+            for position, pair in zip(self._inputs[index], pairs, strict=True):
+                if position is not None and pair is not None:
+                    before = sums.get(position)
+                    sums[position] = pair[0] if before is None else before + pair[0]
+
+    def give(self, state: list[Any], collector: Any) -> Iterator[tuple[int, Any, bool]]:
+        """Yield (number of the parent, cotangent, owned) for all that was collected."""
+        for position, pair in zip(self._state, state, strict=True):
+            if position is not None and pair is not None:
+                yield position, *pair
+        for position, total in collector.input_sums.items():
+            if isinstance(total, dict) and self._whole is not None:
+                kind = self._whole[1]
+                zero = np.zeros(kind.shape[1:], kind.dtype)
+                yield position, np.stack([total.get(k, zero) for k in range(kind.shape[0])]), False
+            else:
+                yield position, total, self._whole is not None
+        for key, total in collector.static_sums.items():
+            position = self.statics[key]
+            if position is not None:
+                yield position, total, isinstance(total, np.ndarray)

@@ -1,0 +1,344 @@
+"""Follows a schedule: runs steps, keeps snapshots, and sweeps in reverse."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.context import entered
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import DeterminismError, MutationError, ScheduleError
+from ebbtide.ledger import SNAPSHOTS
+from ebbtide.loop.plan import Plan
+from ebbtide.loop.progress import Bar
+from ebbtide.loop.state import checksum_of, pack, unpack
+from ebbtide.loop.steps import Stepper, TapedStep
+from ebbtide.schedules import Copy, EndForward, EndReverse, Forward, Move, Position, Reverse
+from ebbtide.storage import Memory, Storage
+from ebbtide.tape.joint import JointRule
+from ebbtide.tape.pager import Pager
+from ebbtide.tape.record import Node
+
+
+@final
+class Collector:
+    """Where each step's cotangents of inputs and static values go; see `timeloop`."""
+
+    __slots__ = ("input_sums", "static_sums")
+
+    def __init__(self) -> None:
+        self.static_sums: dict[int, np.ndarray] = {}
+        self.input_sums: dict[Any, Any] = {}
+
+    def add(self, sums: dict[int, tuple[Any, bool]]) -> None:
+        """Add a step's own sums for static values to the running ones."""
+        for key, (value, own) in sums.items():
+            running = self.static_sums.get(key)
+            if running is None:
+                self.static_sums[key] = value if own or not isinstance(value, np.ndarray) else np.array(value)
+            elif isinstance(running, np.ndarray) and isinstance(value, (np.ndarray, np.generic)):
+                np.add(running, value, out=running)
+            else:
+                self.static_sums[key] = running + value
+
+
+@final
+class LoopRule(JointRule):
+    """
+    A time loop on a tape: its forward sweep has been run, and its reverse sweep follows the schedule.
+
+    Args:
+        stepper: Runs steps.
+        plan: Schedule and sizes.
+        storage: Where snapshots go.
+        ledger: The account.
+        links: Where cotangents go: see `Links`.
+        collect_every: Steps between collections of garbage, for users' code that needs it.
+        progress: Whether to show bars.
+        theirs: Whether the storage is the user's, who closes it.
+
+    Memory:
+        Snapshots, and the saved values of the steps that the schedule keeps.
+    """
+
+    __slots__ = (
+        "__weakref__", "_bar", "_bypass", "_collect_every", "_expected", "_forms", "_keys_of", "_ledger", "_ran",
+        "_records", "_state", "_stepper", "_storage", "_theirs", "cotangent", "emitted", "links", "plan", "position",
+        "progress",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        plan: Plan,
+        storage: Storage | None,
+        ledger: Any,
+        collect_every: int | None,
+        progress: Any,
+        *,
+        theirs: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.position = Position(steps=plan.steps)
+        self.links: Any = None
+        self.progress = progress
+        self.emitted: list[Any] = []
+        self.cotangent: list[Any] = []
+        self._stepper = stepper
+        self._theirs = theirs
+        self._storage: Storage = Memory() if storage is None else storage
+        self._ledger = ledger
+        self._collect_every = collect_every
+        self._ran = 0
+        self._state: list[Any] = []
+        self._records: dict[int, TapedStep] = {}
+        self._forms: dict[int, list[Any]] = {}
+        # The checksum of the state before the last step that was taped: the next one must lead to it.
+        self._expected: tuple[int, Any] | None = None
+        assert stepper.region is not None
+        self._bypass = stepper.region.bypass()
+        self._bar: Bar | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call the operation."""
+        return "timeloop"
+
+    @property
+    def need(self) -> int:
+        """Bytes that the reverse sweep takes beside what is held now."""
+        return self.plan.sizes.sweep + self.plan.sizes.state + self.plan.sizes.gradients
+
+    @property
+    def statics(self) -> dict[int, Any]:
+        """Static values met so far, by the address of their nodes."""
+        return self._bypass.statics
+
+    # Forward.
+
+    def run_forward(self, state: list[Any], first: Any) -> list[Any]:
+        """
+        Run the forward sweep.
+
+        Args:
+            state: Leaves of the initial state, owned by the loop.
+            first: What `first_step` gave: the taped first step with its results, so that it is not run twice.
+
+        Returns:
+            Leaves of the final state.
+        """
+        self._state = state
+        self._bar = Bar("forward", self.plan.steps, self.progress)
+        with self._bar:
+            while not self.position.forward_ended:
+                self._act(self._next(), first)
+        final, self._state = self._state, []
+        return final
+
+    def _next(self) -> Any:
+        action = self.plan.schedule.next_action(self.position)
+        if action is None:
+            raise ScheduleError(
+                f"{self.plan.schedule} gives no action at {self.position}, where the loop is not finished."
+            )
+        return action
+
+    def _act(self, action: Any, first: Any = None, retain: bool = False, sink: Any = None) -> None:
+        """Follow one action of the schedule."""
+        after = self.position.after(action)
+        if isinstance(action, Forward):
+            if action.snapshot:
+                self._put(action.start)
+            if action.save:
+                for index in range(action.start, action.stop):
+                    self._tape(index, first if index == 0 else None)
+            else:
+                self._advance(action.start, action.stop, first if action.start == 0 else None)
+        elif isinstance(action, (Copy, Move)):
+            keep = isinstance(action, Copy) or (retain and action.step == 0)
+            self._state = self._get(action.step, keep)
+        elif isinstance(action, Reverse):
+            for index in range(action.start - 1, action.stop - 1, -1):
+                self._reverse(index, retain, sink)
+            if after.state is None:
+                self._state = []
+        elif not isinstance(action, (EndForward, EndReverse)):
+            raise ScheduleError(f"The loop does not know the action {action}.")
+        self.position = after
+
+    def _advance(self, start: int, stop: int, first: Any) -> None:
+        if first is not None:
+            _, self._state, output = first.take()
+            self._emit(start, output)
+            self._count(start)
+            start += 1
+        assert self._stepper.region is not None
+        with self._stepper.region.running(self._bypass):
+            for index in range(start, stop):
+                self._state, output = self._stepper.plain(index, self._state, self._bypass)
+                self._emit(index, output)
+                self._count(index)
+
+    def _tape(self, index: int, first: Any) -> None:
+        again = self.position.forward_ended
+        if first is not None:
+            record, self._state, output = first.take()
+        else:
+            before = checksum_of(self._state) if again or index == self.plan.steps - 1 else None
+            pager = Pager(self._ledger, None) if self._ledger.watched else None
+            record, self._state, output = self._stepper.taped(index, self._state, pager)
+            if again:
+                self._check(index)
+            if before is not None:
+                self._expected = index, before
+        self._records[index] = record
+        if not again:
+            self._bypass.statics.update({key: array for key, (_, array) in record.tape.statics.items()})
+            self._emit(index, output)
+        self._count(index)
+
+    def _check(self, index: int) -> None:
+        """Compare the result of a step that was run again with what the sweep before started from."""
+        if self._expected is not None and self._expected[0] == index + 1 and self._expected[1] != checksum_of(self._state):
+            raise DeterminismError(
+                f"Step {index} gave another result when it was run again, so the gradient would be wrong. A step "
+                "depends on its state, its input and static values only: make random numbers from the step index, "
+                "and put what changes from step to step into the state."
+            )
+
+    def _emit(self, index: int, output: list[Any]) -> None:
+        if self.position.forward_ended or not self._stepper.outputs:
+            return
+        emit(self.emitted, index, self.plan.steps, output)
+
+    def _count(self, index: int) -> None:
+        self._ran += 1
+        report = self._ledger.report
+        if report is not None:
+            report.steps_forward += 1
+        if self._bar is not None and not self.position.forward_ended:
+            self._bar.advance()
+        if self._collect_every and self._ran % self._collect_every == 0:
+            gc.collect()
+
+    # Snapshots.
+
+    def _put(self, step: int) -> None:
+        packed = pack(self._state)
+        self._forms[step] = packed.forms
+        before = self._storage.memory_nbytes
+        written = self._storage.put(self._key(step), packed.arrays)
+        held = self._storage.memory_nbytes - before
+        self._ledger.add(SNAPSHOTS, held)
+        if self._ledger.report is not None and not held:
+            self._ledger.report.bytes_written += written
+
+    def _get(self, step: int, keep: bool) -> list[Any]:
+        before = self._storage.memory_nbytes
+        arrays = self._storage.get(self._key(step)) if keep else self._storage.take(self._key(step))
+        self._ledger.add(SNAPSHOTS, self._storage.memory_nbytes - before)
+        forms = self._forms[step] if keep else self._forms.pop(step)
+        return unpack(arrays, forms)
+
+    def _key(self, step: int) -> str:
+        return f"{id(self):x}-{step}"
+
+    # Reverse.
+
+    def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
+        """Run the reverse sweep and yield the cotangents of initial state, inputs and static values."""
+        del node
+        if self.position.finished:
+            self._begin_again()
+        collector = Collector()
+        count = self.links.state_count
+        self.cotangent = cotangents[:count]
+        outputs = [None if pair is None else pair[0] for pair in cotangents[count:]]
+        cotangents.clear()
+        ledger = self._ledger
+        ledger.phase = "reverse"
+        self._bar = None
+        region = self._stepper.region
+        assert region is not None
+        try:
+            with Bar("reverse", self.plan.steps, self.progress) as bar, entered(capture=region.around):
+                sink = outputs, collector, bar
+                while not self.position.finished:
+                    self._act(self._next(), None, retain, sink)
+        except BaseException:
+            self.close()
+            raise
+        if not retain:
+            self.close()
+        yield from self.links.give(self.cotangent, collector)
+
+    def _begin_again(self) -> None:
+        """Start over for another pull of a retained loop, from its first snapshot."""
+        if not self._forms and not self._records:
+            raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
+        if self._records:
+            self.position = Position(steps=self.plan.steps, state=None, saved=(0, self.plan.steps), forward_ended=True)
+        else:
+            self.position = Position(steps=self.plan.steps, state=0)
+            self._state = self._get(0, keep=False)
+        self._expected = None
+
+    def _reverse(self, index: int, retain: bool, sink: Any) -> None:
+        outputs, collector, bar = sink
+        stored = retain and self.plan.snapshots == 0
+        record = self._records[index] if stored else self._records.pop(index)
+        statics = self.links.statics
+        unknown = [key for key in record.tape.statics if key not in statics]
+        if unknown:
+            raise DeterminismError(
+                f"Step {index} used an array from outside, when it was run again, that it had not used before. What "
+                "a step uses may depend on its state, its input and static values only."
+            )
+        seeds = [None if g is None else g[index] for g in outputs]
+        state, x, sums = record.sweep(self.cotangent, seeds, retain=stored)
+        self.cotangent = state
+        collector.add(sums)
+        self.links.keep_inputs(index, x, collector)
+        bar.advance()
+
+    def close(self) -> None:
+        """Give up snapshots and saved values."""
+        self._records.clear()
+        self._state = []
+        if self._theirs:
+            for step in self._forms:
+                self._ledger.add(SNAPSHOTS, -self._storage.memory_nbytes)
+                self._storage.delete(self._key(step))
+                self._ledger.add(SNAPSHOTS, self._storage.memory_nbytes)
+        else:
+            self._ledger.add(SNAPSHOTS, -self._storage.memory_nbytes)
+            self._storage.close()
+        self._forms.clear()
+
+
+def emit(emitted: list[Any], index: int, steps: int, output: list[Any]) -> None:
+    """Put the output leaves of a step with those of the steps before; `stacked` gives the result."""
+    if not emitted:
+        for leaf in output:
+            kind = type_of(leaf)
+            plain = type(leaf) is not TracedArray
+            emitted.append(np.empty((steps, *kind.shape), kind.dtype) if plain else [])
+    for position, leaf in enumerate(output):
+        held = emitted[position]
+        if type(leaf) is TracedArray and not isinstance(held, list):
+            held = emitted[position] = list(held[:index])
+        if isinstance(held, list):
+            held.append(leaf)
+            continue
+        if np.shape(leaf) != held.shape[1:]:
+            raise TypeError(f"Step {index} returned an output of shape {np.shape(leaf)}, not {held.shape[1:]}.")
+        held[index] = leaf
+
+
+def stacked(emitted: list[Any]) -> list[Any]:
+    """Return the outputs of all steps, each leaf on a new first axis."""
+    return [np.stack(held) if isinstance(held, list) else held for held in emitted]

@@ -1,0 +1,153 @@
+"""
+The state of a time loop: leaves that the loop owns, their bytes, and their way into a storage.
+
+A leaf is an array, a number, or, while derivatives of derivatives are taken, a traced array of an outer trace. Duals
+(value and tangent) are stored as two arrays; arrays of an outer tape are kept as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
+from ebbtide.storage import compute_crc32c
+from ebbtide.tape.record import Node
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
+def owned(value: Any, place: str = "the state") -> Any:
+    """
+    Return a leaf as the loop hands it to a step: C-contiguous memory that only the loop has.
+
+    Raises:
+        TypeError: The leaf is neither an array nor a number.
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError(f"A leaf of {place} has the dtype {value.dtype}; states are numeric arrays.")
+        return np.array(value, order="C", copy=True, subok=False)
+    if type(value) is TracedArray:
+        value.present()
+        node = value._node
+        kept = node if node is None or isinstance(node, Node) else owned(node)
+        return TracedArray(value._trace, kept, owned(value._value))
+    if isinstance(value, _NUMBERS):
+        return value
+    raise TypeError(
+        f"A leaf of {place} is a {type(value).__name__}. A state is a container of arrays and numbers; keep other "
+        "objects outside of it, by a closure."
+    )
+
+
+def writable(value: Any, trace: Any) -> Any:
+    """Return a leaf such that a step can write values of *trace* into it."""
+    if trace is None or not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+        return value
+    return trace.constant(value)
+
+
+def settled(value: Any, taken: set[int]) -> Any:
+    """
+    Return a leaf that a taped step returned, copied only if its memory could be that of another.
+
+    Args:
+        value: The value of the leaf, which nobody can write if it is fresh.
+        taken: Addresses of arrays of other leaves; extended.
+    """
+    if isinstance(value, np.ndarray):
+        if value.base is not None or not value.flags.c_contiguous or id(value) in taken:
+            value = np.array(value, order="C")
+        taken.add(id(value))
+        return value
+    return owned(value)
+
+
+def bytes_of(leaves: list[Any]) -> int:
+    """Return the bytes of the arrays of a state."""
+    return sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in leaves)
+
+
+def checksum_of(leaves: list[Any]) -> tuple[Any, ...]:
+    """Return what tells whether two states are the same: checksums of arrays, and the numbers themselves."""
+    found: list[Any] = []
+    for leaf in leaves:
+        arrays, _ = _lower(leaf)
+        value = bottom(leaf)
+        if not arrays and isinstance(value, np.ndarray):
+            arrays = [value]
+        found.extend(compute_crc32c(array) for array in arrays)
+        if not arrays:
+            found.append(repr(value))
+    return tuple(found)
+
+
+def same_types(before: list[Any], after: list[Any]) -> bool:
+    """Return whether two states have leaves of the same shapes and dtypes."""
+    return len(before) == len(after) and all(
+        type_of(a) == type_of(b) or (not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray) and a is b)
+        for a, b in zip(before, after, strict=True)
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """
+    A state in the form in which it is stored.
+
+    Args:
+        arrays: The plain arrays in it.
+        forms: How to build each leaf from them.
+    """
+
+    arrays: list[np.ndarray]
+    forms: list[Any]
+
+
+def pack(leaves: list[Any]) -> Packed:
+    """Return a state as plain arrays and the forms of its leaves; nothing is copied."""
+    arrays: list[np.ndarray] = []
+    forms = []
+    for leaf in leaves:
+        parts, form = _lower(leaf)
+        arrays += parts
+        forms.append(form)
+    return Packed(arrays, forms)
+
+
+def unpack(arrays: list[np.ndarray], forms: list[Any]) -> list[Any]:
+    """Return the leaves of a packed state."""
+    rest = iter(arrays)
+    return [_raise(form, rest) for form in forms]
+
+
+def _lower(leaf: Any) -> tuple[list[np.ndarray], Any]:
+    """Return the plain arrays of a leaf, and a form: "array", ("dual", trace, tangent, value) or ("kept", leaf)."""
+    if isinstance(leaf, np.ndarray):
+        return [leaf], "array"
+    if type(leaf) is TracedArray and leaf._node is not None and not isinstance(leaf._node, Node):
+        tangents, tangent_form = _lower(leaf._node)
+        values, value_form = _lower(leaf._value)
+        return tangents + values, ("dual", leaf._trace, tangent_form, value_form)
+    if type(leaf) is TracedArray and leaf._node is None:
+        values, value_form = _lower(leaf._value)
+        return values, ("constant", leaf._trace, value_form)
+    # Frozen: the step may write into the array that it is given.
+    return [], ("kept", leaf.frozen() if type(leaf) is TracedArray else leaf)
+
+
+def _raise(form: Any, arrays: Any) -> Any:
+    if form == "array":
+        return next(arrays)
+    if form[0] == "dual":
+        tangent = _raise(form[2], arrays)
+        return TracedArray(form[1], tangent, _raise(form[3], arrays))
+    if form[0] == "constant":
+        return TracedArray(form[1], None, _raise(form[2], arrays))
+    return form[1].frozen() if type(form[1]) is TracedArray else form[1]

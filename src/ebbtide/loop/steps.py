@@ -1,0 +1,273 @@
+"""One step of a time loop, run plain or taped, and swept."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
+from ebbtide.errors import MutationError, TraceError
+from ebbtide.loop.state import owned, settled
+from ebbtide.storage import compute_crc32c
+from ebbtide.tape.record import Node, Tape
+from ebbtide.tape.region import Bypass, Region
+from ebbtide.tape.sweep import sweep
+
+
+@final
+class Constancy:
+    """
+    Checks that the plain arrays that steps meet do not change from step to step.
+
+    Memory:
+        A weak reference and a checksum for each array that lives longer than a step.
+    """
+
+    __slots__ = ("_met",)
+
+    def __init__(self) -> None:
+        self._met: dict[int, tuple[Any, int]] = {}
+
+    def meet(self, array: Any) -> None:
+        """
+        Note or check an array.
+
+        Raises:
+            MutationError: It has changed since a step met it first.
+        """
+        crc = compute_crc32c(array)
+        known = self._met.get(id(array))
+        if known is None or known[0]() is not array:
+            self._met[id(array)] = weakref.ref(array), crc
+            if len(self._met) % 256 == 0:
+                self._met = {key: entry for key, entry in self._met.items() if entry[0]() is not None}
+        elif known[1] != crc:
+            raise MutationError(
+                f"An array of shape {array.shape} and dtype {array.dtype} that the step uses at {user_line()} has "
+                "changed since an earlier step used it, so the step cannot be run again with the same result. "
+                "Put it into the state if the step changes it, or into inputs if it is given from outside."
+            )
+
+
+@final
+@dataclass(slots=True)
+class TapedStep:
+    """
+    A step with all that its reverse sweep needs.
+
+    Args:
+        tape: Its tape.
+        state_nodes: Nodes of the leaves of the new state; None where they depend on nothing.
+        output_nodes: Nodes of the leaves of its output.
+        state_leaves: Leaves of the state that it started from; None for leaves that are no floating-point arrays.
+        input_leaves: Leaves of its input.
+
+    Memory:
+        The saved values of the step, until it is swept.
+    """
+
+    tape: Tape
+    state_nodes: list[Node | None]
+    output_nodes: list[Node | None]
+    state_leaves: list[Node | None]
+    input_leaves: list[Node | None]
+
+    def sweep(
+        self, state: list[Any], output: list[Any], *, retain: bool
+    ) -> tuple[list[Any], list[Any], dict[int, tuple[Any, bool]]]:
+        """
+        Pull cotangents of the new state and the output back to state, input and static values.
+
+        Args:
+            state: For each leaf of the new state (cotangent, owned) or None; taken out of the list.
+            output: For each leaf of the output its cotangent or None.
+            retain: Whether the step is swept again.
+
+        Returns:
+            (state, input, statics): (cotangent, owned) or None for each leaf; statics by the address of the
+            node outside.
+        """
+        seeds = []
+        for node, pair in zip(self.state_nodes, state, strict=True):
+            if node is not None and pair is not None:
+                seeds.append((node, *pair))
+        state.clear()
+        for node, value in zip(self.output_nodes, output, strict=True):
+            if node is not None and value is not None:
+                seeds.append((node, value, False))
+        leaves = [leaf for leaf in self.state_leaves + self.input_leaves if leaf is not None]
+        statics = self.tape.statics
+        found = sweep(self.tape, seeds, leaves + [leaf for leaf, _ in statics.values()], retain=retain)
+        rest = iter(found)
+        pairs = [None if leaf is None else next(rest) for leaf in self.state_leaves + self.input_leaves]
+        pairs = [None if pair is None or pair[0] is None else pair for pair in pairs]
+        count = len(self.state_leaves)
+        sums = {key: pair for key, pair in zip(statics, rest, strict=True) if pair[0] is not None}
+        return pairs[:count], pairs[count:], sums
+
+
+@final
+class Stepper:
+    """
+    Runs the user's step.
+
+    Args:
+        step: `step(state, x)`.
+        structure: Structure of the state.
+        inputs: The inputs as a sequence of the values that enter the region, or None for step numbers.
+        outputs: Whether the step returns (state, output).
+        region: The region that a step is; None where nothing is traced.
+        constancy: The check of plain arrays.
+
+    Memory:
+        Nothing beyond its arguments.
+    """
+
+    __slots__ = ("constancy", "inputs", "output_structure", "outputs", "region", "step", "structure")
+
+    def __init__(
+        self, step: Callable[..., Any], structure: Any, inputs: Any, outputs: bool, region: Region | None
+    ) -> None:
+        self.step = step
+        self.structure = structure
+        self.inputs = inputs
+        self.outputs = outputs
+        self.region = region
+        self.constancy = Constancy()
+        self.output_structure: Any = None
+
+    def _input(self, index: int) -> tuple[list[Any], Any]:
+        if self.inputs is None:
+            return [index], None
+        x = self.inputs[index]
+        leaves, structure = flatten(x)
+        region = self.region
+        leaves = [region.value(leaf) if region is not None else leaf for leaf in leaves]
+        # A copy, so that a step that writes into its input does not change the caller's.
+        is_own = (np.ndarray, TracedArray)
+        return [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves], structure
+
+    def _call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
+        argument = x[0] if structure is None else unflatten(structure, x)
+        result = self.step(unflatten(self.structure, state), argument)
+        output: list[Any] = []
+        if self.outputs:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise TypeError(
+                    f"With outputs=True a step returns (state, output); step {index} returned a "
+                    f"{type(result).__name__}."
+                )
+            result, emitted = result
+            output, output_structure = flatten(emitted)
+            if self.output_structure is None:
+                self.output_structure = output_structure
+            elif self.output_structure != output_structure:
+                raise TypeError(f"Step {index} returned an output of another structure than the steps before.")
+        leaves, structure_after = flatten(result)
+        if structure_after != self.structure:
+            raise TypeError(
+                f"Step {index} returned a state of structure {structure_after}, and it was given {self.structure}. "
+                "A step returns a state like the one it is given" + ("." if self.outputs else " (or pass outputs=True).")
+            )
+        return leaves, output
+
+    def plain(self, index: int, state: list[Any], bypass: Bypass | None) -> tuple[list[Any], list[Any]]:
+        """
+        Run a step on values.
+
+        Args:
+            index: The step.
+            state: Leaves of the state, owned by the loop; the step may write into them.
+            bypass: The trace under which it runs, to be entered by the caller; None outside of traces.
+
+        Returns:
+            (leaves of the new state, leaves of the output), owned by the loop.
+        """
+        x, structure = self._input(index)
+        leaves, output = self._call(index, list(state), x, structure)
+        if bypass is not None:
+            leaves = [bypass.inside(leaf) for leaf in leaves]
+            output = [bypass.inside(leaf) for leaf in output]
+        same = {id(leaf) for leaf in state}
+        after = []
+        for leaf in leaves:
+            # The loop's own array, written in place, needs no copy; the second time it comes it does.
+            after.append(leaf if id(leaf) in same else owned(leaf))
+            same.discard(id(leaf))
+        check_types(index, state, after)
+        return after, [owned(leaf, "the output") for leaf in output]
+
+    def taped(self, index: int, state: list[Any], pager: Any) -> tuple[TapedStep, list[Any], list[Any]]:
+        """
+        Run a step on a tape.
+
+        Args:
+            index: The step.
+            state: Leaves of the state, owned by the loop and given up to the step.
+            pager: Counts what it saves; None when nobody looks.
+
+        Returns:
+            (the taped step, leaves of the new state, leaves of the output).
+        """
+        region = self.region
+        assert region is not None
+        tape = region.tape(pager=pager, constancy=self.constancy)
+        values, structure = self._input(index)
+        before = [type_of(leaf) if isinstance(leaf, (np.ndarray, TracedArray)) else leaf for leaf in state]
+        traced = [tape.leaf(leaf, reachable=False) if is_array(leaf) else leaf for leaf in state]
+        x = [tape.leaf(leaf, reachable=False) if is_array(leaf) else leaf for leaf in values]
+        state_leaves = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in traced]
+        input_leaves = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in x]
+        state.clear()
+        del values
+        with region.running(tape):
+            leaves, output = self._call(index, traced, x, structure)
+            del traced, x
+            nodes, after = _taken(tape, leaves)
+            output_nodes, emitted = _taken(tape, output)
+        tape.close()
+        for kind, leaf in zip(before, after, strict=True):
+            _check_type(index, kind, leaf)
+        return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves), after, emitted
+
+
+def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]:
+    """Return nodes and values of what a taped step returned, in memory that nobody else writes."""
+    nodes: list[Node | None] = []
+    values: list[Any] = []
+    taken: set[int] = set()
+    for leaf in leaves:
+        inside = tape.lift(leaf) if type(leaf) is TracedArray and tape.covers(leaf._trace) else leaf
+        if type(inside) is TracedArray and inside._trace is tape:
+            inside.present()
+            sharing = inside._sharing
+            nodes.append(inside._node)
+            fresh = sharing is None or not (sharing.reachable or sharing.root is not None)
+            values.append(settled(inside._value, taken) if fresh else owned(inside._value))
+        else:
+            nodes.append(None)
+            values.append(owned(inside))
+    return nodes, values
+
+
+def check_types(index: int, before: list[Any], after: list[Any]) -> None:
+    """Raise if a step changed the shape or dtype of a leaf of the state."""
+    for old, new in zip(before, after, strict=True):
+        _check_type(index, old, new)
+
+
+def _check_type(index: int, old: Any, new: Any) -> None:
+    kinds = type_of(old), type_of(new)
+    if kinds[0] != kinds[1] and not (kinds[0].shape == kinds[1].shape == () and not isinstance(bottom(old), np.ndarray)):
+        raise TraceError(
+            f"Step {index} returned {kinds[1]} for a leaf of the state that was {kinds[0]}. Shapes and dtypes of the "
+            "state stay the same from step to step: give the initial state the dtype that the step returns."
+        )
