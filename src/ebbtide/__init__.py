@@ -1,9 +1,48 @@
 """Reverse-mode differentiation of plain NumPy code, in which memory has a plan."""
 
 from ebbtide import rules as _rules  # noqa: F401 - to import the rules is to have them
+from ebbtide.arrays.custom import primitive as primitive
 from ebbtide.budget import Budget as Budget
+from ebbtide.errors import BudgetError as BudgetError
+from ebbtide.errors import CotangentError as CotangentError
+from ebbtide.errors import DeterminismError as DeterminismError
+from ebbtide.errors import EbbtideError as EbbtideError
+from ebbtide.errors import MutationError as MutationError
+from ebbtide.errors import ReleasedValueError as ReleasedValueError
+from ebbtide.errors import RuleMissingError as RuleMissingError
+from ebbtide.errors import ScheduleError as ScheduleError
+from ebbtide.errors import StaleViewError as StaleViewError
+from ebbtide.errors import StorageError as StorageError
+from ebbtide.errors import TraceError as TraceError
 from ebbtide.loop.timeloop import timeloop as timeloop
-from ebbtide.transforms import grad as grad, jvp as jvp, stop_gradient as stop_gradient
-from ebbtide.transforms import value_and_grad as value_and_grad, vjp as vjp
+from ebbtide.profiling.report import profile as profile
+from ebbtide.tape.checkpoint import checkpoint as checkpoint
+from ebbtide.transforms import grad as grad
+from ebbtide.transforms import jvp as jvp
+from ebbtide.transforms import stop_gradient as stop_gradient
+from ebbtide.transforms import value_and_grad as value_and_grad
+from ebbtide.transforms import vjp as vjp
 
-__all__ = ["Budget", "grad", "jvp", "stop_gradient", "timeloop", "value_and_grad", "vjp"]
+__all__ = [
+    "Budget",
+    "BudgetError",
+    "CotangentError",
+    "DeterminismError",
+    "EbbtideError",
+    "MutationError",
+    "ReleasedValueError",
+    "RuleMissingError",
+    "ScheduleError",
+    "StaleViewError",
+    "StorageError",
+    "TraceError",
+    "checkpoint",
+    "grad",
+    "jvp",
+    "primitive",
+    "profile",
+    "stop_gradient",
+    "timeloop",
+    "value_and_grad",
+    "vjp",
+]

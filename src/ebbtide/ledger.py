@@ -92,7 +92,7 @@ class Ledger:
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "_tickets", "entries", "held", "limit", "peak", "phase", "report",
+        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "held", "limit", "peak", "phase", "report",
         "saved", "timeline", "watched",
     )  # fmt: skip
 
@@ -109,6 +109,15 @@ class Ledger:
         # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes].
         self._owners: dict[tuple[str, int], list[int]] = {}
         self._tickets: dict[int, _Ticket] = {}
+        # One function for all tickets, which knows the ledger weakly: no cycle.
+        me = weakref.ref(self)
+
+        def uncount(ticket: Any) -> None:
+            ledger = me()
+            if ledger is not None:
+                ledger._drop(ticket)
+
+        self._uncount = uncount
 
     @property
     def live(self) -> int:
@@ -133,15 +142,8 @@ class Ledger:
             owner: The array that owns the memory; shared by all views of it and counted once.
             entry: Where the profile lists it.
         """
-        ledger = weakref.ref(self)
-
-        def uncount(ticket: Any) -> None:
-            me = ledger()
-            if me is not None:
-                me._drop(ticket)
-
         key = id(owner)
-        ticket = _Ticket(holder, uncount)
+        ticket = _Ticket(holder, self._uncount)
         ticket.holder, ticket.owner, ticket.entry = id(holder), key, entry
         self._tickets[id(holder)] = ticket
         if self.share(SAVED, key, owner.nbytes) and entry is not None:

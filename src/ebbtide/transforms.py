@@ -38,6 +38,7 @@ class _Recording:
         self.tape = Tape(level, acct.ledger, pager=acct.pager)
         self.inputs: list[Any] = []
         self.structures = []
+        acct.exclude(flatten((args, kwargs))[0])
         full = list(args)
         arrays: list[TracedArray] = []
         for k in argnums:
@@ -45,7 +46,6 @@ class _Recording:
             places = paths_of(structure)
             values = [as_value(leaf, f"argument {k}{p}") for leaf, p in zip(leaves, places, strict=True)]
             traced = [self.tape.leaf(v, reachable=isinstance(v, np.ndarray)) for v in values]
-            acct.exclude(values)
             self.inputs += leaves
             self.structures.append(structure)
             arrays += traced

@@ -15,10 +15,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull
 from ebbtide.arrays.traced import TracedArray
-
-# Elementwise pulls run in blocks of this many bytes: temporaries stay in the cache (a 1000 x 1000
-# tanh pull takes 0.6x of the time of whole arrays here) and a pull needs no memory beyond its result.
-BLOCK = 1 << 17
+from ebbtide.tape.saved import BLOCK
 
 
 @final

@@ -16,7 +16,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.location import line_of
-from ebbtide.arrays.primitive import PASSED, Signature
+from ebbtide.arrays.primitive import PASSED, Pull, Signature
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
@@ -27,8 +27,9 @@ from ebbtide.tape.saved import SavedValue
 
 # Smaller values are not worth a file.
 _LEAST_PAGE = 1 << 14
-# A node, its tuples and numbers, as tracemalloc sees them.
+# A node, its tuples and numbers, as tracemalloc sees them; and what the pager and the ledger keep of a value.
 NODE_BYTES = 320
+CELL_BYTES = 640
 
 
 @final
@@ -54,12 +55,15 @@ class Pager:
         About 200 bytes for each live saved value; the values themselves are the nodes'.
     """
 
-    __slots__ = ("_cells", "_excluded", "_keys", "_known", "_lines", "_passed", "_storage", "budget", "ledger", "nodes")
+    __slots__ = (
+        "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_overhead", "_passed", "_storage", "budget",
+        "ledger",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger, budget: Budget | None) -> None:
         self.ledger = ledger
         self.budget = budget
-        self.nodes = 0
+        self._overhead = self._counted = 0
         self._cells: deque[weakref.ref[SavedValue]] = deque()
         self._excluded: dict[int, Any] = {}
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
@@ -80,15 +84,17 @@ class Pager:
 
     def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
-        self._count_node()
+        self._count(NODE_BYTES)
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
         self.enforce(0, node)
         return cells
 
-    def _count_node(self) -> None:
-        self.nodes += 1
-        if self.nodes % 64 == 0:
-            self.ledger.add(SAVED, 64 * NODE_BYTES)
+    def _count(self, nbytes: int) -> None:
+        """Count what the interpreter takes for the record; in pages, as small objects come and go."""
+        self._overhead += nbytes
+        if self._overhead - self._counted >= 4096:
+            self.ledger.add(SAVED, self._overhead - self._counted)
+            self._counted = self._overhead
 
     def _cell(self, node: Node, signature: Signature, position: int, value: Any) -> Any:
         array = value.value if type(value) is SavedValue else value
@@ -103,6 +109,7 @@ class Pager:
                     cell.crc = value.crc
                 return cell
         cell = value if type(value) is SavedValue else SavedValue(value, None)
+        self._count(CELL_BYTES)
         self._known[id(array)] = weakref.ref(array), weakref.ref(cell)
         if len(self._known) > 2 * len(self._cells) + 64:
             self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
@@ -150,12 +157,11 @@ class Pager:
 
     # The bound.
 
-    def room(self, node: Node, g: Any, owned: bool, slots: Any, parents: tuple[Node, ...], retain: bool) -> None:
+    def room(self, node: Node, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
         """Make room for what the pulls of *node* allocate and load."""
         if self.ledger.limit is None or self.budget is None:
             return
-        need = need_of(node.signature, parents, owned, slots)
-        saved = node.saved if node.saved is not None else ()
+        need = need_of(node.signature, parents, slots)
         need += sum(c.size.nbytes for c in saved if type(c) is SavedValue and c.page is not None and c.size)
         self.enforce(need, node, keep=saved)
 
@@ -268,19 +274,21 @@ class Pager:
         live = peak = self.ledger.live
         slots: dict[int, int] = {}
         for node in order:
-            if node.signature is None or node.parents is None:
+            if node.parents is None or node.signature is None:
                 continue
-            peak = max(peak, live + need_of(node.signature, node.parents, True, slots))
-            for parent in node.parents:
-                if parent.number not in slots and not isinstance(parent.type, list):
-                    slots[parent.number] = parent.type.nbytes
-                    live += parent.type.nbytes
-            live -= slots.pop(node.number, 0)
-            for cell in node.saved or ():
-                if type(cell) is SavedValue:
+            held = [cell for cell in node.saved or () if type(cell) is SavedValue]
+            for pull, kind, number, released in _pulls_of(node):
+                present = number in slots
+                peak = max(peak, live + _need_of_pull(pull, kind, present))
+                if not present:
+                    slots[number] = kind.nbytes
+                    live += kind.nbytes
+                for cell in released:
                     holders[id(cell)] -= 1
                     if not holders[id(cell)]:
                         live -= _bytes_of(cell)
+                        held.remove(cell)
+            live -= slots.pop(node.number, 0)
         return peak
 
     def close(self) -> None:
@@ -290,8 +298,8 @@ class Pager:
         self._cells.clear()
         self._known.clear()
         self._excluded.clear()
-        self.ledger.add(SAVED, -(self.nodes // 64) * 64 * NODE_BYTES)
-        self.nodes = 0
+        self.ledger.add(SAVED, -self._counted)
+        self._overhead = self._counted = 0
 
 
 def _bytes_of(cell: SavedValue) -> int:
@@ -309,19 +317,33 @@ def parts_of(value: Any) -> list[np.ndarray]:
     return []
 
 
-def need_of(signature: Any, parents: tuple[Node, ...], owned: bool, slots: Any) -> int:
+def _pulls_of(node: Node) -> list[tuple[Any, Any, int, list[SavedValue]]]:
+    """Return (pull, type of the parent, its number, what is released after it) for the pulls of a node."""
+    parents: Any = node.parents
+    if type(node.signature) is not Signature:
+        pull = None if node.signature is PROJECTION else node.signature
+        return [(pull, p.type, p.number, []) for p in parents if not isinstance(p.type, list)]
+    saved: Any = node.saved
+    found = []
+    for (pull, _, releases), parent in zip(node.signature.pulls, parents, strict=True):
+        cells = [saved[s] for s in releases if type(saved[s]) is SavedValue]
+        found.append((pull, parent.type, parent.number, cells))
+    return found
+
+
+def _need_of_pull(pull: Any, kind: Any, present: bool) -> int:
+    """Return the bytes that a pull allocates at most: its result, or a temporary where it adds to one."""
+    if not isinstance(pull, Pull):
+        return kind.nbytes + getattr(pull, "need", 0)
+    in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
+    return 0 if present and in_place else kind.nbytes
+
+
+def need_of(signature: Any, parents: tuple[Node, ...], slots: Any) -> int:
     """Return the bytes that the pulls of a node allocate at most, beside their operands."""
     if signature is PROJECTION:
         return 0
     if type(signature) is not Signature:
         return signature.need + sum(parent.type.nbytes for parent in parents)
-    need = 0
-    for (pull, _, _), parent in zip(signature.pulls, parents, strict=True):
-        kind = parent.type
-        if parent.number in slots:
-            # Added in place in blocks, or by BLAS; else there is a temporary.
-            in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
-            need = max(need, need if in_place else need + kind.nbytes)
-        else:
-            need += kind.nbytes
-    return need
+    pairs = zip(signature.pulls, parents, strict=True)
+    return sum(_need_of_pull(pull, parent.type, parent.number in slots) for (pull, _, _), parent in pairs)

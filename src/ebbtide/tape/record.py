@@ -18,7 +18,7 @@ from ebbtide.arrays.primitive import Primitive, Signature, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import Sharing
 from ebbtide.errors import TraceError
-from ebbtide.tape.saved import guarded
+from ebbtide.tape.saved import guarded, kept_value
 
 # Operands of these types go to NumPy as they are.
 _PLAIN = frozenset({np.ndarray, float, int, complex, bool, np.float64, np.float32})
@@ -369,7 +369,7 @@ class Tape:
                 ledger.saved += value.nbytes
             saved.append(value)
         for make, positions in signature.keeps:
-            value = make(*[out if k < 0 else values[k] for k in positions])
+            value = kept_value(make, [out if k < 0 else values[k] for k in positions], out)
             ledger.saved += getattr(value, "nbytes", 0)
             saved.append(value)
         return tuple(saved)

@@ -8,8 +8,13 @@ import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.views import bottom
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError, ReleasedValueError
 from ebbtide.storage.checksum import compute_crc32c
+
+# Large elementwise work runs in blocks of this many bytes: temporaries stay in the cache, and take no memory to
+# speak of.
+BLOCK = 1 << 17
 
 
 def checksum(value: Any) -> int:
@@ -67,6 +72,34 @@ def guarded(value: Any) -> Any:
     if isinstance(bottom(value), np.ndarray):
         return SavedValue(value, checksum(value))
     return value
+
+
+def kept_value(make: Any, values: list[Any], out: Any) -> Any:
+    """
+    Return a kept value (a mask) of an operation.
+
+    Args:
+        make: Computes it from *values*, element by element.
+        values: Operands and output.
+        out: The output.
+
+    Memory:
+        The mask; large masks are made in blocks, so that their temporaries are small.
+    """
+    if type(out) is not np.ndarray or out.nbytes <= BLOCK:
+        return make(*values)
+    for value in values:
+        if type(value) is TracedArray or (type(value) is np.ndarray and value.ndim and value.shape != out.shape):
+            return make(*values)
+    rows = max(1, BLOCK * out.shape[0] // out.nbytes)
+    kept: Any = None
+    for start in range(0, out.shape[0], rows):
+        part = slice(start, start + rows)
+        block = make(*[v[part] if type(v) is np.ndarray and v.ndim else v for v in values])
+        if kept is None:
+            kept = np.empty(out.shape, block.dtype)
+        kept[part] = block
+    return kept
 
 
 def guard_shared(roots: list[Any], returned: list[Any]) -> None:

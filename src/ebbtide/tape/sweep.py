@@ -16,9 +16,9 @@ import numpy as np
 from ebbtide.arrays.primitive import FRESH, PASSED, Pull, Signature
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import CotangentError, ReleasedValueError
-from ebbtide.tape.accumulate import BLOCK, Accumulator, blockwise
+from ebbtide.tape.accumulate import Accumulator, blockwise
 from ebbtide.tape.record import PROJECTION, Node, Tape
-from ebbtide.tape.saved import SavedValue
+from ebbtide.tape.saved import BLOCK, SavedValue
 
 # Type of what a derivative rule may return beside arrays of any level.
 _ARRAYS = (np.ndarray, np.generic, TracedArray)
@@ -166,7 +166,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
     watch = tape.pager
     pulls = node.signature.pulls
     if watch is not None:
-        watch.room(node, g, owned, slots, parents, retain)
+        watch.room(node, slots, parents, saved)
     else:
         _count_released(tape, saved, retain)
     saved = list(saved)

@@ -1,0 +1,149 @@
+"""The profile: peak bytes, steps, saved values by line, and the timeline."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from ebbtide.arrays.context import current, entered
+from ebbtide.budget import format_bytes
+from ebbtide.ledger import KINDS, Ledger, SavedEntry, Timeline
+from ebbtide.profiling.plot import draw_timeline
+
+
+@final
+class Profile:
+    """
+    What was held and done in a `with ebbtide.profile()` block.
+
+    Attributes:
+        peak_bytes: Peak of memory in the block less what was allocated at its start, by `tracemalloc`.
+        held_bytes: Peak of what the library itself held, by its ledger.
+        predicted_peak_bytes: What the last plan of a time loop predicted beyond the function alone; else
+            held_bytes.
+        steps_forward: Steps of time loops that were run, recomputed ones included.
+        predicted_steps_forward: What the plans predicted.
+        bytes_written: Bytes written to disk.
+        saved: What each line of the program saved, the largest first.
+        plan: The plan of the last time loop; None without one.
+
+    Memory:
+        One entry for each line that saves, and a timeline of at most 8192 points.
+    """
+
+    __slots__ = (
+        "_ledger", "_limit", "_predicted_peak", "bytes_written", "held_bytes", "peak_bytes", "plan",
+        "predicted_steps_forward", "steps_forward",
+    )  # fmt: skip
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._limit: int | None = None
+        self._predicted_peak: int | None = None
+        self.peak_bytes = 0
+        self.held_bytes = 0
+        self.steps_forward = 0
+        self.predicted_steps_forward = 0
+        self.bytes_written = 0
+        self.plan: Any = None
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        """What the plan predicted to be held beyond the function alone."""
+        return self.held_bytes if self._predicted_peak is None else self._predicted_peak
+
+    @property
+    def saved(self) -> list[SavedEntry]:
+        """What each line saved: bytes held at most at a time, dtype, shape, operation, place and reason."""
+        return sorted((self._ledger.entries or {}).values(), key=lambda entry: -entry.bytes)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Bytes held by kind over time."""
+        assert self._ledger.timeline is not None
+        return self._ledger.timeline
+
+    def plan_of_loop(self, plan: Any, held: int) -> None:
+        """Take over the plan of a time loop that starts while *held* bytes are held."""
+        self.plan = plan
+        self._limit = self._ledger.limit
+        self._predicted_peak = plan.predicted_peak_bytes + held
+        self.predicted_steps_forward += plan.predicted_steps_forward
+
+    def plot(self, path: str | Path) -> None:
+        """
+        Draw the timeline: bytes held by kind, forward and reverse marked, with the budget as a line.
+
+        Args:
+            path: Where the picture goes; its ending says the format.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        draw_timeline(self.timeline, KINDS, self._limit, Path(path))
+
+    def __str__(self) -> str:
+        lines = [
+            f"peak          {format_bytes(self.peak_bytes):>12}  measured in the block",
+            f"held          {format_bytes(self.held_bytes):>12}  at most by the library, by its ledger",
+            f"predicted     {format_bytes(self.predicted_peak_bytes):>12}  beyond the function alone",
+            f"steps         {self.steps_forward:>12,}  run forward, {self.predicted_steps_forward:,} predicted",
+            f"written       {format_bytes(self.bytes_written):>12}  to disk",
+            "",
+            f"{'bytes':>12}  {'count':>7}  {'dtype':<10} {'shape':<16} {'operation':<12} {'reason':<10} place",
+        ]
+        for entry in self.saved[:20]:
+            shape = "x".join(map(str, entry.shape)) or "-"
+            lines.append(
+                f"{format_bytes(entry.bytes):>12}  {entry.count:>7}  {entry.dtype:<10} {shape:<16} "
+                f"{entry.operation:<12} {entry.reason:<10} {entry.location}"
+            )
+        if len(self.saved) > 20:
+            lines.append(f"... and {len(self.saved) - 20} more lines")
+        return "\n".join(lines)
+
+
+@contextmanager
+def profile() -> Iterator[Profile]:
+    """
+    Measure what derivatives hold and do in the block.
+
+    Yields:
+        The profile, complete after the block.
+
+    Memory:
+        See `Profile`. Python's `tracemalloc` runs in the block, which makes small operations slower.
+
+    Example:
+        >>> import numpy as np
+        >>> from ebbtide import grad
+        >>> with profile() as p:
+        ...     _ = grad(lambda x: np.sum(np.sin(x)))(np.ones(1000))
+        >>> [(entry.operation, entry.reason) for entry in p.saved]
+        []
+        >>> p.peak_bytes > 8000
+        True
+    """
+    ledger = Ledger(watched=True)
+    ledger.timeline = Timeline()
+    ledger.entries = {}
+    report = Profile(ledger)
+    ledger.report = report
+    ledger.limit = current().ledger.limit
+    running = tracemalloc.is_tracing()
+    if not running:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        with entered(ledger=ledger):
+            yield report
+    finally:
+        report.peak_bytes = tracemalloc.get_traced_memory()[1] - before
+        report.held_bytes = ledger.peak
+        ledger.report = None
+        if not running:
+            tracemalloc.stop()

@@ -1,0 +1,163 @@
+"""`checkpoint`: a function that is run again in the reverse sweep instead of keeping its saved values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import DeterminismError
+from ebbtide.tape.joint import JointRule, record_joint
+from ebbtide.tape.pager import Pager
+from ebbtide.tape.record import Node
+from ebbtide.tape.region import Region
+from ebbtide.tape.saved import SavedValue, checksum, guarded
+from ebbtide.tape.sweep import sweep
+
+
+def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Return *f* as an operation that keeps its arguments only, and runs again in the reverse sweep.
+
+    Args:
+        f: A function of arrays and containers of arrays. What it uses by closure is found.
+
+    Returns:
+        A function with the arguments and results of *f*, which runs once forward and once in the sweep.
+
+    Raises:
+        DeterminismError: The second run gave another result than the first.
+
+    Memory:
+        Between the runs: the arguments, by reference. In the sweep: the saved values of *f*, until the sweep has
+        passed it.
+
+    Source:
+        Griewank and Walther, Evaluating Derivatives, chapter 12 (call trees).
+
+    Example:
+        >>> import numpy as np
+        >>> from ebbtide import grad
+        >>> grad(checkpoint(lambda x: np.sum(np.sin(x))))(np.zeros(2))
+        array([1., 1.])
+    """
+
+    @wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        context = current()
+        tape = context.tape
+        if tape is None or context.tangent is not None:
+            return f(*args, **kwargs)  # forward mode keeps nothing: there is nothing to save
+        region = Region(tape)
+        leaves, structure = flatten((args, kwargs))
+        values = [region.value(leaf) for leaf in leaves]
+        bypass = region.bypass()
+        with region.running(bypass):
+            given = unflatten(structure, [_copied(v) for v in values])
+            outputs, output_structure = flatten(f(*given[0], **given[1]))
+            outputs = [_copied(bypass.inside(output)) for output in outputs]
+        rule = _CheckpointRule(f, region, leaves, values, structure, outputs, bypass.statics)
+        if not rule.parents:
+            return unflatten(output_structure, outputs)
+        traced = record_joint(tape, rule, rule.parents, outputs)
+        results = [t if is_array(v) else v for t, v in zip(traced, outputs, strict=True)]
+        return unflatten(output_structure, results)
+
+    return wrapped
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of an array: the function may write into its arguments, and may return them."""
+    if isinstance(value, np.ndarray):
+        return np.array(value)
+    return value.frozen() if type(value) is TracedArray else value
+
+
+@final
+class _CheckpointRule(JointRule):
+    """One call of a checkpointed function; see `checkpoint`."""
+
+    __slots__ = ("_checks", "_f", "_ledger", "_places", "_region", "_statics", "_structure", "_values", "name_", "parents")
+
+    def __init__(
+        self, f: Any, region: Region, leaves: list[Any], values: list[Any], structure: Any, outputs: list[Any], statics: Any
+    ) -> None:
+        self._f = f
+        self._region = region
+        self._ledger = current().ledger
+        self._structure = structure
+        self._values = [guarded(value) for value in values]
+        self._checks = [checksum(value) for value in outputs]
+        self.name_ = getattr(f, "__name__", "checkpoint")
+        nodes = [region.node(leaf) for leaf in leaves]
+        parents = list(dict.fromkeys(node for node in nodes if node is not None))
+        self._places = [None if node is None else parents.index(node) for node in nodes]
+        self._statics = {key: len(parents) + k for k, key in enumerate(statics)}
+        self.parents = tuple(parents + [array._node for array in statics.values()])
+
+    @property
+    def name(self) -> str:
+        """What messages call the operation."""
+        return f"checkpoint({self.name_})"
+
+    @property
+    def need(self) -> int:
+        """Bytes that the sweep takes at least beside what is held now; what *f* saves is not known before."""
+        return 0
+
+    def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
+        """Run the function again on a tape and sweep it."""
+        values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
+        if not retain:
+            self._values = []
+        region = self._region
+        pager = Pager(self._ledger, current().budget) if self._ledger.watched else None
+        tape = region.tape(pager=pager)
+        try:
+            with entered(capture=region.around), region.running(tape):
+                leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
+                given = unflatten(self._structure, leaves)
+                outputs = flatten(self._f(*given[0], **given[1]))[0]
+                inside = [
+                    tape.lift(x) if type(x) is TracedArray and tape.covers(x._trace) else x for x in outputs
+                ]
+                seeds, checks = [], []
+                for x, pair in zip(inside, cotangents, strict=False):
+                    if type(x) is TracedArray and x._trace is tape:
+                        checks.append(checksum(x.present()._value))
+                        if x._node is not None and pair is not None:
+                            seeds.append((x._node, *pair))
+                    else:
+                        checks.append(checksum(x))
+            self._check(checks, tape)
+            nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
+            del leaves, given, outputs, inside, values
+            cotangents.clear()
+            tape.close()
+            wanted = [n for n in nodes if n is not None]
+            with entered(capture=region.around):
+                found = iter(sweep(tape, seeds, wanted + [leaf for leaf, _ in tape.statics.values()]))
+            for n, place in zip(nodes, self._places, strict=True):
+                if n is not None:
+                    value, owned = next(found)
+                    if place is not None and value is not None:
+                        yield place, value, owned
+            for key, (value, owned) in zip(tape.statics, found, strict=True):
+                if value is not None:
+                    yield self._statics[key], value, owned
+        finally:
+            if pager is not None:
+                pager.close()
+
+    def _check(self, checks: list[int], tape: Any) -> None:
+        if checks != self._checks or any(key not in self._statics for key in tape.statics):
+            raise DeterminismError(
+                f"{self.name} gave another result when it was run again in the reverse sweep, so the gradient would be "
+                "wrong. A checkpointed function depends on its arguments and on arrays that do not change: pass "
+                "random numbers and changing arrays as arguments."
+            )
