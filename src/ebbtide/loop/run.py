@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +18,7 @@ from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.state import checksum_of, pack, unpack
 from ebbtide.loop.steps import Stepper, TapedStep
-from ebbtide.schedules import Copy, EndForward, EndReverse, Forward, Move, Position, Reverse
+from ebbtide.schedules import Copy, EndForward, EndReverse, Forward, Move, Position, Reverse, Revolve
 from ebbtide.storage import Memory, Storage
 from ebbtide.tape.joint import JointRule
 from ebbtide.tape.pager import Pager
@@ -112,6 +113,36 @@ class LoopRule(JointRule):
     def need(self) -> int:
         """Bytes that the reverse sweep takes beside what is held now."""
         return self.plan.sizes.sweep + self.plan.sizes.state + self.plan.sizes.gradients
+
+    @property
+    def sheddable(self) -> int:
+        """Bytes of the snapshots in memory beyond the first."""
+        if not isinstance(self.plan.schedule, Revolve) or not self._storage.memory_nbytes:
+            return 0
+        return max(0, len(self.position.snapshots) - 1) * self.plan.sizes.state
+
+    def shed(self, nbytes: int) -> int:
+        """Go on with fewer snapshots."""
+        each = max(1, self.plan.sizes.state)
+        count = len(self.position.snapshots) - min(-(-nbytes // each), self.sheddable // each)
+        if self.sheddable == 0 or count >= len(self.position.snapshots):
+            return 0
+        fewer = Revolve(count)
+        given_up = fewer.find_surplus(self.position)
+        for step in given_up:
+            self._drop(step)
+        kept = tuple(s for s in self.position.snapshots if s.step not in given_up)
+        self.position = replace(self.position, snapshots=kept)
+        left = fewer.forward_steps_left(self.position)
+        steps = self._ran + left
+        change = steps - self.plan.predicted_steps_forward
+        peak = self.plan.predicted_peak_bytes - len(given_up) * each
+        self.plan = replace(
+            self.plan, schedule=fewer, snapshots=count, predicted_steps_forward=steps, predicted_peak_bytes=peak
+        )
+        if self._ledger.report is not None:
+            self._ledger.report.plan_changed(self.plan, change)
+        return len(given_up) * each
 
     @property
     def statics(self) -> dict[int, Any]:
@@ -244,6 +275,12 @@ class LoopRule(JointRule):
         forms = self._forms[step] if keep else self._forms.pop(step)
         return unpack(arrays, forms)
 
+    def _drop(self, step: int) -> None:
+        before = self._storage.memory_nbytes
+        self._storage.delete(self._key(step))
+        self._ledger.add(SNAPSHOTS, self._storage.memory_nbytes - before)
+        del self._forms[step]
+
     def _key(self, step: int) -> str:
         return f"{id(self):x}-{step}"
 
@@ -310,10 +347,8 @@ class LoopRule(JointRule):
         self._records.clear()
         self._state = []
         if self._theirs:
-            for step in self._forms:
-                self._ledger.add(SNAPSHOTS, -self._storage.memory_nbytes)
-                self._storage.delete(self._key(step))
-                self._ledger.add(SNAPSHOTS, self._storage.memory_nbytes)
+            for step in tuple(self._forms):
+                self._drop(step)
         else:
             self._ledger.add(SNAPSHOTS, -self._storage.memory_nbytes)
             self._storage.close()

@@ -73,6 +73,14 @@ class Profile:
         self._predicted_peak = plan.predicted_peak_bytes + held
         self.predicted_steps_forward += plan.predicted_steps_forward
 
+    def plan_changed(self, plan: Any, steps: int) -> None:
+        """Take over a plan that was changed before the reverse sweep, with *steps* more forward steps."""
+        assert self._predicted_peak is not None
+        assert self.plan is not None
+        self._predicted_peak += plan.predicted_peak_bytes - self.plan.predicted_peak_bytes
+        self.predicted_steps_forward += steps
+        self.plan = plan
+
     def plot(self, path: str | Path) -> None:
         """
         Draw the timeline: bytes held by kind, forward and reverse marked, with the budget as a line.

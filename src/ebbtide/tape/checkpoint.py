@@ -110,13 +110,22 @@ class _CheckpointRule(JointRule):
         """Bytes that the sweep takes at least beside what is held now; what *f* saves is not known before."""
         return 0
 
+    @property
+    def sheddable(self) -> int:
+        """Nothing: it keeps its arguments only."""
+        return 0
+
+    def shed(self, nbytes: int) -> int:
+        """Give up nothing."""
+        return 0
+
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Run the function again on a tape and sweep it."""
         values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
         if not retain:
             self._values = []
         region = self._region
-        pager = Pager(self._ledger, current().budget) if self._ledger.watched else None
+        pager = Pager(self._ledger, current().budget, strict=True) if self._ledger.watched else None
         tape = region.tape(pager=pager)
         try:
             with entered(capture=region.around), region.running(tape):

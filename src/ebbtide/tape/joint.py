@@ -22,6 +22,20 @@ class JointRule(ABC):
     def name(self) -> str:
         """What messages call the operation."""
 
+    @property
+    @abstractmethod
+    def need(self) -> int:
+        """Bytes that `pull` takes at most beside what is held before, its results included."""
+
+    @property
+    @abstractmethod
+    def sheddable(self) -> int:
+        """Bytes that it holds and could do without, at the price of more work."""
+
+    @abstractmethod
+    def shed(self, nbytes: int) -> int:
+        """Give up at least *nbytes* bytes if it can; return how many it gave up."""
+
     @abstractmethod
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """

@@ -16,7 +16,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.location import line_of
-from ebbtide.arrays.primitive import PASSED, Pull, Signature
+from ebbtide.arrays.primitive import PASSED, Signature
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
@@ -50,6 +50,7 @@ class Pager:
     Args:
         ledger: Where to count; its `limit` is the bound.
         budget: Says whether, how much and where to page; None for counting only.
+        strict: Raise at once where the budget is passed, for functions that run again in the reverse sweep.
 
     Memory:
         About 200 bytes for each live saved value; the values themselves are the nodes'.
@@ -57,12 +58,13 @@ class Pager:
 
     __slots__ = (
         "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_overhead", "_passed", "_storage", "budget",
-        "ledger",
+        "ledger", "strict",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger, budget: Budget | None) -> None:
+    def __init__(self, ledger: Ledger, budget: Budget | None, *, strict: bool = False) -> None:
         self.ledger = ledger
         self.budget = budget
+        self.strict = strict
         self._overhead = self._counted = 0
         self._cells: deque[weakref.ref[SavedValue]] = deque()
         self._excluded: dict[int, Any] = {}
@@ -168,21 +170,18 @@ class Pager:
     def enforce(self, need: int, node: Node, keep: tuple[Any, ...] = ()) -> None:
         """Page the oldest saved values until *need* more bytes fit."""
         ledger, budget = self.ledger, self.budget
-        if ledger.limit is None or self._passed is not None or ledger.live + need <= ledger.limit:
+        if budget is None or ledger.limit is None or self._passed is not None or ledger.live + need <= ledger.limit:
             return
-        if budget is None or not budget.disk:
+        if not budget.disk:
+            if self.strict:
+                raise self._too_much(node, need)
             if need == 0:
                 self._pass(node)
             return
         spared = []
         while ledger.live + need > ledger.limit:
             if not self._cells:
-                raise BudgetError(
-                    f"{node.name} at {node.line} needs {need} bytes beside {ledger.live} that cannot be paged to "
-                    f"disk, more than the {ledger.limit} of the budget. Give at least {ledger.live + need} bytes "
-                    f"({format_bytes(ledger.live + need)}) of memory.",
-                    ledger.live + need,
-                )
+                raise self._too_much(node, need)
             cell = self._cells.popleft()()
             if cell is None or cell.value is None or not isinstance(cell.value, np.ndarray):
                 continue
@@ -193,6 +192,14 @@ class Pager:
                 continue
             self._page(cell, budget)
         self._cells.extend(spared)
+
+    def _too_much(self, node: Node, need: int) -> BudgetError:
+        least = self.ledger.live + need
+        return BudgetError(
+            f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to disk, more "
+            f"than the {self.ledger.limit} of the budget. Give at least {least} bytes ({format_bytes(least)}) of memory.",
+            least,
+        )
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
         if self._storage is None:
@@ -241,11 +248,15 @@ class Pager:
         limit = self.ledger.limit
         if limit is None or self.budget is None or (self.budget.disk and self._passed is None):
             return
-        base = limit - self.budget.memory
-        peak = max(self.ledger.peak, self.need(seeds))
-        if self._passed is None and peak <= limit:
-            return
-        least = peak - max(0, base)
+        peak, joints = self.need(seeds)
+        if self._passed is None:
+            for rule in joints:
+                if peak > limit:
+                    # A time loop took room for snapshots before it was known what comes after it.
+                    peak -= rule.shed(peak - limit)
+            if peak <= limit:
+                return
+        least = max(peak, self.ledger.peak) - sum(rule.sheddable for rule in joints) - limit + self.budget.memory
         place = f" It was passed by {self._passed}." if self._passed else " It would be passed in the reverse sweep."
         raise BudgetError(
             f"The budget of {self.budget} is too small: the saved values and cotangents of this gradient take "
@@ -254,8 +265,8 @@ class Pager:
             least,
         )
 
-    def need(self, seeds: list[Any]) -> int:
-        """Return the peak of a sweep from these seeds, found by a sweep over sizes."""
+    def need(self, seeds: list[Any]) -> tuple[int, list[Any]]:
+        """Return the peak of a sweep from these seeds, found by a sweep over sizes, and the joint rules in it."""
         nodes = {node.number: node for node, _, _ in seeds}
         heap = [-number for number in nodes]
         heapify(heap)
@@ -273,10 +284,14 @@ class Pager:
                     heappush(heap, -parent.number)
         live = peak = self.ledger.live
         slots: dict[int, int] = {}
+        joints: list[Any] = []
         for node in order:
             if node.parents is None or node.signature is None:
                 continue
-            held = [cell for cell in node.saved or () if type(cell) is SavedValue]
+            if type(node.signature) is not Signature and node.signature is not PROJECTION:
+                joints.append(node.signature)
+                # What such a rule returns is part of what it says to need; its own cotangents are passed on to it.
+                peak = max(peak, live + node.signature.need)
             for pull, kind, number, released in _pulls_of(node):
                 present = number in slots
                 peak = max(peak, live + _need_of_pull(pull, kind, present))
@@ -287,9 +302,8 @@ class Pager:
                     holders[id(cell)] -= 1
                     if not holders[id(cell)]:
                         live -= _bytes_of(cell)
-                        held.remove(cell)
             live -= slots.pop(node.number, 0)
-        return peak
+        return peak, joints
 
     def close(self) -> None:
         """Remove all files and forget all values."""
@@ -321,8 +335,7 @@ def _pulls_of(node: Node) -> list[tuple[Any, Any, int, list[SavedValue]]]:
     """Return (pull, type of the parent, its number, what is released after it) for the pulls of a node."""
     parents: Any = node.parents
     if type(node.signature) is not Signature:
-        pull = None if node.signature is PROJECTION else node.signature
-        return [(pull, p.type, p.number, []) for p in parents if not isinstance(p.type, list)]
+        return [(None, p.type, p.number, []) for p in parents if not isinstance(p.type, list)]
     saved: Any = node.saved
     found = []
     for (pull, _, releases), parent in zip(node.signature.pulls, parents, strict=True):
@@ -333,8 +346,8 @@ def _pulls_of(node: Node) -> list[tuple[Any, Any, int, list[SavedValue]]]:
 
 def _need_of_pull(pull: Any, kind: Any, present: bool) -> int:
     """Return the bytes that a pull allocates at most: its result, or a temporary where it adds to one."""
-    if not isinstance(pull, Pull):
-        return kind.nbytes + getattr(pull, "need", 0)
+    if pull is None:
+        return 0
     in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
     return 0 if present and in_place else kind.nbytes
 
@@ -344,6 +357,6 @@ def need_of(signature: Any, parents: tuple[Node, ...], slots: Any) -> int:
     if signature is PROJECTION:
         return 0
     if type(signature) is not Signature:
-        return signature.need + sum(parent.type.nbytes for parent in parents)
+        return signature.need
     pairs = zip(signature.pulls, parents, strict=True)
     return sum(_need_of_pull(pull, parent.type, parent.number in slots) for (pull, _, _), parent in pairs)
