@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
+
+import numpy as np
 
 SAVED = "saved values"
 COTANGENTS = "cotangents"
@@ -20,38 +22,61 @@ BUFFERS = "I/O buffers"
 KINDS = (SAVED, COTANGENTS, SNAPSHOTS, BUFFERS)
 
 # A timeline of more points than this is thinned: a picture has some thousand columns.
-_MOST_POINTS = 8192
+_MOST_POINTS = 4096
 
 
-@dataclass(slots=True)
+@final
 class Timeline:
     """
     Bytes held by kind over time, thinned so that a million steps need no more room than a thousand.
 
     Memory:
-        At most 8192 points of five numbers each.
+        200 KiB, allocated when it is made: to watch does not change what is watched.
     """
 
-    points: list[tuple[float, tuple[int, ...], str]] = field(default_factory=list)
-    start: float = field(default_factory=time.perf_counter)
-    _stride: int = 1
-    _skipped: int = 0
-    _largest: tuple[float, tuple[int, ...], str] | None = None
+    __slots__ = ("_count", "_held", "_largest", "_phases", "_skipped", "_start", "_stride", "_times")
 
-    def record(self, held: tuple[int, ...], phase: str) -> None:
+    def __init__(self) -> None:
+        self._times = np.zeros(_MOST_POINTS)
+        self._held = np.zeros((_MOST_POINTS, len(KINDS)), np.int64)
+        self._phases = np.zeros(_MOST_POINTS, bool)
+        self._start = time.perf_counter()
+        self._count = 0
+        self._stride = 1
+        self._skipped = 0
+        self._largest: tuple[float, list[int], bool] | None = None
+
+    def record(self, held: list[int], phase: str) -> None:
         """Add a point; of the points that are thinned out, the one with most bytes stays."""
-        point = (time.perf_counter() - self.start, held, phase)
         if self._largest is None or sum(held) >= sum(self._largest[1]):
-            self._largest = point
+            self._largest = (time.perf_counter() - self._start, held, phase == "reverse")
         self._skipped += 1
         if self._skipped < self._stride:
             return
-        self.points.append(self._largest)
+        k = self._count
+        self._times[k], self._held[k], self._phases[k] = self._largest
+        self._count += 1
         self._largest, self._skipped = None, 0
-        if len(self.points) >= _MOST_POINTS:
-            pairs = zip(self.points[::2], self.points[1::2], strict=False)
-            self.points = [max(pair, key=lambda p: sum(p[1])) for pair in pairs]
-            self._stride *= 2
+        if self._count == _MOST_POINTS:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Keep of each two points the one with more bytes."""
+        total = self._held.sum(axis=1)
+        pairs = np.arange(0, _MOST_POINTS, 2)
+        kept = pairs + (total[pairs + 1] > total[pairs])
+        self._count = len(kept)
+        for column in (self._times, self._held, self._phases):
+            column[: self._count] = column[kept]
+        self._stride *= 2
+
+    @property
+    def points(self) -> list[tuple[float, tuple[int, ...], str]]:
+        """The points: (seconds since the start, bytes by kind, "forward" or "reverse")."""
+        return [
+            (float(self._times[k]), tuple(self._held[k].tolist()), "reverse" if self._phases[k] else "forward")
+            for k in range(self._count)
+        ]
 
 
 @dataclass(slots=True)
@@ -131,7 +156,7 @@ class Ledger:
         if live > self.peak:
             self.peak = live
         if self.timeline is not None:
-            self.timeline.record(tuple(self.held.values()), self.phase)
+            self.timeline.record(list(self.held.values()), self.phase)
 
     def hold(self, holder: Any, owner: Any, entry: SavedEntry | None = None) -> None:
         """

@@ -193,10 +193,10 @@ class LoopRule(JointRule):
             keep = isinstance(action, Copy) or (retain and action.step == 0)
             self._state = self._get(action.step, keep)
         elif isinstance(action, Reverse):
+            if after.state is None:
+                self._state = []  # the state after the last step is of no use any more
             for index in range(action.start - 1, action.stop - 1, -1):
                 self._reverse(index, retain, sink)
-            if after.state is None:
-                self._state = []
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
         self.position = after

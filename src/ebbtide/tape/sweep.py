@@ -32,7 +32,7 @@ def sweep(
 
     Args:
         tape: The tape, for its ledger and its pager.
-        seeds: Output nodes with their cotangents and whether the sweep owns these.
+        seeds: Output nodes with their cotangents and whether the sweep owns these; emptied.
         leaves: The leaves whose cotangents are wanted.
         retain: Keep nodes and saved values for another sweep.
 
@@ -50,12 +50,10 @@ def sweep(
     watch = tape.pager
     slots: dict[int, Accumulator] = {}
     heap: list[int] = []
-    for node, g, owned in seeds:
-        if node.number in slots:
-            slots[node.number].add(g, owned)
-        else:
-            _insert(watch, slots, heap, node, g, owned)
-    del seeds
+    # The list is emptied, and no local name is left, so that a seed dies when the sweep has used it.
+    seeds.reverse()
+    while seeds:
+        _seed(watch, slots, heap, *seeds.pop())
     done: dict[int, Accumulator] = {}
     quick = watch is None and not retain
     while heap:
@@ -84,6 +82,14 @@ def sweep(
         del slot, node
     found = [done.get(leaf.number) for leaf in leaves]
     return [(None, False) if slot is None else (slot.value, slot.owned) for slot in found]
+
+
+def _seed(watch: Any, slots: dict[int, Accumulator], heap: list[int], node: Node, g: Any, owned: bool) -> None:
+    """Start the sweep at an output; an output that is given twice gets both cotangents."""
+    if node.number in slots:
+        slots[node.number].add(g, owned)
+    else:
+        _insert(watch, slots, heap, node, g, owned)
 
 
 def _follow(tape: Tape, slot: Accumulator) -> Accumulator:
