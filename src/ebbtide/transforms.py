@@ -82,9 +82,6 @@ class _Recording:
         with entered(ledger=ledger, budget=self.account.budget):
             self.account.settle(seeds)
             found = sweep(self.tape, seeds, self.leaves, retain=retain)
-        if self.account.pager is not None:
-            for value, _ in found:
-                self.account.pager.drop(value)
         kinds = [leaf.type for leaf in self.leaves]
         finished = [_finished(v, o, k, i) for (v, o), k, i in zip(found, kinds, self.inputs, strict=True)]
         result = []

@@ -149,10 +149,9 @@ def _gradient(case: Case, plot: Path) -> tuple[tuple[float, Any, float], list[tu
 
     print("\nGradient with respect to initial velocity and viscosity", flush=True)
     start = time.perf_counter()
-    with ebbtide.profile() as profile:
+    with ebbtide.profile(on_plan=_print_plan) as profile:
         found, slopes = ebbtide.value_and_grad(watched, argnums=(0, 1), budget=case.budget)(case.initial, viscosity)
     elapsed = time.perf_counter() - start
-    print(f"\nPlan\n{_indented(str(profile.plan))}")
     print("\nPrediction and measurement")
     verdicts = _print_measured(profile, alone, case)
     print(f"  seconds                          {'':>14} {elapsed:>14.1f}   the function alone: {forward_time:.1f}")
@@ -161,6 +160,10 @@ def _gradient(case: Case, plot: Path) -> tuple[tuple[float, Any, float], list[tu
     verdicts.append((float(found) == value, "the value under the budget is the bits of the function's own"))
     _write_picture(profile, plot)
     return (value, slopes[0], slope_nu), verdicts
+
+
+def _print_plan(plan: Any) -> None:
+    print(f"Plan\n{_indented(str(plan))}\n", flush=True)
 
 
 def _function_alone(case: Case) -> tuple[int, float, float]:

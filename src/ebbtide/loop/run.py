@@ -112,7 +112,9 @@ class LoopRule(JointRule):
     @property
     def need(self) -> int:
         """Bytes that the reverse sweep takes beside what is held now."""
-        return self.plan.sizes.sweep + self.plan.sizes.state + self.plan.sizes.gradients
+        sizes = self.plan.sizes
+        taped = sizes.saved if self._records else 0  # held already
+        return sizes.sweep - taped + sizes.state + sizes.gradients
 
     @property
     def sheddable(self) -> int:
@@ -337,6 +339,8 @@ class LoopRule(JointRule):
             )
         seeds = [None if g is None else g[index] for g in outputs]
         state, x, sums = record.sweep(self.cotangent, seeds, retain=stored)
+        if record.tape.pager is not None and not stored:
+            record.tape.pager.close()
         self.cotangent = state
         collector.add(sums)
         self.links.keep_inputs(index, x, collector)

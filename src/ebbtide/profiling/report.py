@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
@@ -35,12 +35,13 @@ class Profile:
     """
 
     __slots__ = (
-        "_ledger", "_limit", "_predicted_peak", "bytes_written", "held_bytes", "peak_bytes", "plan",
+        "_ledger", "_limit", "_on_plan", "_predicted_peak", "bytes_written", "held_bytes", "peak_bytes", "plan",
         "predicted_steps_forward", "steps_forward",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, on_plan: Callable[[Any], None] | None = None) -> None:
         self._ledger = ledger
+        self._on_plan = on_plan
         self._limit: int | None = None
         self._predicted_peak: int | None = None
         self.peak_bytes = 0
@@ -72,6 +73,8 @@ class Profile:
         self._limit = self._ledger.limit
         self._predicted_peak = plan.predicted_peak_bytes + held
         self.predicted_steps_forward += plan.predicted_steps_forward
+        if self._on_plan is not None:
+            self._on_plan(plan)
 
     def plan_changed(self, plan: Any, steps: int) -> None:
         """Take over a plan that was changed before the reverse sweep, with *steps* more forward steps."""
@@ -80,6 +83,8 @@ class Profile:
         self._predicted_peak += plan.predicted_peak_bytes - self.plan.predicted_peak_bytes
         self.predicted_steps_forward += steps
         self.plan = plan
+        if self._on_plan is not None:
+            self._on_plan(plan)
 
     def plot(self, path: str | Path) -> None:
         """
@@ -115,9 +120,13 @@ class Profile:
 
 
 @contextmanager
-def profile() -> Iterator[Profile]:
+def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
     """
     Measure what derivatives hold and do in the block.
+
+    Args:
+        on_plan: Called with the plan of each time loop when it is made, before the loop runs, and again if it
+            has to change before the reverse sweep.
 
     Yields:
         The profile, complete after the block.
@@ -138,7 +147,7 @@ def profile() -> Iterator[Profile]:
     ledger = Ledger(watched=True)
     ledger.timeline = Timeline()
     ledger.entries = {}
-    report = Profile(ledger)
+    report = Profile(ledger, on_plan)
     ledger.report = report
     ledger.limit = current().ledger.limit
     running = tracemalloc.is_tracing()

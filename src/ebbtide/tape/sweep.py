@@ -81,6 +81,9 @@ def sweep(
             watch.drop(slot.value)
         del slot, node
     found = [done.get(leaf.number) for leaf in leaves]
+    if watch is not None:
+        for slot in done.values():
+            watch.drop(slot.value)
     return [(None, False) if slot is None else (slot.value, slot.owned) for slot in found]
 
 

@@ -1,0 +1,1 @@
+"""The measured claims of Ebbtide, one module a claim; see bench/README.md."""

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import ebbtide
+from ebbtide import Budget, BudgetError, grad, value_and_grad, vjp
+from ebbtide.arrays.context import current_or_none
+from ebbtide.budget import format_bytes, parse_bytes
+
+STEPS = 100
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (0, 0),
+        (12, 12),
+        ("12", 12),
+        ("12 B", 12),
+        ("64 MiB", 64 << 20),
+        ("64MiB", 64 << 20),
+        (" 2 gib ", 2 << 30),
+        ("1.5kB", 1500),
+        (".5 KiB", 512),
+        ("1 TB", 10**12),
+        ("1.9999 B", 1),
+    ],
+)
+def test_bytes_are_read(text, count):
+    """IEC units are powers of 1024, SI units of 1000; case and spaces do not matter; fractions are rounded down."""
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("wrong", ["", "MiB", "-1", "1 XB", "1 MiB 2", "1e6", "nan", -1, 1.5, None, True])
+def test_what_is_no_number_of_bytes_is_refused(wrong):
+    """A number of bytes is a natural number or a text with a unit, and the error repeats what was given."""
+    with pytest.raises(ValueError, match=re.escape(repr(wrong) if wrong != -1 else "-1")):
+        Budget(memory=wrong)
+
+
+def test_bytes_are_written():
+    """A number of bytes is written with the IEC unit in which it has at most four digits before the point."""
+    counts = (0, 1023, 1024, 323208, 64 << 20, 3 << 30, 5 << 40, 5000 << 40)
+    texts = ["0 B", "1023 B", "1.0 KiB", "315.6 KiB", "64.0 MiB", "3.0 GiB", "5.0 TiB", "5000.0 TiB"]
+    assert [format_bytes(count) for count in counts] == texts
+
+
+def test_a_budget_is_a_value():
+    """Budgets with the same numbers are equal and have one hash, and cannot be changed."""
+    budget = Budget("1 MiB", disk="1 GiB", directory="/tmp/x")
+    assert budget == Budget(1 << 20, 1 << 30, "/tmp/x")
+    assert hash(budget) == hash(Budget(1 << 20, 1 << 30, "/tmp/x"))
+    assert str(budget) == "1.0 MiB of memory and 1.0 GiB of disk"
+    with pytest.raises(AttributeError):
+        budget.memory = 3
+
+
+@pytest.mark.parametrize("wrong", ["64 MiB", 1 << 20])
+def test_a_budget_is_a_budget(wrong):
+    """`budget=` takes a Budget, and the error says how to write one."""
+    with pytest.raises(TypeError, match=r"Write Budget\(memory='64 MiB'\)"):
+        grad(np.sin, budget=wrong)(1.0)
+
+
+# A gradient within a budget.
+
+
+def chain(x, z, steps=STEPS):
+    """Multiply *z* by *x* from the left."""
+    for _ in range(steps):
+        z = np.dot(x, z)
+    return np.sum(z)
+
+
+def factors(n):
+    """Return two matrices whose powers neither grow nor vanish."""
+    rng = np.random.default_rng(0)
+    return np.linalg.qr(rng.standard_normal((n, n)))[0], rng.standard_normal((n, n))
+
+
+def peak_of(call):
+    """Return the peak of memory during a call less what was allocated at its start."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def extra(call, f, *args):
+    """Return the peak of a gradient less the peak of the function alone."""
+    return peak_of(lambda: call(*args)) - peak_of(lambda: f(*args))
+
+
+@pytest.mark.parametrize("argnum", [0, 1])
+def test_paged_gradient(tmp_path, argnum):
+    """With disk the peak stays within the budget, the bits are those without one, and no file is left."""
+    x, z = factors(250)
+    budget = Budget(memory=20 * x.nbytes, disk="2 GiB", directory=tmp_path)
+    call = grad(chain, argnum, budget=budget)
+    assert np.array_equal(call(x, z), grad(chain, argnum)(x, z))
+    assert extra(call, chain, x, z) <= budget.memory
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paging_happens(tmp_path):
+    """Where 100 products do not fit into 20 units, at least 80 of them are on disk at the end of the forward run."""
+    x, z = factors(100)
+    written = []
+
+    def look(g):
+        written.append(sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()))
+        return g
+
+    end = ebbtide.primitive(lambda y: y, vjp=(look,))
+    f = lambda x, z: end(chain(x, z))  # noqa: E731
+    grad(f, budget=Budget(20 * x.nbytes, "2 GiB", tmp_path))(x, z)
+    assert len(written) == 1
+    assert 80 * x.nbytes <= written[0] <= 110 * x.nbytes
+
+
+class Stop(Exception):
+    """What the tests raise."""
+
+
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+@pytest.mark.parametrize("place", ["forward", "sweep"])
+def test_files_vanish_with_an_error(tmp_path, error, place):
+    """After an exception no file, no context and no limit is left, and the next call is right."""
+    x, z = factors(60)
+    seen = []
+
+    def raising(g):
+        seen.append(len([p for p in tmp_path.rglob("*") if p.is_file()]))
+        if place == "sweep":
+            raise error
+        return g
+
+    mark = ebbtide.primitive(lambda z: z, vjp=(raising,))
+
+    def f(x, z):
+        z = chain_of(x, z, 70)
+        z = mark(z)
+        z = chain_of(x, z, 30)
+        if place == "forward":
+            seen.append(len([p for p in tmp_path.rglob("*") if p.is_file()]))
+            raise error
+        return np.sum(z)
+
+    def chain_of(x, z, steps):
+        for _ in range(steps):
+            z = np.dot(x, z)
+        return z
+
+    budget = Budget(20 * x.nbytes + 100_000, "1 GiB", tmp_path)
+    with pytest.raises(error):
+        grad(f, budget=budget)(x, z)
+    assert seen[0] >= 1
+    assert list(tmp_path.iterdir()) == []
+    assert current_or_none() is None
+    assert np.array_equal(grad(chain, budget=budget)(x, z), grad(chain)(x, z))
+
+
+def test_files_of_a_pullback(tmp_path):
+    """A pullback under a budget has its files until it is called, freed or dropped, and none after."""
+    x, z = factors(60)
+    budget = Budget(20 * x.nbytes + 100_000, "1 GiB", tmp_path)
+    expected = grad(chain)(x, z)
+    for end in ("call", "free", "drop"):
+        _, pullback = vjp(chain, x, z, budget=budget)
+        assert list(tmp_path.iterdir()) != []
+        if end == "call":
+            assert np.array_equal(pullback(np.float64(1))[0], expected)
+        elif end == "free":
+            pullback.free()
+        del pullback
+        assert list(tmp_path.iterdir()) == [], end
+
+
+def test_retained_pullback_under_a_budget(tmp_path):
+    """A pullback that is retained reads what was paged as often as it is called, with the same bits."""
+    x, z = factors(60)
+    _, pullback = vjp(chain, x, z, retain=True, budget=Budget(20 * x.nbytes + 100_000, "1 GiB", tmp_path))
+    first, second = pullback(np.float64(1)), pullback(np.float64(1))
+    assert np.array_equal(first[0], second[0])
+    assert np.array_equal(first[1], second[1])
+    assert np.array_equal(first[0], grad(chain)(x, z))
+    pullback.free()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resident_memory_stays_within_the_budget():
+    """After a first call the process grows by no more than the budget, 5% of it and 32 MiB."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("resident memory is read from /proc")
+    script = """
+        import numpy as np, ebbtide
+        def resident():
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * 4096
+        most = 0
+        def look(v):
+            global most
+            most = max(most, resident())
+            return v
+        mark = ebbtide.primitive(look, vjp=(look,))
+        def f(x, z):
+            for _ in range(100):
+                z = mark(np.dot(x, z))
+            return np.sum(z)
+        n = 400
+        x = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0]
+        z = np.ones((n, n))
+        budget = 20 * x.nbytes
+        call = ebbtide.grad(f, budget=ebbtide.Budget(budget, "2 GiB"))
+        call(x[:100, :100].copy(), z[:100, :100].copy())
+        f(x, z)
+        before, most = resident(), 0
+        call(x, z)
+        assert most > before + 0.5 * budget, "the measure sees nothing"
+        growth = max(most, resident()) - before
+        assert growth <= 1.05 * budget + 2**25, (growth, budget)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
+
+
+# Budgets without disk.
+
+
+def wave(x):
+    """Save an array in each of twenty steps."""
+    for _ in range(20):
+        x = np.sin(x)
+    return np.sum(x)
+
+
+def wave_of(x, steps):
+    """Save an array in each step."""
+    for _ in range(steps):
+        x = np.sin(x)
+    return x
+
+
+def test_too_small_a_budget_says_where_and_how_much(tmp_path):
+    """
+    The error names the operation and the line that passed the budget, and the least number of bytes.
+    """
+    x = np.linspace(0, 1, 100_000)
+    with pytest.raises(BudgetError) as caught:
+        grad(wave, budget=Budget(10 * x.nbytes, directory=tmp_path))(x)
+    line = wave.__code__.co_firstlineno + 3
+    message = str(caught.value)
+    assert f"sin at {__file__}:{line}" in message
+    assert f"{caught.value.least} bytes" in message
+    assert 20 * x.nbytes <= caught.value.least <= 23 * x.nbytes
+    assert isinstance(caught.value, MemoryError)
+    assert list(tmp_path.iterdir()) == []
+    assert current_or_none() is None
+
+
+@pytest.mark.parametrize("units", [0, 1, 5, 19, 20])
+def test_the_least_budget_runs(units):
+    """At the number of bytes that a refusal names, the gradient runs, within it, with the same bits."""
+    x = np.linspace(0, 1, 100_000)
+    with pytest.raises(BudgetError) as caught:
+        grad(wave, budget=Budget(units * x.nbytes))(x)
+    least = caught.value.least
+    call = grad(wave, budget=Budget(least))
+    assert np.array_equal(call(x), grad(wave)(x))
+    assert extra(call, wave, x) <= least
+
+
+def test_a_refusal_gives_memory_up():
+    """A forward run that has passed its budget keeps sizes only: its peak stays near the budget."""
+    x = np.linspace(0, 1, 100_000)
+
+    def refused():
+        with pytest.raises(BudgetError):
+            grad(wave, budget=Budget(5 * x.nbytes))(x)
+
+    assert peak_of(refused) - peak_of(lambda: wave(x)) <= 6.2 * x.nbytes
+
+
+def test_peak_is_monotone_and_bounded():
+    """Of a grid of budgets each is kept, and a larger one has no smaller peak."""
+    x = np.linspace(0, 1, 30_000)
+    unit = x.nbytes
+    long = lambda x: wave(wave_of(x, 60))  # noqa: E731
+    alone = peak_of(lambda: long(x))
+    peaks = []
+    for units in (6, 10, 20, 40, 80, 120):
+        call = grad(long, budget=Budget(units * unit, disk="1 GiB"))
+        peaks.append((peak_of(lambda call=call: call(x)) - alone) / unit)
+        assert peaks[-1] <= units
+    # Two cotangents more or less at the moment of the peak are no plan's business, nor is the interpreter's dust.
+    assert all(b >= a - 0.05 for a, b in zip(peaks, peaks[1:], strict=False)), peaks
+
+
+def test_disk_is_bounded_too(tmp_path):
+    """A disk that is too small is an error that says so, and leaves no file."""
+    x, z = factors(100)
+    with pytest.raises(ebbtide.EbbtideError, match="disk|bytes"):
+        grad(chain, budget=Budget(20 * x.nbytes, disk=10 * x.nbytes, directory=tmp_path))(x, z)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Budgets in budgets.
+
+
+def nested(inner_budget):
+    """Return a function that takes a gradient inside."""
+
+    def f(x):
+        inner = grad(wave, budget=inner_budget)(x)
+        return np.sum(inner * x)
+
+    return f
+
+
+def test_inner_budget_that_is_smaller_binds():
+    """An inner budget that is smaller than what the outer has left is the one that refuses."""
+    x = np.linspace(0, 1, 20_000)
+    with pytest.raises(BudgetError) as caught:
+        grad(nested(Budget(5 * x.nbytes)), budget=Budget(10_000 * x.nbytes))(x)
+    assert caught.value.least > 5 * x.nbytes
+    assert current_or_none() is None
+
+
+def test_inner_budget_that_is_larger_is_that_of_the_outer():
+    """An inner budget cannot give more than the outer has left."""
+    x = np.linspace(0, 1, 20_000)
+    with pytest.raises(BudgetError):
+        grad(nested(Budget(10_000 * x.nbytes)), budget=Budget(5 * x.nbytes))(x)
+    plain = grad(nested(None))(x)
+    assert np.array_equal(grad(nested(Budget(10_000 * x.nbytes)), budget=Budget(500 * x.nbytes))(x), plain)
+
+
+def test_inner_budget_ends_with_its_call():
+    """After an inner call the outer has what the inner took."""
+    x = np.linspace(0, 1, 20_000)
+    unit = x.nbytes
+
+    def f(x):
+        for _ in range(3):
+            plain = ebbtide.stop_gradient(x)
+            grad(wave, budget=Budget(30 * unit))(plain)
+        return wave(x)
+
+    budget = Budget(30 * unit)
+    assert np.array_equal(grad(f, budget=budget)(x), grad(wave)(x))
+    assert extra(grad(f, budget=budget), f, x) <= budget.memory
+
+
+def test_value_and_grad_with_aux_under_a_budget(tmp_path):
+    """Auxiliary output and containers work under a budget as without."""
+    x, z = factors(60)
+
+    def f(parameters):
+        y = chain(parameters["x"], parameters["z"])
+        return y, {"y": y, "x": parameters["x"]}
+
+    parameters = {"x": x, "z": z}
+    budget = Budget(20 * x.nbytes + 100_000, "1 GiB", tmp_path)
+    (value, aux), gradients = value_and_grad(f, has_aux=True, budget=budget)(parameters)
+    (same, _), expected = value_and_grad(f, has_aux=True)(parameters)
+    assert value == same == aux["y"]
+    assert np.array_equal(aux["x"], x)
+    assert not np.shares_memory(aux["x"], x)
+    assert {k: np.array_equal(gradients[k], expected[k]) for k in expected} == {"x": True, "z": True}
