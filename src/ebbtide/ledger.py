@@ -124,7 +124,7 @@ class Ledger:
     def __init__(self, *, watched: bool = False) -> None:
         self.saved = 0
         self.watched = watched
-        self.held = dict.fromkeys(KINDS, 0)
+        self.held: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.peak = 0
         self.limit: int | None = None
         self.phase = "forward"

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, owner_of, type_of
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
@@ -18,91 +18,11 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError
-from ebbtide.tape.account import Account, account
-from ebbtide.tape.record import Node, Tape
+from ebbtide.tape.account import account
+from ebbtide.tape.node import Node
+from ebbtide.tape.recording import Recording
 from ebbtide.tape.saved import guard_shared
-from ebbtide.tape.sweep import sweep
 from ebbtide.tape.tangent import TangentTrace
-
-
-@final
-class _Recording:
-    """A function recorded once: its tape, its leaves and its outputs."""
-
-    __slots__ = ("account", "inputs", "leaves", "outputs", "structure", "structures", "tape")
-
-    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, argnums: Any, acct: Account) -> None:
-        self.account = acct
-        context = current()
-        level = context.level + 1
-        self.tape = Tape(level, acct.ledger, pager=acct.pager)
-        self.inputs: list[Any] = []
-        self.structures = []
-        acct.exclude(flatten((args, kwargs))[0])
-        full = list(args)
-        arrays: list[TracedArray] = []
-        for k in argnums:
-            leaves, structure = flatten(args[k])
-            places = paths_of(structure)
-            values = [as_value(leaf, f"argument {k}{p}") for leaf, p in zip(leaves, places, strict=True)]
-            traced = [self.tape.leaf(v, reachable=isinstance(v, np.ndarray)) for v in values]
-            self.inputs += leaves
-            self.structures.append(structure)
-            arrays += traced
-            full[k] = unflatten(structure, traced)
-        self.leaves = [array._node for array in arrays]
-        del arrays, traced
-        try:
-            traces = (*context.traces, self.tape)
-            with entered(
-                level=level, tape=self.tape, tangent=None, traces=traces, ledger=acct.ledger, budget=acct.budget
-            ):
-                outputs = f(*full, **kwargs)
-        finally:
-            self.tape.close()
-        del full
-        self.outputs, self.structure = flatten(outputs)
-
-    def roots(self) -> list[tuple[Node | None, Any]]:
-        """Return for each output its node (None for constants) and its value; forgets the outputs."""
-        found = []
-        for output in self.outputs:
-            if type(output) is TracedArray and output._trace is self.tape:
-                output.present()
-                found.append((output._node, output._value))
-            else:
-                found.append((None, output))
-        self.outputs = []
-        return found
-
-    def gradients(self, seeds: list[tuple[Node, Any, bool]], *, retain: bool = False) -> list[Any]:
-        """Return the cotangents of the inputs, one container for each argument."""
-        ledger = self.account.ledger
-        ledger.phase = "reverse"
-        with entered(ledger=ledger, budget=self.account.budget):
-            self.account.settle(seeds)
-            found = sweep(self.tape, seeds, self.leaves, retain=retain)
-        kinds = [leaf.type for leaf in self.leaves]
-        finished = [_finished(v, o, k, i) for (v, o), k, i in zip(found, kinds, self.inputs, strict=True)]
-        result = []
-        for structure in self.structures:
-            result.append(unflatten(structure, finished[: structure.num_leaves]))
-            del finished[: structure.num_leaves]
-        return result
-
-
-def _finished(value: Any, owned: bool, kind: ArrayType, original: Any) -> Any:
-    """Return a cotangent as the caller gets it: of the type of the input, and never our memory."""
-    if type(value) is TracedArray:
-        return value
-    if value is None:
-        value, owned = np.zeros(kind.shape, kind.dtype), True
-    if not isinstance(bottom(original), np.ndarray):
-        return value[()]  # a number in, a number out
-    if not isinstance(value, np.ndarray):
-        return np.asarray(value)
-    # A view of a much larger array would keep that alive in the caller's hands.
-    return value if owned and owner_of(value).nbytes <= 2 * value.nbytes else np.array(value)
 
 
 def _argnums(argnums: int | Sequence[int], args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -170,7 +90,7 @@ def value_and_grad(
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with account(budget) as acct:
-            recording = _Recording(f, args, kwargs, _argnums(argnums, args), acct)
+            recording = Recording(f, args, kwargs, _argnums(argnums, args), acct)
             aux: Any = None
             if has_aux:
                 aux = _plain_aux(recording)
@@ -190,7 +110,7 @@ def value_and_grad(
     return wrapped
 
 
-def _plain_aux(recording: _Recording) -> Any:
+def _plain_aux(recording: Recording) -> Any:
     """Take the auxiliary output off a recording and return it without its trace."""
     outputs = unflatten(recording.structure, recording.outputs)
     if not isinstance(outputs, tuple) or len(outputs) != 2:
@@ -278,7 +198,7 @@ def vjp(
         (array([1., 1.]),)
     """
     with account(budget) as acct:
-        recording = _Recording(f, args, {}, range(len(args)), acct)
+        recording = Recording(f, args, {}, range(len(args)), acct)
         structure = recording.structure
         roots = recording.roots()
         guard_shared([node for node, _ in roots if node is not None], [value for _, value in roots])
@@ -302,8 +222,8 @@ class Pullback:
 
     __slots__ = ("__weakref__", "_kinds", "_recording", "_retain", "_roots", "_structure")
 
-    def __init__(self, recording: _Recording, structure: Any, roots: list[Any], retain: bool) -> None:
-        self._recording: _Recording | None = recording
+    def __init__(self, recording: Recording, structure: Any, roots: list[Any], retain: bool) -> None:
+        self._recording: Recording | None = recording
         self._structure = structure
         self._roots = [node for node, _ in roots]
         self._kinds = [type_of(value) for _, value in roots]

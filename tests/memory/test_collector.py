@@ -224,7 +224,7 @@ def test_memory_after_an_exception(place):
     error = Stop if place == "rule" else ebbtide.CotangentError
     gc.disable()
     try:
-        assert run_failing(TRANSFORMS["grad"], lambda x: sine(g(sine(x)) + sine(x)), error) or refs
+        assert run_failing(TRANSFORMS["grad"], lambda x: np.sum(sine(x)) + g(sine(x)), error)
         assert [r() for r in refs] == [None] * len(refs)
     finally:
         gc.enable()
@@ -243,7 +243,7 @@ def test_no_intermediate_survives():
 
     def f(x):
         for _ in range(5):
-            x = noted(sine(noted(x * 2.0)) + noted(np.exp(x)[1:].sum()))
+            x = noted(sine(noted(x * 2.0)) + noted(np.cos(x)[1:].sum()))
             x[0] = 0.0
         return np.sum(x * x)
 

@@ -47,7 +47,8 @@ def as_value(leaf: Any, place: str) -> Any:
     """
     if isinstance(leaf, TracedArray):
         return leaf.frozen()
-    if isinstance(leaf, (bool, int, np.integer, np.bool_)) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iub"):
+    discrete = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iub"
+    if discrete or isinstance(leaf, (bool, int, np.integer, np.bool_)):
         write = "x.astype(float)" if isinstance(leaf, np.ndarray) else f"float({leaf})"
         raise TypeError(
             f"Cannot differentiate with respect to {place}: it is of type "

@@ -109,7 +109,7 @@ def _single(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _rules(given: Any, names: tuple[str, ...], name: str, mode: str) -> list[Rule | None]:
     """Return one rule for each parameter."""
-    rules = [given] if callable(given) else list(given or [None] * len(names))
+    rules: list[Rule | None] = [given] if callable(given) else list(given or [None] * len(names))
     if len(rules) != len(names):
         raise TypeError(
             f"{name} has {len(names)} parameters {names} and {len(rules)} {mode} rules. Give one for each, None for "

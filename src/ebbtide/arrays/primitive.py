@@ -90,7 +90,8 @@ class Signature:
             (rule, used, tuple(s for s in used if last_use[s] == n))
             for n, ((_, rule), used) in enumerate(zip(rules, uses, strict=True))
         )
-        # What the hot paths ask: the only pull with the places of what it takes, and whether at most one value is saved.
+        # What the hot paths ask: the only pull with the places of what it takes, and whether at most one value is
+        # saved.
         self.alone = self.pulls[0] if len(self.pulls) == 1 else None
         self.simple = len(self.saves) <= 1 and not self.keeps
 
@@ -197,6 +198,7 @@ class Primitive:
         return trace.process(self, operands, params)
 
     def __call__(self, *operands: Any) -> Any:
+        """Do the operation on operands without parameters."""
         return self.bind(operands)
 
 

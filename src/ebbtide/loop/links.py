@@ -10,7 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.tape.record import Node
+from ebbtide.tape.node import Node
 from ebbtide.tape.region import Region
 
 

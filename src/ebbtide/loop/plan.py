@@ -114,9 +114,10 @@ def make_plan(
     if snapshots < 1:
         least = _fixed(sizes) + each + held
         raise BudgetError(
-            f"A time loop of {steps} steps does not fit into {max(0, available)} bytes ({format_bytes(max(0, available))}): "
-            f"one step saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, and one "
-            f"state is {sizes.state} bytes. Give at least {least} bytes ({format_bytes(least)}) of memory.",
+            f"A time loop of {steps} steps does not fit into {max(0, available)} bytes "
+            f"({format_bytes(max(0, available))}): one step saves {sizes.saved} bytes and takes {sizes.sweep} with its "
+            f"cotangents, and one state is {sizes.state} bytes. Give at least {least} bytes "
+            f"({format_bytes(least)}) of memory.",
             least,
         )
     return _described(Revolve(snapshots), steps, sizes, on_disk=on_disk > in_memory)

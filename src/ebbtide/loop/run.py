@@ -21,8 +21,8 @@ from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.schedules import Copy, EndForward, EndReverse, Forward, Move, Position, Reverse, Revolve
 from ebbtide.storage import Memory, Storage
 from ebbtide.tape.joint import JointRule
+from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
-from ebbtide.tape.record import Node
 
 
 @final
@@ -236,7 +236,8 @@ class LoopRule(JointRule):
 
     def _check(self, index: int) -> None:
         """Compare the result of a step that was run again with what the sweep before started from."""
-        if self._expected is not None and self._expected[0] == index + 1 and self._expected[1] != checksum_of(self._state):
+        expected = self._expected
+        if expected is not None and expected[0] == index + 1 and expected[1] != checksum_of(self._state):
             raise DeterminismError(
                 f"Step {index} gave another result when it was run again, so the gradient would be wrong. A step "
                 "depends on its state, its input and static values only: make random numbers from the step index, "

@@ -16,7 +16,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.storage import compute_crc32c
-from ebbtide.tape.record import Node
+from ebbtide.tape.node import Node
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 

@@ -17,7 +17,8 @@ from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, TraceError
 from ebbtide.loop.state import owned, settled
 from ebbtide.storage import compute_crc32c
-from ebbtide.tape.record import Node, Tape
+from ebbtide.tape.node import Node
+from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass, Region
 from ebbtide.tape.sweep import sweep
 

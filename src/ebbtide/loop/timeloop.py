@@ -177,7 +177,14 @@ def _first_step(
 
 
 def _plain(
-    step: Any, leaves: list[Any], structure: Any, steps: int, inputs: Any, outputs: bool, collect_every: Any, progress: Any
+    step: Any,
+    leaves: list[Any],
+    structure: Any,
+    steps: int,
+    inputs: Any,
+    outputs: bool,
+    collect_every: Any,
+    progress: Any,
 ) -> Any:
     """Run a loop of which nothing is recorded."""
     context = current()

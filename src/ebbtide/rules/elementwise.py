@@ -21,7 +21,6 @@ from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 
 
-
 def declare(functions: Any, *args: Any, **kwargs: Any) -> None:
     """Declare an elementwise operation and let it answer for NumPy's function of the name."""
     function = functions[0] if isinstance(functions, tuple) else functions

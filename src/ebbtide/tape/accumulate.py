@@ -93,7 +93,7 @@ def blockwise(
     for value in saved:
         if type(value) is np.ndarray and value.ndim and value.shape != shape:
             return None
-    running = None
+    running: Any = None
     if slot is not None:
         running = slot.value
         if type(running) is not np.ndarray or running.shape != shape or running.dtype is not kind.dtype:

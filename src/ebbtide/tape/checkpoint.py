@@ -13,8 +13,8 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
 from ebbtide.tape.joint import JointRule, record_joint
+from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
-from ebbtide.tape.record import Node
 from ebbtide.tape.region import Region
 from ebbtide.tape.saved import SavedValue, checksum, guarded
 from ebbtide.tape.sweep import sweep
@@ -82,10 +82,19 @@ def _copied(value: Any) -> Any:
 class _CheckpointRule(JointRule):
     """One call of a checkpointed function; see `checkpoint`."""
 
-    __slots__ = ("_checks", "_f", "_ledger", "_places", "_region", "_statics", "_structure", "_values", "name_", "parents")
+    __slots__ = (
+        "_checks", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure", "_values", "parents",
+    )  # fmt: skip
 
     def __init__(
-        self, f: Any, region: Region, leaves: list[Any], values: list[Any], structure: Any, outputs: list[Any], statics: Any
+        self,
+        f: Any,
+        region: Region,
+        leaves: list[Any],
+        values: list[Any],
+        structure: Any,
+        outputs: list[Any],
+        statics: Any,
     ) -> None:
         self._f = f
         self._region = region
@@ -93,7 +102,7 @@ class _CheckpointRule(JointRule):
         self._structure = structure
         self._values = [guarded(value) for value in values]
         self._checks = [checksum(value) for value in outputs]
-        self.name_ = getattr(f, "__name__", "checkpoint")
+        self._label = getattr(f, "__name__", "checkpoint")
         nodes = [region.node(leaf) for leaf in leaves]
         parents = list(dict.fromkeys(node for node in nodes if node is not None))
         self._places = [None if node is None else parents.index(node) for node in nodes]
@@ -103,7 +112,7 @@ class _CheckpointRule(JointRule):
     @property
     def name(self) -> str:
         """What messages call the operation."""
-        return f"checkpoint({self.name_})"
+        return f"checkpoint({self._label})"
 
     @property
     def need(self) -> int:

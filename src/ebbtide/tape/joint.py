@@ -9,7 +9,8 @@ from typing import Any
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.location import user_frame
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.tape.record import PROJECTION, Node, Tape
+from ebbtide.tape.node import PROJECTION, Node
+from ebbtide.tape.record import Tape
 
 
 class JointRule(ABC):

@@ -22,7 +22,7 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import COTANGENTS, SAVED, Ledger, SavedEntry
 from ebbtide.storage import Disk
-from ebbtide.tape.record import PROJECTION, Node
+from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.saved import SavedValue
 
 # Smaller values are not worth a file.
@@ -196,8 +196,9 @@ class Pager:
     def _too_much(self, node: Node, need: int) -> BudgetError:
         least = self.ledger.live + need
         return BudgetError(
-            f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to disk, more "
-            f"than the {self.ledger.limit} of the budget. Give at least {least} bytes ({format_bytes(least)}) of memory.",
+            f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to "
+            f"disk, more than the {self.ledger.limit} of the budget. Give at least {least} bytes "
+            f"({format_bytes(least)}) of memory.",
             least,
         )
 

@@ -13,78 +13,16 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.location import HOME, is_ours, line_of, user_line
+from ebbtide.arrays.location import HOME, is_ours, user_line
 from ebbtide.arrays.primitive import Primitive, Signature, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import Sharing
 from ebbtide.errors import TraceError
+from ebbtide.tape.node import Node
 from ebbtide.tape.saved import guarded, kept_value
 
 # Operands of these types go to NumPy as they are.
 _PLAIN = frozenset({np.ndarray, float, int, complex, bool, np.float64, np.float32})
-
-
-@final
-class Node:
-    """
-    One entry of a tape: an operation, its parents and its saved values.
-
-    Args:
-        number: Grows along the tape, so that descending numbers are a reverse order.
-        signature: What to save and to do; None for a leaf; or a joint rule for several outputs.
-        parents: Nodes of the active operands, in the order of the pulls; None once consumed.
-        saved: Saved values; None once consumed.
-        params: Parameters of the operation.
-        type: Shape and dtype of the output.
-        code: Code object of the user's line, with the instruction in it.
-
-    Memory:
-        About 300 bytes and the saved values, until the sweep passes.
-    """
-
-    __slots__ = ("code", "instruction", "number", "params", "parents", "saved", "signature", "type")
-
-    def __init__(
-        self,
-        number: int,
-        signature: Any,
-        parents: tuple[Node, ...] | None,
-        saved: tuple[Any, ...] | None,
-        params: Any,
-        kind: Any,
-        code: Any = None,
-        instruction: int = 0,
-    ) -> None:
-        self.number = number
-        self.signature = signature
-        self.parents = parents
-        self.saved = saved
-        self.params = params
-        self.type = kind
-        self.code = code
-        self.instruction = instruction
-
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-        if self.signature is None:
-            return "an input"
-        return getattr(self.signature, "primitive", self.signature).name
-
-    @property
-    def line(self) -> str:
-        """File and line of the user's program."""
-        return line_of(self.code, self.instruction)
-
-
-@final
-class Projection:
-    """The rule of a node that stands for one output of an operation with several; see the sweep."""
-
-    name = "an output"
-
-
-PROJECTION = Projection()
 
 
 @final

@@ -1,6 +1,7 @@
 """
-Regions: parts of a program (a time step, a checkpointed function) that the tape around them sees as one
-operation, and that can be run again.
+Regions: parts of a program that the tape around them sees as one operation, and that can be run again.
+
+Time steps and checkpointed functions are regions.
 
 A region is run in two ways. Bypassed, it runs on plain values, and all that is noted is which arrays of the tape
 around it it meets: its static values. Taped, it runs on a tape of its own, on which static values are
@@ -17,7 +18,8 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.tape.record import Node, Tape
+from ebbtide.tape.node import Node
+from ebbtide.tape.record import Tape
 
 
 @final

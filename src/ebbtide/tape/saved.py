@@ -7,8 +7,8 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
-from ebbtide.arrays.views import bottom
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, ReleasedValueError
 from ebbtide.storage.checksum import compute_crc32c
 

@@ -17,7 +17,8 @@ from ebbtide.arrays.primitive import FRESH, PASSED, Pull, Signature
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import CotangentError, ReleasedValueError
 from ebbtide.tape.accumulate import Accumulator, blockwise
-from ebbtide.tape.record import PROJECTION, Node, Tape
+from ebbtide.tape.node import PROJECTION, Node
+from ebbtide.tape.record import Tape
 from ebbtide.tape.saved import BLOCK, SavedValue
 
 # Type of what a derivative rule may return beside arrays of any level.
@@ -110,7 +111,7 @@ def _follow(tape: Tape, slot: Accumulator) -> Accumulator:
             break
         if node.parents is None:
             _consume(tape, node, False)
-        (parent,) = node.parents
+        (parent,) = node.parents  # type: ignore[misc] - consumed nodes have raised
         kind = parent.type
         if kind.nbytes > BLOCK:
             break
@@ -227,10 +228,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
 
 
 def _any_traced(values: list[Any]) -> bool:
-    for value in values:
-        if type(value) is TracedArray:
-            return True
-    return False
+    return any(type(value) is TracedArray for value in values)
 
 
 def _insert(

@@ -1,0 +1,99 @@
+"""A function recorded once: its tape, its leaves and its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, owner_of
+from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
+from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
+from ebbtide.tape.account import Account
+from ebbtide.tape.node import Node
+from ebbtide.tape.record import Tape
+from ebbtide.tape.sweep import sweep
+
+
+@final
+class Recording:
+    """A function recorded once: its tape, its leaves and its outputs."""
+
+    __slots__ = ("account", "inputs", "leaves", "outputs", "structure", "structures", "tape")
+
+    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, argnums: Any, acct: Account) -> None:
+        self.account = acct
+        context = current()
+        level = context.level + 1
+        self.tape = Tape(level, acct.ledger, pager=acct.pager)
+        self.inputs: list[Any] = []
+        self.structures = []
+        acct.exclude(flatten((args, kwargs))[0])
+        full = list(args)
+        arrays: list[TracedArray] = []
+        for k in argnums:
+            leaves, structure = flatten(args[k])
+            places = paths_of(structure)
+            values = [as_value(leaf, f"argument {k}{p}") for leaf, p in zip(leaves, places, strict=True)]
+            traced = [self.tape.leaf(v, reachable=isinstance(v, np.ndarray)) for v in values]
+            self.inputs += leaves
+            self.structures.append(structure)
+            arrays += traced
+            full[k] = unflatten(structure, traced)
+            del traced
+        self.leaves = [array._node for array in arrays]
+        del arrays
+        try:
+            traces = (*context.traces, self.tape)
+            with entered(
+                level=level, tape=self.tape, tangent=None, traces=traces, ledger=acct.ledger, budget=acct.budget
+            ):
+                outputs = f(*full, **kwargs)
+        finally:
+            self.tape.close()
+        del full
+        self.outputs, self.structure = flatten(outputs)
+
+    def roots(self) -> list[tuple[Node | None, Any]]:
+        """Return for each output its node (None for constants) and its value; forgets the outputs."""
+        found = []
+        for output in self.outputs:
+            if type(output) is TracedArray and output._trace is self.tape:
+                output.present()
+                found.append((output._node, output._value))
+            else:
+                found.append((None, output))
+        self.outputs = []
+        return found
+
+    def gradients(self, seeds: list[tuple[Node, Any, bool]], *, retain: bool = False) -> list[Any]:
+        """Return the cotangents of the inputs, one container for each argument."""
+        ledger = self.account.ledger
+        ledger.phase = "reverse"
+        with entered(ledger=ledger, budget=self.account.budget):
+            self.account.settle(seeds)
+            found = sweep(self.tape, seeds, self.leaves, retain=retain)
+        kinds = [leaf.type for leaf in self.leaves]
+        finished = [_finished(v, o, k, i) for (v, o), k, i in zip(found, kinds, self.inputs, strict=True)]
+        result = []
+        for structure in self.structures:
+            result.append(unflatten(structure, finished[: structure.num_leaves]))
+            del finished[: structure.num_leaves]
+        return result
+
+
+def _finished(value: Any, owned: bool, kind: ArrayType, original: Any) -> Any:
+    """Return a cotangent as the caller gets it: of the type of the input, and never our memory."""
+    if type(value) is TracedArray:
+        return value
+    if value is None:
+        value, owned = np.zeros(kind.shape, kind.dtype), True
+    if not isinstance(bottom(original), np.ndarray):
+        return value[()]  # a number in, a number out
+    if not isinstance(value, np.ndarray):
+        return np.asarray(value)
+    # A view of a much larger array would keep that alive in the caller's hands.
+    return value if owned and owner_of(value).nbytes <= 2 * value.nbytes else np.array(value)
