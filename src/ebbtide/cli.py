@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ebbtide.demo import burgers_report
 from ebbtide.errors import EbbtideError
 
 EXIT_ERROR = 2
@@ -77,9 +78,6 @@ def _add_burgers(problems: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run_burgers(arguments: argparse.Namespace) -> int:
-    # Imported here: `ebbtide --version` and `--help` need no NumPy.
-    from ebbtide.demo import burgers_report
-
     options = burgers_report.Options(
         nodes=arguments.nodes,
         steps=arguments.steps,

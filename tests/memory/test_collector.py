@@ -67,7 +67,8 @@ def loop(x):
 
 def blocks(x):
     """Apply checkpointed blocks, one inside another."""
-    block = checkpoint(lambda u: np.sin(checkpoint(lambda v: np.sin(np.sin(v)) * x)(u)))
+    closed = x * 2.0
+    block = checkpoint(lambda u: np.sin(checkpoint(lambda v: np.sin(np.sin(v)) * closed)(u)))
     for _ in range(4):
         x = block(x)
     return np.sum(x)
@@ -146,7 +147,7 @@ def failing(place, error):
             raise error
         return np.zeros(shape)
 
-    mark = ebbtide.primitive(lambda x: x * 1.0, vjp=(rule,))
+    mark = ebbtide.primitive(lambda x: x * 1.0, vjp=(rule,), jvp=(lambda t: t,))
 
     def f(x):
         x = mark(np.sin(x))

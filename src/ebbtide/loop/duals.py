@@ -38,13 +38,16 @@ def dual_loop(
         return [p[0] for p in present], [p[1] for p in present]
 
     def join(values: list[Any], tangents: list[Any]) -> list[Any]:
-        return [v if t is None else TracedArray(trace, t, v) for v, t in zip(values, tangents, strict=True)]
+        pairs = zip(values, tangents, strict=True)
+        return [v if t is None or type(t) is float else TracedArray(trace, t, v) for v, t in pairs]
 
     shapes: list[Any] = []
 
     def dual_step(pair: Any, x: Any) -> Any:
         values, tangents = pair
-        if inputs is not None:
+        if rows:
+            (x,) = join([x[0]], [x[1]])
+        elif pairs is not None:
             parts, structure_x = x
             x = unflatten(structure_x, join(*parts))
         # The reverse sweep runs steps again after the function that forward mode was called on has returned.
@@ -60,28 +63,41 @@ def dual_loop(
             return split(after)
         outs, structure_out = flatten(emitted)
         shapes[:] = [structure_out]
-        return split(after), split(outs)
+        values_out, tangents_out = split(outs)
+        return split(after), (values_out, [_stackable(v, t) for v, t in zip(values_out, tangents_out, strict=True)])
 
-    pairs = None
-    if inputs is not None:
-        pairs = _Pairs([(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(steps))])
+    # Inputs that are one array stay one array: a row of values beside a row of tangents.
+    rows = type(inputs) is TracedArray and inputs.present()._trace is trace
+    pairs: list[Any] | None = None
+    if inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray)):
+        pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(steps))]
     with entered(tangent=None, traces=tuple(t for t in current().traces if t is not trace)):
-        result = timeloop(dual_step, split(leaves), steps, inputs=pairs, **options)
+        if rows:
+            inputs = np.stack(_present(trace, inputs), axis=1)
+        result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **options)
     if not options["outputs"]:
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(shapes[0], join(*emitted))
 
 
-class _Pairs(list):  # type: ignore[type-arg]
-    """Inputs split into values and tangents."""
-
-
 def _present(trace: Any, value: Any) -> tuple[Any, Any]:
-    """Return value and tangent of a leaf; the tangent of what is no floating-point number is None."""
+    """
+    Return value and tangent of a leaf.
+
+    What is no floating-point array or NumPy number has the tangent 0.0, a Python float that takes the place of one: the
+    pair of a number that comes to depend on something in a later step has the same structure before and after.
+    """
     if type(value) is TracedArray and value.present()._trace is trace:
         tangent = zeros_like(value._value) if value._node is None else value._node
         return value._value, tangent
-    if is_array(value):
-        return value, np.zeros(np.shape(value), getattr(value, "dtype", float))
-    return value, None
+    if is_array(value) and type(value) not in (float, complex):
+        return value, np.zeros(value.shape, value.dtype)[()] if isinstance(value, np.generic) else zeros_like(value)
+    return value, 0.0
+
+
+def _stackable(value: Any, tangent: Any) -> Any:
+    """Return the tangent of an output, of its type or None, so that those of all steps can be stacked."""
+    if type(tangent) is not float:
+        return tangent
+    return np.zeros((), type(value))[()] if type(value) in (float, complex) else None

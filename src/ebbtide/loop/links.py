@@ -65,8 +65,12 @@ class Links:
             position, kind = self._whole
             if pair is None:
                 return
+            plain = type(pair[0]) is not TracedArray
             if position not in sums:
-                sums[position] = np.zeros(kind.shape, kind.dtype) if type(pair[0]) is not TracedArray else {}
+                sums[position] = np.zeros(kind.shape, kind.dtype) if plain else {}
+            elif not plain and isinstance(sums[position], np.ndarray):
+                # Later steps, which the sweep has passed, had plain cotangents; this one has a traced one.
+                sums[position] = {k: sums[position][k] for k in range(index + 1, kind.shape[0])}
             sums[position][index] = pair[0]
         elif self._inputs is not None:
             for position, pair in zip(self._inputs[index], pairs, strict=True):

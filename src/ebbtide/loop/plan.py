@@ -11,8 +11,8 @@ from ebbtide.schedules import Revolve, Schedule, StoreAll
 
 # What the interpreter takes beside arrays, as tracemalloc sees it: frames, nodes of one step, a snapshot's
 # entries in storage and position (measured: 24 KiB and 0.9 KiB for each snapshot in the demo).
-RESERVE = 48 * 1024
-RESERVE_PER_SNAPSHOT = 1024
+RESERVE = 32 * 1024
+RESERVE_PER_SNAPSHOT = 512
 
 
 @final

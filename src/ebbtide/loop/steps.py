@@ -32,10 +32,15 @@ class Constancy:
         A weak reference and a checksum for each array that lives longer than a step.
     """
 
-    __slots__ = ("_met",)
+    __slots__ = ("_met", "_met_now")
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[Any, int]] = {}
+        self._met_now: set[int] = set()
+
+    def begin(self) -> None:
+        """Begin a step: within one, an array of its own may change between two uses."""
+        self._met_now.clear()
 
     def meet(self, array: Any) -> None:
         """
@@ -44,6 +49,9 @@ class Constancy:
         Raises:
             MutationError: It has changed since a step met it first.
         """
+        if id(array) in self._met_now:
+            return
+        self._met_now.add(id(array))
         crc = compute_crc32c(array)
         known = self._met.get(id(array))
         if known is None or known[0]() is not array:
@@ -96,10 +104,8 @@ class TapedStep:
             (state, input, statics): (cotangent, owned) or None for each leaf; statics by the address of the
             node outside.
         """
-        seeds = []
-        for node, pair in zip(self.state_nodes, state, strict=True):
-            if node is not None and pair is not None:
-                seeds.append((node, *pair))
+        seeds = [(node, *pair) for node, pair in zip(self.state_nodes, state, strict=True) if node and pair]
+        # No name is left for a cotangent but that in the seeds, which the sweep empties.
         state.clear()
         for node, value in zip(self.output_nodes, output, strict=True):
             if node is not None and value is not None:
@@ -132,18 +138,19 @@ class Stepper:
         Nothing beyond its arguments.
     """
 
-    __slots__ = ("constancy", "inputs", "output_structure", "outputs", "region", "step", "structure")
+    __slots__ = ("constancy", "inputs", "output_structure", "outputs", "region", "step", "structure", "_output_types")
 
     def __init__(
         self, step: Callable[..., Any], structure: Any, inputs: Any, outputs: bool, region: Region | None
     ) -> None:
         self.step = step
         self.structure = structure
-        self.inputs = inputs
+        self.inputs = inputs if region is None else _frozen(inputs)
         self.outputs = outputs
         self.region = region
         self.constancy = Constancy()
         self.output_structure: Any = None
+        self._output_types: list[Any] = []
 
     def _input(self, index: int) -> tuple[list[Any], Any]:
         if self.inputs is None:
@@ -151,7 +158,10 @@ class Stepper:
         x = self.inputs[index]
         leaves, structure = flatten(x)
         region = self.region
-        leaves = [region.value(leaf) if region is not None else leaf for leaf in leaves]
+        if region is not None:
+            if not isinstance(self.inputs, (np.ndarray, TracedArray, list, tuple)):
+                _refuse_traced(index, leaves, region, type(self.inputs).__name__)
+            leaves = [region.value(leaf) for leaf in leaves]
         # A copy, so that a step that writes into its input does not change the caller's.
         is_own = (np.ndarray, TracedArray)
         return [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves], structure
@@ -172,6 +182,7 @@ class Stepper:
                 self.output_structure = output_structure
             elif self.output_structure != output_structure:
                 raise TypeError(f"Step {index} returned an output of another structure than the steps before.")
+            self._check_output(index, output)
         leaves, structure_after = flatten(result)
         if structure_after != self.structure:
             raise TypeError(
@@ -179,6 +190,18 @@ class Stepper:
                 "A step returns a state like the one it is given" + ("." if self.outputs else " (or pass outputs=True).")
             )
         return leaves, output
+
+    def _check_output(self, index: int, output: list[Any]) -> None:
+        """Raise if an output is of another type than at the first step, which it is stacked with."""
+        kinds = [type_of(owned(leaf, "the output") if not hasattr(leaf, "dtype") else leaf) for leaf in output]
+        if not self._output_types:
+            self._output_types = kinds
+        for first, kind in zip(self._output_types, kinds, strict=True):
+            if first != kind:
+                raise TypeError(
+                    f"Step {index} returned an output of type {kind}, and the first step returned {first}. Outputs "
+                    "are stacked: give them the same shape and dtype at each step."
+                )
 
     def plain(self, index: int, state: list[Any], bypass: Bypass | None) -> tuple[list[Any], list[Any]]:
         """
@@ -221,10 +244,11 @@ class Stepper:
         region = self.region
         assert region is not None
         tape = region.tape(pager=pager, constancy=self.constancy)
+        self.constancy.begin()
         values, structure = self._input(index)
         before = [type_of(leaf) if isinstance(leaf, (np.ndarray, TracedArray)) else leaf for leaf in state]
-        traced = [tape.leaf(leaf, reachable=False) if is_array(leaf) else leaf for leaf in state]
-        x = [tape.leaf(leaf, reachable=False) if is_array(leaf) else leaf for leaf in values]
+        traced = [_entering(tape, leaf) for leaf in state]
+        x = [_entering(tape, leaf) for leaf in values]
         state_leaves = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in traced]
         input_leaves = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in x]
         state.clear()
@@ -238,6 +262,37 @@ class Stepper:
         for kind, leaf in zip(before, after, strict=True):
             _check_type(index, kind, leaf)
         return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves), after, emitted
+
+
+def _frozen(inputs: Any) -> Any:
+    """Return inputs such that later writes of the user into traced arrays among them do not change them."""
+    if isinstance(inputs, TracedArray):
+        return inputs.frozen()
+    if not isinstance(inputs, (list, tuple)):
+        return inputs
+    flat = [flatten(x) for x in inputs]
+    if not any(type(leaf) is TracedArray for leaves, _ in flat for leaf in leaves):
+        return inputs
+    return [unflatten(tree, [x.frozen() if type(x) is TracedArray else x for x in leaves]) for leaves, tree in flat]
+
+
+def _refuse_traced(index: int, leaves: list[Any], region: Region, kind: str) -> None:
+    """Raise if there are arrays of the tape around among the leaves: their cotangents would be lost."""
+    if any(region.node(leaf) is not None for leaf in leaves):
+        raise TraceError(
+            f"inputs= is a {kind} whose element {index} is traced, and only an array, a list or a tuple can have "
+            "derivatives. Give list(inputs)."
+        )
+
+
+def _entering(tape: Tape, leaf: Any) -> Any:
+    """
+    Return a leaf of the state or the input as a taped step takes it.
+
+    A Python number carries no derivative (what has one is an array or a NumPy scalar), and stays what it is: to
+    NumPy it has a weaker dtype than any array.
+    """
+    return tape.leaf(leaf, reachable=False) if is_array(leaf) and type(leaf) not in (float, complex) else leaf
 
 
 def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]:

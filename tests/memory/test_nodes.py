@@ -1,0 +1,112 @@
+"""What the record itself takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from ebbtide import Budget, grad, vjp
+
+STEPS = 2000
+
+
+def held(f, *args):
+    """Return the bytes that vjp holds after the forward run."""
+    vjp(f, *args)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = vjp(f, *args)
+        return tracemalloc.get_traced_memory()[0] - before, kept
+    finally:
+        tracemalloc.stop()
+
+
+# An array of ten numbers as tracemalloc sees it: object and data.
+ARRAY = np.zeros(10).__sizeof__()
+NUMBER = np.float64(0).__sizeof__()
+
+
+@pytest.mark.parametrize(
+    ("step", "x", "saved"),
+    [
+        (np.sin, np.ones(10), ARRAY),
+        (np.exp, np.full(10, -1.0), ARRAY),
+        (lambda x: x * 0.999, np.ones(10), 0),
+        (lambda x: x + 1.0, np.ones(10), 0),
+        (lambda x: -x, np.ones(10), 0),
+        (lambda x: x * x, np.ones(10), ARRAY),
+        (np.sin, np.float64(1.0), NUMBER),
+        (lambda x: x * 0.999, np.float64(1.0), 0),
+    ],
+    ids=["sin", "exp", "scaled", "shifted", "negative", "squared", "sin of number", "scaled number"],
+)
+def test_node_size(step, x, saved):
+    """A node takes at most 320 bytes without the values that its rule saves."""
+    def chain(x):
+        for _ in range(STEPS):
+            x = step(x)
+        return x
+
+    nbytes, kept = held(chain, x)
+    assert nbytes / STEPS <= 320 + saved
+    assert nbytes / STEPS >= saved + 80, "the measure sees nothing"
+    kept[1].free()
+
+
+def test_nodes_go_one_by_one():
+    """The sweep gives the nodes back too: its peak on a long chain of small arrays is that of the forward run."""
+    def chain(x):
+        for _ in range(STEPS):
+            x = np.sin(x)
+        return np.sum(x)
+
+    nbytes, kept = held(chain, np.ones(10))
+    tracemalloc.start()
+    try:
+        grad(chain)(np.ones(10))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= nbytes + 8192
+    kept[1].free()
+
+
+def test_long_chain_is_freed_without_recursion():
+    """A tape of 100,000 nodes can be dropped unused: no recursion is as deep as the tape is long."""
+    def chain(x):
+        for _ in range(100_000):
+            x = x * 1.0
+        return x
+
+    for end in ("drop", "free", "call"):
+        _, pullback = vjp(chain, 1.0)
+        if end == "free":
+            pullback.free()
+        elif end == "call":
+            assert pullback(1.0) == (1.0,)
+        del pullback
+
+
+def test_record_is_counted_by_a_budget():
+    """A budget bounds the record too: a long chain of tiny arrays under a small budget is refused, and its least runs."""
+    def chain(x):
+        for _ in range(STEPS):
+            x = np.sin(x)
+        return np.sum(x)
+
+    from ebbtide import BudgetError
+
+    x = np.ones(10)
+    with pytest.raises(BudgetError) as caught:
+        grad(chain, budget=Budget("64 KiB"))(x)
+    call = grad(chain, budget=Budget(caught.value.least))
+    tracemalloc.start()
+    try:
+        call(x)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= caught.value.least + 16384

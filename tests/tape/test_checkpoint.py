@@ -1,0 +1,268 @@
+"""`checkpoint`: run again in the sweep instead of kept."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from ebbtide import Budget, DeterminismError, checkpoint, grad, jvp, value_and_grad, vjp
+
+N = 50_000
+UNIT = N * 8
+
+
+def peak_of(call):
+    """Return the peak of memory during a call less what was allocated at its start."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def sines(x, steps=10):
+    """Apply sin some times."""
+    for _ in range(steps):
+        x = np.sin(x)
+    return x
+
+
+def ten_blocks(x, block):
+    """Apply ten blocks."""
+    for _ in range(10):
+        x = block(x)
+    return np.sum(x)
+
+
+def test_memory_of_ten_blocks():
+    """Ten blocks of ten sines take ten blocks' arguments, one block's values, and two: 22 units where all take 101."""
+    x = np.linspace(0, 1, N)
+    assert peak_of(lambda: grad(ten_blocks)(x, checkpoint(sines))) <= 22 * UNIT
+    assert peak_of(lambda: grad(ten_blocks)(x, sines)) >= 100 * UNIT
+
+
+def test_bits():
+    """A checkpointed function has the value and gradient of the function, bit for bit."""
+    x = np.linspace(0, 1, 1000)
+    value, gradient = value_and_grad(ten_blocks)(x, checkpoint(sines))
+    same, expected = value_and_grad(ten_blocks)(x, sines)
+    assert value == same
+    assert np.array_equal(gradient, expected)
+
+
+@pytest.mark.parametrize("arguments", [1, 2, 5])
+def test_calls(arguments):
+    """The body runs once forward and once in the sweep, whatever the number of arguments and outputs."""
+    calls = []
+
+    def body(*args):
+        calls.append(1)
+        return [np.sin(a) * args[0] for a in args]
+
+    def f(*args):
+        return sum(np.sum(r) for r in checkpoint(body)(*args))
+
+    args = [np.ones(3)] * arguments
+    gradients = grad(f, tuple(range(arguments)))(*args)
+    assert len(gradients) == arguments
+    assert len(calls) == 2
+    calls.clear()
+    checkpoint(body)(*args)
+    assert len(calls) == 1
+    calls.clear()
+    jvp(f, args, args)
+    assert len(calls) == 1
+    calls.clear()
+    vjp(f, *args)
+    assert len(calls) == 1
+
+
+def test_containers_in_and_out():
+    """Arguments and results are any containers, keywords included, with what is no array in them."""
+    def body(t, *, k, text):
+        assert text == "yes"
+        return {"s": np.sin(t["a"]) * k, "n": 3, "t": (t["b"][0] * t["a"], None), "same": t["a"]}
+
+    def f(t, k, wrap):
+        out = wrap(body)(t, k=k, text="yes")
+        assert out["n"] == 3
+        assert out["t"][1] is None
+        return np.sum(out["s"]) + np.sum(out["t"][0]) + np.sum(out["same"] * out["s"])
+
+    t = {"a": np.linspace(0, 1, 4), "b": [2.0]}
+    got = grad(f, (0, 1))(t, 1.5, checkpoint)
+    want = grad(f, (0, 1))(t, 1.5, lambda g: g)
+    assert np.allclose(got[0]["a"], want[0]["a"], rtol=1e-15)
+    assert got[0]["b"][0] == pytest.approx(want[0]["b"][0], rel=1e-15)
+    assert got[1] == pytest.approx(want[1], rel=1e-15)
+
+
+def test_closures_are_found():
+    """Traced values that the body closes over, or finds in an object, have their gradients."""
+    class Layer:
+        def __init__(self, w):
+            self.w = w
+
+        def __call__(self, x):
+            return np.tanh(x @ self.w)
+
+    def f(w, x, b, wrap):
+        layer = Layer(w)
+        block = wrap(lambda x: layer(x) + b)
+        for _ in range(3):
+            x = block(x)
+        return np.sum(x * b)
+
+    rng = np.random.default_rng(1)
+    args = rng.standard_normal((4, 4)), rng.standard_normal((2, 4)), rng.standard_normal(4)
+    got = grad(f, (0, 1, 2))(*args, checkpoint)
+    want = grad(f, (0, 1, 2))(*args, lambda g: g)
+    for a, b in zip(got, want, strict=True):
+        assert np.allclose(a, b, rtol=1e-13, atol=1e-14)
+
+
+def test_unused_outputs_and_arguments():
+    """Outputs that nothing depends on and arguments that nothing is made of have no part in the gradient."""
+    block = checkpoint(lambda x, y, z: (np.sin(x), np.exp(y), 1.0))
+    a, b, c = grad(lambda *v: np.sum(block(*v)[0]), (0, 1, 2))(np.ones(2), np.ones(3), np.ones(4, np.float32))
+    assert np.array_equal(a, np.cos(np.ones(2)))
+    assert np.array_equal(b, np.zeros(3))
+    assert np.array_equal(c, np.zeros(4))
+    assert c.dtype == np.float32
+
+
+def test_nested_checkpoints():
+    """A checkpointed body may have checkpoints inside, with closures over all levels."""
+    def f(x, wrap):
+        closed = x * 2.0
+
+        def inner(v, u):
+            return np.sin(v) * closed * u
+
+        def outer(u):
+            return wrap(lambda v: inner(v, u))(np.cos(u)) + closed
+
+        return np.sum(wrap(outer)(wrap(outer)(x)))
+
+    x = np.linspace(0.1, 1, 6)
+    assert np.allclose(grad(f)(x, checkpoint), grad(f)(x, lambda g: g), rtol=1e-14)
+
+
+def test_higher_orders():
+    """Derivatives of derivatives go through checkpoints in all mixtures of the modes."""
+    def f(x, wrap):
+        c = x[0] * 1.0
+        return np.sum(wrap(lambda u: np.sin(u) * u * c)(wrap(np.exp)(x)))
+
+    x = np.linspace(0.1, 0.5, 4)
+    v = np.array([1.0, -1.0, 2.0, 0.5])
+    for product in (
+        lambda wrap: grad(lambda y: np.sum(grad(f)(y, wrap) * v))(x),
+        lambda wrap: jvp(lambda y: grad(f)(y, wrap), (x,), (v,))[1],
+        lambda wrap: grad(lambda y: jvp(lambda u: f(u, wrap), (y,), (v,))[1])(x),
+    ):
+        assert np.allclose(product(checkpoint), product(lambda g: g), rtol=1e-12)
+
+
+def test_recursive_checkpoints_take_logarithmic_memory():
+    """Halving a chain by recursive checkpoints holds a state a level: doubling its length adds about one unit."""
+    x = np.linspace(0, 1, N)
+
+    def halved(steps):
+        if steps == 1:
+            return np.sin
+        first, second = halved(steps // 2), halved(steps - steps // 2)
+        return checkpoint(lambda u: second(first(u)))
+
+    peaks = [peak_of(lambda s=s: grad(lambda u: np.sum(halved(s)(u)))(x)) / UNIT for s in (16, 32, 64, 128)]
+    growth = np.diff(peaks)
+    assert max(growth) <= 3.1, peaks
+    assert peaks[-1] <= 3 * 7 + 4, peaks
+
+
+def test_recursive_calls():
+    """In a recursion of depth d each operation runs at most d + 1 times, as the call tree says."""
+    calls = []
+
+    def leaf(u):
+        calls.append(1)
+        return np.sin(u)
+
+    def halved(steps):
+        if steps == 1:
+            return leaf
+        first, second = halved(steps // 2), halved(steps - steps // 2)
+        return checkpoint(lambda u: second(first(u)))
+
+    grad(lambda u: np.sum(halved(16)(u)))(np.ones(2))
+    assert len(calls) == 16 * 5
+
+
+@pytest.mark.parametrize("change", ["random", "counter", "closed-over", "static"])
+def test_nondeterminism_is_found(change):
+    """A body that gives another result the second time is an error that names it and says what to do."""
+    rng = np.random.default_rng(0)
+    state = {"n": 0, "array": np.ones(3)}
+
+    def body(u):
+        state["n"] += 1
+        if change == "random":
+            return u * rng.standard_normal(3)
+        if change == "counter":
+            return u * state["n"]
+        return u * state["array"]
+
+    def f(x):
+        y = checkpoint(body)(x)
+        if change == "closed-over":
+            state["array"][0] = 2.0
+        elif change == "static":
+            state["array"] = x * 2.0
+        return np.sum(y)
+
+    with pytest.raises(DeterminismError, match="body.*run again"):
+        grad(f)(np.ones(3))
+    state.update(n=0, array=np.ones(3))
+    assert np.array_equal(grad(lambda x: np.sum(checkpoint(np.sin)(x)))(np.zeros(3)), np.ones(3))
+
+
+def test_body_that_writes_its_argument():
+    """A body may write into its argument, which is its own copy, in both runs."""
+    def body(u):
+        u *= 2.0
+        u[0] = u[1]
+        return u
+
+    x = np.arange(1.0, 4.0)
+    before = x.copy()
+    gradient = grad(lambda x: np.sum(checkpoint(body)(x) * x))(x)
+    expected = grad(lambda x: np.sum(body(x * 1.0) * x))(x)
+    assert np.array_equal(gradient, expected)
+    assert np.array_equal(x, before)
+
+
+def test_under_a_budget(tmp_path):
+    """Checkpoints under a budget keep it, and have the same bits."""
+    x = np.linspace(0, 1, N)
+    budget = Budget(30 * UNIT)
+    block = checkpoint(sines)
+    assert np.array_equal(grad(ten_blocks, budget=budget)(x, block), grad(ten_blocks)(x, sines))
+    paged = Budget(12 * UNIT, "1 GiB", tmp_path)
+    call = grad(ten_blocks, budget=paged)
+    assert np.array_equal(call(x, block), grad(ten_blocks)(x, sines))
+    assert peak_of(lambda: call(x, block)) - peak_of(lambda: ten_blocks(x, sines)) <= paged.memory
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outside_of_derivatives():
+    """Where nothing is traced a checkpointed function is the function."""
+    x = np.ones(3)
+    wrapped = checkpoint(sines)
+    assert wrapped.__name__ == "sines"
+    assert np.array_equal(wrapped(x), sines(x))
+    assert wrapped(x, steps=0) is x

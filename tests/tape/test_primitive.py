@@ -1,0 +1,250 @@
+"""Operations that users define."""
+
+from __future__ import annotations
+
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+
+import ebbtide
+from ebbtide import CotangentError, RuleMissingError, grad, jvp, primitive, vjp
+
+X = np.linspace(0.5, 1.5, 5)
+
+
+def test_rules_take_what_they_name():
+    """A rule gets cotangent, parameters and result by the names of its parameters, in any order."""
+    got = {}
+
+    def of_x(g, y, out, x):
+        got["x"] = x, y, out
+        return g * y
+
+    def of_y(cotangent, x):
+        got["y"] = x
+        return cotangent * x
+
+    product = primitive(lambda x, y: x * y, vjp=(of_x, of_y))
+    a, b = grad(lambda x, y: np.sum(product(x, y)), (0, 1))(X, 2 * X)
+    assert np.array_equal(a, 2 * X)
+    assert np.array_equal(b, X)
+    assert [np.array_equal(u, v) for u, v in zip(got["x"], (X, 2 * X, 2 * X * X), strict=True)] == [True] * 3
+    assert np.array_equal(got["y"], X)
+
+
+def test_result_under_another_name():
+    """A function that has a parameter `out` says what its rules call the result."""
+    def scale(x, out):
+        return x * out
+
+    with pytest.raises(TypeError, match="output="):
+        primitive(scale, vjp=(lambda g, out: g * out, None))
+    op = primitive(
+        scale, vjp=(lambda g, out, result, x: g * (out + 0 * result * x), lambda g, x: g * x), output="result"
+    )
+    a, b = grad(lambda x, y: np.sum(op(x, y)), (0, 1))(X, 3 * X)
+    assert np.array_equal(a, 3 * X)
+    assert np.array_equal(b, X)
+
+
+def test_rule_that_is_none():
+    """A parameter with the rule None has no derivative; what only its rule would need is not kept."""
+    op = primitive(lambda x, k: x * k, vjp=(lambda g, k: g * k, None))
+    a, b = grad(lambda x, k: np.sum(op(x, k)), (0, 1))(X, 2 * X)
+    assert np.array_equal(a, 2 * X)
+    assert np.array_equal(b, np.zeros(5))
+    assert np.array_equal(grad(lambda x: np.sum(op(x, 3)))(X), np.full(5, 3.0))
+    only = primitive(lambda k: k * 2, vjp=(None,))
+    assert np.array_equal(grad(lambda x: np.sum(only(x) + x))(X), np.ones(5))
+
+
+@pytest.mark.parametrize("rules", [(), (lambda g: g,), (lambda g: g,) * 3])
+@pytest.mark.parametrize("mode", ["vjp", "jvp"])
+def test_number_of_rules(rules, mode):
+    """As many rules as parameters are wanted when the operation is defined, and the error counts them."""
+    with pytest.raises(TypeError, match=f"2 parameters .* and {len(rules)} {mode} rules"):
+        primitive(lambda x, y: x, **{mode: rules})
+
+
+@pytest.mark.parametrize("mode", ["vjp", "jvp"])
+def test_rule_that_asks_for_nothing_known(mode):
+    """A rule that names what there is not is an error when the operation is defined, which lists what there is."""
+    with pytest.raises(TypeError, match=r"'z'.*\('x', 'y'\).*'out'"):
+        primitive(lambda x, y: x, **{mode: (lambda g, z: g, None)})
+
+
+def test_missing_rules():
+    """An operation without a rule for a mode works on plain arrays, and raises where that mode is used."""
+    only_reverse = primitive(lambda x: x * x, vjp=(lambda g, x: 2 * g * x,))
+    only_forward = primitive(lambda x: x * x, jvp=(lambda t, x: 2 * t * x,))
+    assert only_reverse(3.0) == only_forward(3.0) == 9.0
+    assert grad(only_reverse)(3.0) == 6.0
+    assert jvp(only_forward, (3.0,), (1.0,))[1] == 6.0
+    with pytest.raises(RuleMissingError, match="jvp"):
+        jvp(only_reverse, (3.0,), (1.0,))
+    with pytest.raises(RuleMissingError, match="vjp"):
+        grad(only_forward)(3.0)
+
+
+def test_one_rule_for_one_parameter():
+    """A function of one parameter may be given its rule without a tuple."""
+    cube = primitive(lambda x: x**3, vjp=lambda g, x: 3 * g * x**2, jvp=lambda t, x: 3 * t * x**2)
+    assert grad(cube)(2.0) == 12.0
+    assert jvp(cube, (2.0,), (1.0,))[1] == 12.0
+
+
+def test_keywords_and_defaults():
+    """Arguments may be given by keyword and have defaults, as in the function itself."""
+    def power(x, n=2, *, offset=0.0):
+        return x**n + offset
+
+    op = primitive(power, vjp=(lambda g, x, n: g * n * x ** (n - 1), None, lambda g: np.sum(g)))
+    assert grad(op)(3.0) == 6.0
+    assert grad(lambda x: op(x, n=3))(2.0) == 12.0
+    assert grad(lambda x: op(n=3, x=x, offset=x))(2.0) == 13.0
+    assert op.__name__ == "power"
+
+
+def test_orders():
+    """Rules of traceable operations give derivatives of all orders, in both modes and their mixtures."""
+    cube = primitive(lambda x: x**3, vjp=(lambda g, x: g * 3 * x**2,), jvp=(lambda t, x: t * 3 * x**2,))
+    assert grad(grad(cube))(2.0) == 12.0
+    assert grad(grad(grad(cube)))(2.0) == 6.0
+    assert jvp(grad(cube), (2.0,), (1.0,))[1] == 12.0
+    assert grad(lambda x: jvp(cube, (x,), (1.0,))[1])(2.0) == 12.0
+
+
+def test_rules_by_the_output_in_second_order():
+    """A rule in terms of the output is differentiated through the output."""
+    exp = primitive(lambda x: np.exp(x), vjp=(lambda g, out: g * out,), jvp=(lambda t, out: t * out,))
+    total = lambda f: lambda x: np.sum(f(x))  # noqa: E731
+    assert np.allclose(grad(total(grad(total(exp))))(X), np.exp(X), rtol=1e-15)
+    assert np.allclose(grad(total(grad(total(grad(total(exp))))))(X), np.exp(X), rtol=1e-15)
+    assert np.allclose(jvp(grad(total(exp)), (X,), (X,))[1], X * np.exp(X), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ((lambda g: g, lambda g: g), {"x": False, "y": False, "out": False}),
+        ((lambda g, x: g, lambda g: g), {"x": True, "y": False, "out": False}),
+        ((lambda g, y: g, None), {"x": False, "y": True, "out": False}),
+        ((None, lambda g, out: g), {"x": False, "y": False, "out": True}),
+        ((lambda g, x, y, out: g, None), {"x": True, "y": True, "out": True}),
+    ],
+)
+def test_exactly_the_named_values_are_saved(rules, kept):
+    """After the forward run those operands and results are alive that rules name, and no others."""
+    refs = {}
+    inner = primitive(lambda x, y: x + y, vjp=rules)
+
+    def make(name):
+        def fun(v):
+            made = v + 1.0
+            refs[name] = weakref.ref(made)
+            return made
+
+        return primitive(fun, vjp=(lambda g: g,))
+
+    start_x, start_y = make("x"), make("y")
+
+    def watched(x, y):
+        out = inner(start_x(x), start_y(y))
+        return make("end")(out)
+
+    plain = inner
+    outs = []
+    recorded = primitive(lambda x, y: outs.append(x + y) or outs[-1], vjp=rules)
+
+    def f(x, y):
+        result = np.sum(recorded(start_x(x), start_y(y)))
+        refs["out"] = weakref.ref(outs.pop())
+        return result
+
+    value, pullback = vjp(f, X, X)
+    assert {name: refs[name]() is not None for name in kept} == kept
+    pullback(value)
+    assert [refs[name]() for name in kept] == [None] * 3
+    assert plain is inner
+    assert watched is not None
+
+
+def test_only_active_rules_save():
+    """Where a parameter is a constant, what its rule alone names is not kept."""
+    product = primitive(lambda x, y: x @ y, vjp=(lambda g, y: g @ y.T, lambda g, x: x.T @ g))
+    constant = np.eye(300)
+
+    def f(x):
+        for _ in range(20):
+            x = product(x, constant)
+        return np.sum(x)
+
+    tracemalloc.start()
+    grad(f)(constant)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 3.2 * constant.nbytes
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda g: np.ones(3), r"float64\[3\].*float64\[5\]"),
+        (lambda g: g * 1j, "complex128"),
+        (lambda g: np.sum(g), r"\[\]"),
+        (lambda g: None, "object|None"),
+        (lambda g: "text", "U4|str"),
+    ],
+)
+def test_cotangent_of_the_wrong_type(result, message):
+    """A rule that returns another shape or field is an error that names operation and line, and gives both types."""
+    bad = primitive(lambda x: x * 1.0, vjp=(result,))
+
+    def f(x):
+        return np.sum(bad(x))
+
+    with pytest.raises(CotangentError, match=message) as caught:
+        grad(f)(X)
+    assert f"{__file__}:{f.__code__.co_firstlineno + 1}" in str(caught.value)
+
+
+def test_cotangents_are_cast():
+    """A rule that returns a wider dtype is cast to that of its operand."""
+    wide = primitive(lambda x: x * 2, vjp=(lambda g: g.astype(np.float64) * 2,))
+    gradient = grad(lambda x: np.sum(wide(x)))(X.astype(np.float32))
+    assert gradient.dtype == np.float32
+    assert np.array_equal(gradient, np.full(5, 2.0))
+
+
+def test_function_of_several_results():
+    """A function that returns a tuple is no primitive, and the error says so."""
+    pair = primitive(lambda x: (x, x), vjp=(lambda g: g,))
+    with pytest.raises(TypeError, match="tuple"):
+        grad(pair)(1.0)
+    with pytest.raises(TypeError, match="tuple"):
+        pair(1.0)
+
+
+def test_function_that_returns_its_argument():
+    """A primitive may return its argument or a view of it: nothing is written through it."""
+    first = primitive(lambda x: x[:2], vjp=(lambda g, x: np.concatenate([g, 0 * x[2:]]),))
+
+    def f(x):
+        y = first(x)
+        y += 1.0
+        return np.sum(y * y) + np.sum(x)
+
+    x = X.copy()
+    gradient = grad(f)(x)
+    assert np.array_equal(x, X)
+    assert np.allclose(gradient, np.r_[2 * (X[:2] + 1) + 1, 1, 1, 1])
+
+
+def test_python_numbers_and_integers():
+    """Functions and rules may return Python numbers; integer parameters have no derivative and need none."""
+    op = primitive(lambda x, n: float(x) ** n, vjp=(lambda g, x, n: float(g * n * x ** (n - 1)), None))
+    value, gradient = ebbtide.value_and_grad(op)(2.0, 3)
+    assert (value, gradient) == (8.0, 12.0)
+    assert type(gradient) is np.float64
