@@ -166,7 +166,7 @@ def state_input_and_static_are_one(loop, u):
 @program(U0)
 def writes_its_input(loop, u):
     def step(u, x):
-        x *= u
+        x *= 0.5
         x[0] += 1.0
         return new(u) + DT * x
 
@@ -435,7 +435,7 @@ def loop_inside(loop, c):
 
 @program((U0, np.float64(0.4)))
 def checkpoint_inside(loop, c):
-    return np.sum(loop(lambda u, i: checkpoint(lambda v: new(v, c[1]) * u)(u) + 0.5, c[0], STEPS) ** 2)
+    return np.sum(loop(lambda u, i: checkpoint(lambda v: new(v, c[1]) * np.cos(u))(u) + 0.5, c[0], STEPS) ** 2)
 
 
 @program((U0, np.float64(0.4)))

@@ -20,6 +20,7 @@ HOME = str(Path(ebbtide.__file__).parent)
 
 def measure_peak(call: Callable[[], Any]) -> int:
     """Return the peak of memory during a call less what was allocated at its start."""
+    gc.collect()  # the interpreter keeps some thousand freed tuples for the next to come, unseen by tracemalloc
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

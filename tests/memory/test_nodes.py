@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from ebbtide import Budget, grad, vjp
+from ebbtide import Budget, BudgetError, grad, vjp
 
 STEPS = 2000
 
 
 def held(f, *args):
-    """Return the bytes that vjp holds after the forward run."""
-    vjp(f, *args)
+    """Return the bytes that vjp holds after the forward run, and what vjp returned."""
+    gc.collect()  # the interpreter keeps some thousand freed tuples for the next to come, unseen by tracemalloc
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -33,7 +34,7 @@ NUMBER = np.float64(0).__sizeof__()
     ("step", "x", "saved"),
     [
         (np.sin, np.ones(10), ARRAY),
-        (np.exp, np.full(10, -1.0), ARRAY),
+        (np.tanh, np.ones(10), ARRAY),
         (lambda x: x * 0.999, np.ones(10), 0),
         (lambda x: x + 1.0, np.ones(10), 0),
         (lambda x: -x, np.ones(10), 0),
@@ -41,7 +42,7 @@ NUMBER = np.float64(0).__sizeof__()
         (np.sin, np.float64(1.0), NUMBER),
         (lambda x: x * 0.999, np.float64(1.0), 0),
     ],
-    ids=["sin", "exp", "scaled", "shifted", "negative", "squared", "sin of number", "scaled number"],
+    ids=["sin", "tanh", "scaled", "shifted", "negative", "squared", "sin of number", "scaled number"],
 )
 def test_node_size(step, x, saved):
     """A node takes at most 320 bytes without the values that its rule saves."""
@@ -64,6 +65,7 @@ def test_nodes_go_one_by_one():
         return np.sum(x)
 
     nbytes, kept = held(chain, np.ones(10))
+    gc.collect()
     tracemalloc.start()
     try:
         grad(chain)(np.ones(10))
@@ -97,16 +99,15 @@ def test_record_is_counted_by_a_budget():
             x = np.sin(x)
         return np.sum(x)
 
-    from ebbtide import BudgetError
-
     x = np.ones(10)
     with pytest.raises(BudgetError) as caught:
         grad(chain, budget=Budget("64 KiB"))(x)
     call = grad(chain, budget=Budget(caught.value.least))
+    gc.collect()
     tracemalloc.start()
     try:
         call(x)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= caught.value.least + 16384
+    assert peak <= caught.value.least

@@ -47,6 +47,8 @@ def test_result_under_another_name():
     a, b = grad(lambda x, y: np.sum(op(x, y)), (0, 1))(X, 3 * X)
     assert np.array_equal(a, 3 * X)
     assert np.array_equal(b, X)
+    squared = primitive(scale, vjp=(None, lambda g, out, r: g * r / out), output="r")
+    assert np.allclose(grad(lambda y: np.sum(squared(X, y)))(2 * X), X, rtol=1e-15)
 
 
 def test_rule_that_is_none():

@@ -47,6 +47,9 @@ def dual_loop(
         values, tangents = pair
         if rows:
             (x,) = join([x[0]], [x[1]])
+        elif inputs is not None and pairs is None:
+            value, tangent = _present(trace, x)
+            (x,) = join([value], [tangent])
         elif pairs is not None:
             parts, structure_x = x
             x = unflatten(structure_x, join(*parts))

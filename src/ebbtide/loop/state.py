@@ -52,6 +52,15 @@ def writable(value: Any, trace: Any) -> Any:
     return trace.constant(value)
 
 
+def alike(old: Any, new: Any) -> Any:
+    """Return a leaf without axes as an array if the one before was an array, else as a number."""
+    if type(old) is TracedArray or np.ndim(new):
+        return new
+    if isinstance(old, np.ndarray):
+        return np.asarray(new) if isinstance(new, np.generic) else new
+    return new[()] if isinstance(new, np.ndarray) else new
+
+
 def settled(value: Any, taken: set[int]) -> Any:
     """
     Return a leaf that a taped step returned, copied only if its memory could be that of another.
@@ -79,8 +88,8 @@ def checksum_of(leaves: list[Any]) -> tuple[Any, ...]:
     for leaf in leaves:
         arrays, _ = _lower(leaf)
         value = bottom(leaf)
-        if not arrays and isinstance(value, np.ndarray):
-            arrays = [value]
+        if not arrays and isinstance(value, (np.ndarray, np.generic)):
+            arrays = [np.asarray(value)]  # of a number and an array without axes the same
         found.extend(compute_crc32c(array) for array in arrays)
         if not arrays:
             found.append(repr(value))

@@ -15,7 +15,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, TraceError
-from ebbtide.loop.state import owned, settled
+from ebbtide.loop.state import alike, owned, settled
 from ebbtide.storage import compute_crc32c
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
@@ -222,9 +222,9 @@ class Stepper:
             output = [bypass.inside(leaf) for leaf in output]
         same = {id(leaf) for leaf in state}
         after = []
-        for leaf in leaves:
+        for old, leaf in zip(state, leaves, strict=True):
             # The loop's own array, written in place, needs no copy; the second time it comes it does.
-            after.append(leaf if id(leaf) in same else owned(leaf))
+            after.append(alike(old, leaf if id(leaf) in same else owned(leaf)))
             same.discard(id(leaf))
         check_types(index, state, after)
         return after, [owned(leaf, "the output") for leaf in output]
@@ -247,6 +247,7 @@ class Stepper:
         self.constancy.begin()
         values, structure = self._input(index)
         before = [type_of(leaf) if isinstance(leaf, (np.ndarray, TracedArray)) else leaf for leaf in state]
+        points = [leaf if np.ndim(leaf) == 0 else None for leaf in state]
         traced = [_entering(tape, leaf) for leaf in state]
         x = [_entering(tape, leaf) for leaf in values]
         state_leaves = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in traced]
@@ -259,8 +260,10 @@ class Stepper:
             nodes, after = _taken(tape, leaves)
             output_nodes, emitted = _taken(tape, output)
         tape.close()
-        for kind, leaf in zip(before, after, strict=True):
-            _check_type(index, kind, leaf)
+        for k, kind in enumerate(before):
+            _check_type(index, kind, after[k])
+            if points[k] is not None:
+                after[k] = alike(points[k], after[k])
         return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves), after, emitted
 
 
@@ -290,9 +293,11 @@ def _entering(tape: Tape, leaf: Any) -> Any:
     Return a leaf of the state or the input as a taped step takes it.
 
     A Python number carries no derivative (what has one is an array or a NumPy scalar), and stays what it is: to
-    NumPy it has a weaker dtype than any array.
+    NumPy it has a weaker dtype than any array. An array of integers is copied: the step may write into it.
     """
-    return tape.leaf(leaf, reachable=False) if is_array(leaf) and type(leaf) not in (float, complex) else leaf
+    if is_array(leaf) and type(leaf) not in (float, complex):
+        return tape.leaf(leaf, reachable=False)
+    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]:

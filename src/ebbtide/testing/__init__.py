@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from ebbtide.testing.gradients import check_grads
 from ebbtide.testing.schedules import ScheduleCount, check_schedule
 from ebbtide.testing.storage import StorageContract
 
-__all__ = ["ScheduleCount", "StorageContract", "check_schedule"]
+__all__ = ["ScheduleCount", "StorageContract", "check_grads", "check_schedule"]

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import builtins
+
+import numpy as np
+import pytest
+
+import ebbtide
+from ebbtide import Budget, grad, profile
+from ebbtide.ledger import KINDS, Timeline
+from ebbtide.profiling.plot import draw_timeline
+
+pytest.importorskip("matplotlib")
+
+
+def texts_of(path):
+    """Return the texts of an SVG picture whose texts are kept as texts."""
+    import re
+
+    return re.findall(r">\s*([^<>]*[A-Za-z][^<>]*?)\s*</text>", path.read_text(encoding="utf-8"))
+
+
+def waves(x):
+    """Save an array in each of thirty steps."""
+    for _ in range(30):
+        x = np.sin(x)
+    return np.sum(x)
+
+
+def profiled(**kwargs):
+    """Return the profile of a gradient."""
+    with profile() as p:
+        grad(waves, **kwargs)(np.linspace(0, 1, 20_000))
+    return p
+
+
+def test_png(tmp_path):
+    """`plot` writes a PNG of at least a thousand points width, with something drawn in it."""
+    from matplotlib.image import imread
+
+    path = tmp_path / "memory.png"
+    profiled().plot(path)
+    picture = imread(path)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    assert picture.shape[1] >= 1000
+    colors = np.unique((picture[..., :3] * 255).astype(int).reshape(-1, 3), axis=0)
+    assert len(colors) > 10
+
+
+@pytest.mark.parametrize("budget", [None, Budget("3 MB", "1 GiB")])
+def test_labels(tmp_path, budget):
+    """A picture has its axes with units, forward and reverse, the kinds that were held, and the budget if there is one."""
+    import matplotlib as mpl
+
+    path = tmp_path / "memory.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        profiled(budget=budget).plot(str(path))
+    text = " | ".join(texts_of(path))
+    for wanted in ("saved values", "cotangents", "forward", "reverse", "MiB"):
+        assert wanted in text
+    assert ("budget 2.9 MiB" in text) == (budget is not None)
+    assert "snapshots" not in text
+    assert "I/O" not in text
+
+
+def test_phases_are_marked_each_time(tmp_path):
+    """Two gradients in a block have two forward and two reverse phases, each marked."""
+    import matplotlib as mpl
+
+    path = tmp_path / "memory.svg"
+    with profile() as p:
+        for _ in range(2):
+            grad(waves)(np.linspace(0, 1, 200_000))
+    phases = [phase for _, _, phase in p.timeline.points]
+    changes = sum(a != b for a, b in zip(phases, phases[1:], strict=False))
+    assert changes == 3
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        p.plot(path)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("points", [0, 1])
+def test_picture_of_nothing(tmp_path, points):
+    """A timeline without points, or with one, is a picture too."""
+    timeline = Timeline()
+    if points:
+        timeline.record((1 << 20, 0, 0, 0), "forward")
+    draw_timeline(timeline, KINDS, None, tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").stat().st_size > 1000
+
+
+def test_snapshots_are_a_kind_of_their_own(tmp_path):
+    """A time loop shows its snapshots."""
+    import matplotlib as mpl
+
+    def f(x):
+        return np.sum(ebbtide.timeloop(lambda u, _: np.sin(u), x, 30, schedule=ebbtide.schedules.Revolve(5)))
+
+    with profile() as p:
+        grad(f)(np.linspace(0, 1, 20_000))
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        p.plot(tmp_path / "loop.svg")
+    assert "snapshots" in " | ".join(texts_of(tmp_path / "loop.svg"))
+
+
+def test_matplotlib_that_is_missing(tmp_path, monkeypatch):
+    """Without matplotlib the error says how to install it."""
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    p = profiled()
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pip install 'ebbtide\[plot\]'"):
+        p.plot(tmp_path / "memory.png")

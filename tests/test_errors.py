@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+import ebbtide
+from ebbtide import errors
+
+TREE = {
+    "TraceError": TypeError,
+    "RuleMissingError": errors.TraceError,
+    "StaleViewError": errors.TraceError,
+    "CotangentError": ValueError,
+    "ReleasedValueError": RuntimeError,
+    "MutationError": RuntimeError,
+    "DeterminismError": RuntimeError,
+    "BudgetError": MemoryError,
+    "ScheduleError": ValueError,
+    "StorageError": OSError,
+}
+CLASSES = {name: thing for name, thing in vars(errors).items() if inspect.isclass(thing)}
+
+
+def test_one_tree():
+    """All errors of the library are in one tree, and each is also the error of Python's that it is a case of."""
+    assert set(CLASSES) == set(TREE) | {"EbbtideError"}
+    for name, base in TREE.items():
+        assert issubclass(CLASSES[name], errors.EbbtideError)
+        assert issubclass(CLASSES[name], base)
+
+
+def test_tree_in_the_docstring():
+    """The drawing of the tree names each class once, below its base."""
+    drawing = [line for line in errors.__doc__.splitlines() if "──" in line]
+    assert {line.split("── ")[1].split()[0] for line in drawing} == set(TREE)
+    assert len(drawing) == len(TREE)
+    for line in drawing:
+        inner = line.startswith("│")
+        name = line.split("── ")[1].split()[0]
+        assert inner == (TREE[name] is errors.TraceError)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_public_documented_and_pickled(name):
+    """Each error is a public name, has a docstring of its own, and survives a process boundary with its message."""
+    kind = CLASSES[name]
+    assert getattr(ebbtide, name) is kind
+    assert name in ebbtide.__all__
+    assert kind.__doc__
+    assert kind.__doc__ != kind.__base__.__doc__
+    error = kind("what is wrong", 5) if name == "BudgetError" else kind("what is wrong")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == "what is wrong"
+    assert getattr(copy, "least", None) == getattr(error, "least", None)
+
+
+def test_a_function_without_a_rule():
+    """A NumPy function without a rule is named with the line of its call, and how to add a rule."""
+    def f(x):
+        return np.sum(np.modf(x)[0])
+
+    with pytest.raises(errors.RuleMissingError, match=r"modf.*ebbtide\.primitive") as caught:
+        ebbtide.grad(f)(np.ones(2))
+    assert f"{__file__}:{f.__code__.co_firstlineno + 1}" in str(caught.value)
+
+
+def test_stale_view_names_both_lines():
+    """A view that cannot follow its base names where it was taken and where the base was written."""
+    kept = []
+
+    def f(x):
+        u = x * 1.0
+        view = u[1:]
+
+        def inner(y):
+            u[0] = y * 2.0
+            return y * np.sum(u)
+
+        kept.append(ebbtide.grad(inner)(x[0]))
+        return np.sum(view)
+
+    with pytest.raises(errors.StaleViewError) as caught:
+        ebbtide.grad(f)(np.ones(3))
+    first = f.__code__.co_firstlineno
+    assert f"{__file__}:{first + 2}" in str(caught.value)
+    assert f"{__file__}:{first + 5}" in str(caught.value)
