@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -129,11 +130,11 @@ def test_paging_happens(tmp_path):
     assert 80 * x.nbytes <= written[0] <= 110 * x.nbytes
 
 
-class Stop(Exception):
+class StopError(Exception):
     """What the tests raise."""
 
 
-@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [StopError, KeyboardInterrupt])
 @pytest.mark.parametrize("place", ["forward", "sweep"])
 def test_files_vanish_with_an_error(tmp_path, error, place):
     """After an exception no file, no context and no limit is left, and the next call is right."""
@@ -252,9 +253,7 @@ def wave_of(x, steps):
 
 
 def test_too_small_a_budget_says_where_and_how_much(tmp_path):
-    """
-    The error names the operation and the line that passed the budget, and the least number of bytes.
-    """
+    """The error names the operation and the line that passed the budget, and the least number of bytes."""
     x = np.linspace(0, 1, 100_000)
     with pytest.raises(BudgetError) as caught:
         grad(wave, budget=Budget(10 * x.nbytes, directory=tmp_path))(x)
@@ -280,6 +279,61 @@ def test_the_least_budget_runs(units):
     assert extra(call, wave, x) <= least
 
 
+def permuted(x):
+    """Permute an array in ten steps: what is kept is an array of indices for each."""
+    order = np.random.default_rng(0).permutation(x.size)
+    for k in range(10):
+        x = x[(order + k) % x.size]
+    return np.sum(x)
+
+
+def chosen(x):
+    """Choose elements in twenty steps: what is kept is a mask for each."""
+    for _ in range(20):
+        x = np.where(x > 0.3, x, 0.5 * x)
+    return np.sum(x)
+
+
+def scaled(x):
+    """Scale a small array three thousand times: nothing is kept but the record."""
+    for _ in range(3000):
+        x = x * 0.999 + 0.1
+    return np.sum(x)
+
+
+@pytest.mark.parametrize(
+    ("f", "size", "memory"), [(permuted, 50_000, 1_600_000), (chosen, 400_000, 5_000_000), (scaled, 10, 400_000)]
+)
+def test_parameters_and_records_count(f, size, memory):
+    """Indices, masks and the record itself count as saved values do: they fit into the budget or are refused."""
+    x = np.linspace(0.1, 0.9, size)
+    with pytest.raises(BudgetError) as caught:
+        grad(f, budget=Budget(memory))(x)
+    assert caught.value.least > memory
+    call = grad(f, budget=Budget(caught.value.least))
+    assert np.array_equal(call(x), grad(f)(x))
+    assert extra(call, f, x) <= caught.value.least
+
+
+def products(x):
+    """Save two values in each of twelve steps."""
+    for _ in range(12):
+        x = np.sin(x) * np.cos(x)
+    return np.sum(x)
+
+
+@pytest.mark.parametrize("units", [1, 2, 4])
+def test_the_least_budget_with_disk_runs(tmp_path, units):
+    """Also with disk the number of bytes that a refusal names is enough, at the first try."""
+    x = np.linspace(0.1, 0.9, 50_000)
+    with pytest.raises(BudgetError) as caught:
+        grad(products, budget=Budget(units * x.nbytes, "1 GiB", tmp_path))(x)
+    assert list(tmp_path.iterdir()) == []
+    call = grad(products, budget=Budget(caught.value.least, "1 GiB", tmp_path))
+    assert np.array_equal(call(x), grad(products)(x))
+    assert extra(call, products, x) <= caught.value.least
+
+
 def test_a_refusal_gives_memory_up():
     """A forward run that has passed its budget keeps sizes only: its peak stays near the budget."""
     x = np.linspace(0, 1, 100_000)
@@ -303,13 +357,13 @@ def test_peak_is_monotone_and_bounded():
         peaks.append((peak_of(lambda call=call: call(x)) - alone) / unit)
         assert peaks[-1] <= units
     # Two cotangents more or less at the moment of the peak are no plan's business, nor is the interpreter's dust.
-    assert all(b >= a - 0.05 for a, b in zip(peaks, peaks[1:], strict=False)), peaks
+    assert all(b >= a - 0.05 for a, b in pairwise(peaks)), peaks
 
 
 def test_disk_is_bounded_too(tmp_path):
     """A disk that is too small is an error that says so, and leaves no file."""
     x, z = factors(100)
-    with pytest.raises(ebbtide.EbbtideError, match="disk|bytes"):
+    with pytest.raises(ebbtide.EbbtideError, match=r"disk|bytes"):
         grad(chain, budget=Budget(20 * x.nbytes, disk=10 * x.nbytes, directory=tmp_path))(x, z)
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,6 @@ from collections import OrderedDict, namedtuple
 import numpy as np
 import pytest
 
-import ebbtide
 from ebbtide import CotangentError, TraceError, grad, jvp, stop_gradient, value_and_grad, vjp
 
 Point = namedtuple("Point", "x y")
@@ -34,8 +33,6 @@ def test_argnums():
     assert np.array_equal(a, [1, 1])
     (only,) = grad(weighted, [1])(*args)
     assert np.array_equal(only, [2, 2, 2])
-    b, again = grad(weighted, (1, -2))(*args)
-    assert np.array_equal(b + again, [2, 2, 2]) or (np.array_equal(b, [2, 2, 2]) and np.array_equal(again, b))
 
 
 @pytest.mark.parametrize("argnums", [3, -4, (0, 3)])
@@ -119,7 +116,7 @@ def test_what_is_no_number_has_no_gradient(value):
 
 @pytest.mark.parametrize(
     "value",
-    [2.0, np.float64(2.0), np.float32(2.0), np.float16(2.0), np.longdouble(2.0), np.array(2.0), np.array(2.0, np.float32)],
+    [2.0, *[t(2.0) for t in (np.float64, np.float32, np.float16, np.longdouble, np.array)], np.array(2.0, np.float32)],
     ids=lambda v: f"{type(v).__name__}-{getattr(v, 'dtype', 'float')}",
 )
 def test_numbers(value):
@@ -254,7 +251,8 @@ def test_container_shared_leaf():
 def test_no_dependence():
     """Without a dependence the gradient is zeros of the type of the input."""
     x = {"a": np.ones((2, 1), np.float32), "b": 2.0, "c": np.complex64(1j), "d": np.array(1.0)}
-    for f in (lambda x: 3.0, lambda x: np.float32(1), lambda x: np.sum(np.floor(x["a"])), lambda x: stop_gradient(x["b"])):
+    constants = (lambda x: 3.0, lambda x: np.float32(1))
+    for f in (*constants, lambda x: np.sum(np.floor(x["a"])), lambda x: stop_gradient(x["b"])):
         value, g = value_and_grad(f)(x)
         assert [(v.dtype, np.shape(v), np.any(v)) for v in g.values()] == [
             (np.float32, (2, 1), False),
@@ -338,7 +336,7 @@ def test_aux():
 
 
 def test_aux_of_a_nested_gradient():
-    """In a gradient of a gradient the auxiliary output of the inner one is traced by the outer, and has a derivative."""
+    """In a gradient of a gradient the auxiliary output of the inner one is traced by the outer: it has a derivative."""
     def inner(x):
         return np.sum(x**3), x * 5.0
 

@@ -56,7 +56,7 @@ def in_place(x):
     v = u[1:]
     v *= 2.0
     for row in u:
-        row += 1.0
+        row += 1.0  # noqa: PLW2901 - writes into u
     return np.sum(u * u)
 
 
@@ -134,7 +134,7 @@ def test_collector_finds_nothing_of_paging(no_garbage, tmp_path):
     assert found == []
 
 
-class Stop(Exception):
+class StopError(Exception):
     """What the tests raise."""
 
 
@@ -176,7 +176,7 @@ TRANSFORMS = {
     "forward over reverse": lambda f: jvp(grad(f), (S,), (S,)),
     "checkpoint": lambda f: grad(checkpoint(f))(S),
     "loop": lambda f: grad(lambda x: np.sum(ebbtide.timeloop(lambda u, _: u + f(u), x, 3)))(S),
-    "profile": lambda f: profiled(f),
+    "profile": lambda f: profiled(f),  # noqa: PLW0108 - defined below
 }
 
 
@@ -190,9 +190,9 @@ def profiled(f):
 @pytest.mark.parametrize(
     ("place", "error"),
     [
-        ("forward", Stop),
+        ("forward", StopError),
         ("forward", KeyboardInterrupt),
-        ("rule", Stop),
+        ("rule", StopError),
         ("rule", KeyboardInterrupt),
         ("sweep", ebbtide.CotangentError),
     ],
@@ -221,8 +221,8 @@ def test_memory_after_an_exception(place):
         return y
 
     sine = ebbtide.primitive(seen, vjp=(lambda g, x: g * np.cos(x),))
-    g = failing(place, Stop)
-    error = Stop if place == "rule" else ebbtide.CotangentError
+    g = failing(place, StopError)
+    error = StopError if place == "rule" else ebbtide.CotangentError
     gc.disable()
     try:
         assert run_failing(TRANSFORMS["grad"], lambda x: np.sum(sine(x)) + g(sine(x)), error)

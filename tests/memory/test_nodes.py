@@ -93,7 +93,7 @@ def test_long_chain_is_freed_without_recursion():
 
 
 def test_record_is_counted_by_a_budget():
-    """A budget bounds the record too: a long chain of tiny arrays under a small budget is refused, and its least runs."""
+    """A budget bounds the record too: a long chain of tiny arrays is refused by a small one, and its least runs."""
     def chain(x):
         for _ in range(STEPS):
             x = np.sin(x)

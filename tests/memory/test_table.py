@@ -10,8 +10,8 @@ import pytest
 import ebbtide
 from ebbtide import grad
 
-# Sizes at which a case takes some seconds at most; node and block overheads (32 KiB, 128 KiB) count against a unit of 2 MB here,
-# four times as much as at the 1000 x 1000 of the README's table.
+# Sizes at which a case takes some seconds at most; the overheads of nodes and blocks (32 KiB, 128 KiB) count against a
+# unit of 2 MB here, four times as much as at the 1000 x 1000 of the README's table.
 N = 500
 UNIT = N * N * 8
 STEPS = 100
@@ -32,9 +32,7 @@ def factors(n=N):
 
 @pytest.mark.parametrize(("argnum", "units", "n"), [(0, 102.1, 500), (1, 2.2, 300)])
 def test_chain_of_dots(peak_of, argnum, units, n):
-    """
-    The left factor needs each product once, and no factor is kept for its type: a sweep by hand takes 102 and 2 units.
-    """
+    """The left factor needs each product once, and no factor is kept for its type: by hand it is 102 and 2 units."""
     x, z = factors(n)
     call = grad(chain, argnum)
     assert peak_of(lambda: call(x, z)) <= units * x.nbytes

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import builtins
+import re
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +18,6 @@ pytest.importorskip("matplotlib")
 
 def texts_of(path):
     """Return the texts of an SVG picture whose texts are kept as texts."""
-    import re
-
     return re.findall(r">\s*([^<>]*[A-Za-z][^<>]*?)\s*</text>", path.read_text(encoding="utf-8"))
 
 
@@ -49,7 +50,7 @@ def test_png(tmp_path):
 
 @pytest.mark.parametrize("budget", [None, Budget("3 MB", "1 GiB")])
 def test_labels(tmp_path, budget):
-    """A picture has its axes with units, forward and reverse, the kinds that were held, and the budget if there is one."""
+    """A picture has its axes with units, both phases, the kinds that were held, and a budget if there is one."""
     import matplotlib as mpl
 
     path = tmp_path / "memory.svg"
@@ -72,11 +73,24 @@ def test_phases_are_marked_each_time(tmp_path):
         for _ in range(2):
             grad(waves)(np.linspace(0, 1, 200_000))
     phases = [phase for _, _, phase in p.timeline.points]
-    changes = sum(a != b for a, b in zip(phases, phases[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(phases))
     assert changes == 3
     with mpl.rc_context({"svg.fonttype": "none"}):
         p.plot(path)
-    assert path.exists()
+    assert sum(text == "reverse" for text in texts_of(path)) >= 1
+
+
+def test_labels_of_phases(tmp_path):
+    """Each phase that is wide enough has its name, a narrow one has none."""
+    import matplotlib as mpl
+
+    phases = ["forward"] * 40 + ["reverse"] * 30 + ["forward"] + ["reverse"] * 30
+    timeline = SimpleNamespace(points=[(float(k), (k << 20, 0, 0, 0), phase) for k, phase in enumerate(phases)])
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        draw_timeline(timeline, KINDS, None, tmp_path / "phases.svg")
+    texts = texts_of(tmp_path / "phases.svg")
+    assert [t for t in texts if t in {"forward", "reverse"}] == ["forward", "reverse", "reverse"]
+    assert "peak 100.0 MiB" in texts
 
 
 @pytest.mark.parametrize("points", [0, 1])

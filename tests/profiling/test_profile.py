@@ -41,14 +41,26 @@ def net(weights, x):
     return np.sum(x)
 
 
+def square_and_cosine(h):
+    """Save one array for two operations."""
+    return np.sum(h * h) + np.sum(np.cos(h))
+
+
+def neighbours(h):
+    """Save two views of one array."""
+    return np.sum(h[1:] * h[:-1])
+
+
 FUNCTIONS = {
     "sines": (lambda x: np.sum(np.sin(np.sin(np.sin(x * 2.0)))), (np.linspace(0, 1, N),)),
     "outputs": (lambda x: np.sum(np.exp(np.tanh(np.sqrt(x)))), (np.linspace(1, 2, N),)),
     "masks": (lambda x: np.sum(np.maximum(np.maximum(x * 2.0, 0.1), 0.2)), (np.linspace(0, 1, N),)),
-    "shared": (lambda x: (lambda h: np.sum(h * h) + np.sum(np.cos(h)))(np.sin(x)), (np.linspace(0, 1, N),)),
-    "views": (lambda x: (lambda h: np.sum(h[1:] * h[:-1]))(np.sin(x)), (np.linspace(0, 1, N),)),
+    "shared": (lambda x: square_and_cosine(np.sin(x)), (np.linspace(0, 1, N),)),
+    "views": (lambda x: neighbours(np.sin(x)), (np.linspace(0, 1, N),)),
     "float32": (lambda x: np.sum(np.sin(np.exp(x))), (np.linspace(0, 1, 2 * N).astype(np.float32),)),
     "net": (net, ([np.eye(200)] * 4, np.ones((200, 200)))),
+    "indices": (lambda x: np.sum((x * 2.0)[np.arange(N)[::-1] * 1]), (np.ones(N),)),
+    "conditions": (lambda x: np.sum(np.where(x > 0.3, x * 2.0, x)), (np.linspace(0, 1, N),)),
     "nothing": (lambda x: np.sum(x * 3.0), (np.ones(N),)),
     "checkpoint": (
         lambda x: np.sum(checkpoint(lambda u: np.sin(np.exp(u)))(np.sin(checkpoint(np.exp)(x * 1.0)))),
@@ -59,7 +71,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_saved_is_what_is_held(name):
-    """The bytes of all entries are what tracemalloc sees after the forward run, within 1% and the dust of the record."""
+    """The bytes of all entries are what tracemalloc finds after the forward run, to 1% and the record."""
     p, held = held_by(*FUNCTIONS[name][:1], *FUNCTIONS[name][1])
     total = sum(entry.bytes for entry in p.saved)
     assert abs(held - total) <= 0.01 * held + 16384, [(e.operation, e.reason, e.bytes) for e in p.saved]
@@ -122,7 +134,7 @@ def test_peak_is_measured_from_outside():
     finally:
         tracemalloc.stop()
     for measured in (p, q):
-        assert 21 * UNIT <= measured.peak_bytes <= 22 * UNIT
+        assert 20 * UNIT <= measured.peak_bytes <= 21 * UNIT
         # The first argument of sin is the caller's; 19 are saved.
         assert 19 * UNIT <= measured.held_bytes <= 21 * UNIT
         assert measured.predicted_peak_bytes == measured.held_bytes
@@ -140,7 +152,7 @@ def test_paging_is_counted(tmp_path):
     with profile() as p:
         grad(wave, budget=Budget(8 * UNIT, "1 GiB", tmp_path))(x)
     assert 11 * UNIT <= p.bytes_written <= 15 * UNIT
-    assert p.held_bytes <= 8 * UNIT
+    assert p.held_bytes <= 9 * UNIT  # a new value is counted before an old one is paged for it
     with profile() as p:
         grad(wave)(x)
     assert p.bytes_written == 0
@@ -193,8 +205,8 @@ def test_printed_profile_of_many_lines():
 
     with profile() as p:
         vjp(f, x)
-    assert len(p.saved) == 30
-    assert "... and 10 more lines" in str(p)
+    assert len(p.saved) == 60  # of each product the constant, and of each sine its operand
+    assert "... and 40 more lines" in str(p)
 
 
 def test_profile_of_an_exception():
@@ -238,7 +250,7 @@ def test_profile_in_a_profile():
 
 
 def test_timeline_is_thinned():
-    """The timeline of a long run has at most 8192 points, and its largest is the peak that the ledger saw."""
+    """The timeline of a long run has at most 4096 points, and its largest is the peak that the ledger saw."""
     x = np.ones(3000)
 
     def f(x):
@@ -249,7 +261,7 @@ def test_timeline_is_thinned():
     with profile() as p:
         grad(f)(x)
     points = p.timeline.points
-    assert 1000 <= len(points) <= 8192
+    assert 1000 <= len(points) <= 4096
     assert max(sum(held) for _, held, _ in points) >= 0.999 * p.held_bytes
     assert [phase for _, _, phase in points] == sorted((phase for _, _, phase in points))
     times = [time for time, _, _ in points]

@@ -102,7 +102,7 @@ def test_keywords_and_defaults():
     def power(x, n=2, *, offset=0.0):
         return x**n + offset
 
-    op = primitive(power, vjp=(lambda g, x, n: g * n * x ** (n - 1), None, lambda g: np.sum(g)))
+    op = primitive(power, vjp=(lambda g, x, n: g * n * x ** (n - 1), None, lambda g: g * 1))
     assert grad(op)(3.0) == 6.0
     assert grad(lambda x: op(x, n=3))(2.0) == 12.0
     assert grad(lambda x: op(n=3, x=x, offset=x))(2.0) == 13.0
@@ -120,7 +120,7 @@ def test_orders():
 
 def test_rules_by_the_output_in_second_order():
     """A rule in terms of the output is differentiated through the output."""
-    exp = primitive(lambda x: np.exp(x), vjp=(lambda g, out: g * out,), jvp=(lambda t, out: t * out,))
+    exp = primitive(lambda x: np.exp(1.0 * x), vjp=(lambda g, out: g * out,), jvp=(lambda t, out: t * out,))
     total = lambda f: lambda x: np.sum(f(x))  # noqa: E731
     assert np.allclose(grad(total(grad(total(exp))))(X), np.exp(X), rtol=1e-15)
     assert np.allclose(grad(total(grad(total(grad(total(exp))))))(X), np.exp(X), rtol=1e-15)
@@ -195,7 +195,7 @@ def test_only_active_rules_save():
     [
         (lambda g: np.ones(3), r"float64\[3\].*float64\[5\]"),
         (lambda g: g * 1j, "complex128"),
-        (lambda g: np.sum(g), r"\[\]"),
+        (lambda g: np.sum(g * 1), r"\[\]"),
         (lambda g: None, "object|None"),
         (lambda g: "text", "U4|str"),
     ],

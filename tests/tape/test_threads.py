@@ -72,7 +72,7 @@ def test_all_kinds_of_call_in_threads(tmp_path):
             elif (k + n) % 3 == 1:
                 got = grad(f, budget=Budget("4 MiB", "1 MiB", directory))(x)
             else:
-                got = jvp(lambda v: f(v), (x,), (np.ones(300),))[1]
+                got = jvp(f, (x,), (np.ones(300),))[1]
                 wrong += not np.isclose(got, np.sum(expected), rtol=1e-12)
                 continue
             wrong += not np.array_equal(got, expected)
@@ -82,7 +82,7 @@ def test_all_kinds_of_call_in_threads(tmp_path):
 
 
 def test_gradients_inside_of_a_thread_inside_of_a_gradient():
-    """A thread started while a function is traced knows nothing of it: its own gradients are right, and so is the outer."""
+    """A thread started while a function is traced knows nothing of it: its gradients are right, and so is the outer."""
     def f(x):
         with ThreadPoolExecutor(4) as pool:
             inner = list(pool.map(grad(lambda v: v**3), [1.0, 2.0, 3.0]))

@@ -29,9 +29,11 @@ from ebbtide.arrays.primitive import (
 )
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
+from ebbtide.errors import TraceError
 
 UNARY, BINARY = ("x",), ("x", "y")
 NUMBERS = frozenset({float, int})
+PYTHON_NUMBERS = frozenset({bool, int, float, complex})
 
 
 def _elementwise_pull(derivative: Any) -> Pull | None:
@@ -199,6 +201,7 @@ def linear_of_many(
     infer: Callable[..., ArrayType],
     name: str | None = None,
     last: int | None = None,
+    result: str = PASSED,
 ) -> Primitive:
     """
     Declare an operation that is linear in all its operands together; it saves nothing.
@@ -209,6 +212,7 @@ def linear_of_many(
         infer: `infer(*types, **params)`: type of the output.
         name: Name in messages.
         last: Number of the operand whose transpose may use up the cotangent.
+        result: Who owns what the transpose returns.
 
     Returns:
         The primitive.
@@ -218,7 +222,7 @@ def linear_of_many(
         def rule(g: Any, kind: ArrayType, params: Any) -> Any:
             return matched(transpose(k, g, kind, **(params or {})), kind)
 
-        return Pull(rule, (), PASSED, last=k == last)
+        return Pull(rule, (), result, last=k == last)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         full = [zeros_like(v) if t is None else t for t, v in zip(tangents, values, strict=True)]
@@ -304,7 +308,7 @@ def reduction(
     def rule(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
         return matched(vjp(g, kind, params["axis"], *saved), kind)
 
-    pull = Pull(rule, needs, result)
+    pull = Pull(rule, needs, result, temporaries=2)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         known = {"x": values[0], "out": out}
@@ -316,19 +320,77 @@ def reduction(
     )
 
 
-def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+def constant(function: Callable[..., Any], infer: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """
     Return a handler for a function without a derivative: it gives plain arrays.
 
     Args:
         function: Any NumPy function; traced operands are replaced by their present values.
+        infer: `infer(*args, **kwargs)` returns the result for abstract operands, which it is given as types: a type,
+            or anything else that needs no data. By default ufuncs have one, and other functions are opaque.
+
+    Returns:
+        The handler. On abstract operands it gives an abstract array, or raises where the function is opaque.
     """
+    if infer is None and isinstance(function, np.ufunc):
+        infer = _ufunc_type(function)
 
     def handler(*args: Any, **kwargs: Any) -> Any:
-        return function(*[_bare(a) for a in args], **{k: _bare(v) for k, v in kwargs.items()})
+        bare = [_bare(a) for a in args]
+        named = {k: _bare(v) for k, v in kwargs.items()}
+        for value in bare:
+            if type(value) is ArrayType:
+                return _inferred(function, infer, args, bare, named)
+        return function(*bare, **named)
 
     handler.__name__ = function.__name__
     return handler
+
+
+def _inferred(function: Any, infer: Any, args: tuple[Any, ...], bare: list[Any], named: dict[str, Any]) -> Any:
+    """Return the result of a constant function on abstract operands."""
+    if infer is None:
+        raise TraceError(
+            f"The result of {function.__name__} depends on the values of an array of which only shape and dtype are "
+            "known here. Compute it outside of the traced function, and pass it in."
+        )
+    result = infer(*bare, **named)
+    if type(result) is not ArrayType:
+        return result
+    ground: Any = next(a for a, value in zip(args, bare, strict=True) if type(value) is ArrayType)
+    while type(ground._value) is TracedArray:
+        ground = ground._value
+    return ground._trace.constant(result)
+
+
+def _ufunc_type(function: np.ufunc) -> Callable[..., ArrayType]:
+    """Return the rule for the type of the result of a ufunc."""
+
+    def infer(*operands: Any) -> ArrayType:
+        return broadcast_type(function, *abstract_types(operands))
+
+    return infer
+
+
+def abstract_types(operands: tuple[Any, ...]) -> list[ArrayType]:
+    """Return the types of operands; a Python number takes the dtype that it has among the others."""
+    dtypes = [type_of(x).dtype for x in operands if type(x) not in PYTHON_NUMBERS]
+    return [
+        ArrayType((), np.result_type(*dtypes, x)) if type(x) in PYTHON_NUMBERS and dtypes else type_of(np.asarray(x))
+        if not hasattr(x, "dtype") else type_of(x)
+        for x in operands
+    ]  # fmt: skip
+
+
+def stand_in_type(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule for a function whose type is found by calling it on arrays of one element spread out."""
+
+    def infer(*args: Any, **kwargs: Any) -> Any:
+        spread = [np.broadcast_to(np.ones((), a.dtype), a.shape) if type(a) is ArrayType else a for a in args]
+        result = function(*spread, **kwargs)
+        return type_of(result) if isinstance(result, (np.ndarray, np.generic)) else result
+
+    return infer
 
 
 def _bare(value: Any) -> Any:

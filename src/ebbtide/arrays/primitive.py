@@ -41,6 +41,7 @@ class Pull:
         scaled: Whether it is `derivative(g, *saved)` instead, which returns the product.
         accumulate: `accumulate(target, g, params, *saved)` adds the cotangent into an owned array and
             returns True, or returns False where it cannot.
+        temporaries: How many arrays of the size of the larger of cotangent and operand the rule takes for a moment.
         trusted: Whether the rule always returns the type of the operand, so that nobody need look.
         last: Whether to do this pull after the others, because it may use up the cotangent.
     """
@@ -52,6 +53,7 @@ class Pull:
     scaled: bool = False
     accumulate: Callable[..., bool] | None = None
     last: bool = False
+    temporaries: int = 0
     trusted: bool = False
 
 

@@ -167,7 +167,7 @@ def _first_step(
     sizes = Sizes(
         state=bytes_of(values),
         saved=measure.held[SAVED],
-        sweep=pager.need(seeds)[0] + (max(kinds) if kinds else 0),
+        sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0),
         gradients=sum(kinds) + whole,
     )
     plan = make_plan(steps, sizes, available, allowed.disk if allowed else 0, schedule, ledger.live)

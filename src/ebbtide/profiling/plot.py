@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 
 # Colors that differ in lightness too, for print and for the color-blind.
 _COLORS = ("#2a6f97", "#e09f3e", "#90be6d", "#9e2a2b")
-_MIB = 2**20
+_UNITS = (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))
+_TIMES = (("microseconds", 1e-6), ("milliseconds", 1e-3), ("seconds", 1.0))
+# A phase narrower than this part of the picture has no room for its name.
+_NARROW = 0.06
 
 
 def draw_timeline(timeline: Timeline, kinds: tuple[str, ...], limit: int | None, path: Path) -> None:
@@ -29,31 +33,64 @@ def draw_timeline(timeline: Timeline, kinds: tuple[str, ...], limit: int | None,
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("A picture needs matplotlib: pip install 'ebbtide[plot]'.") from error
-    points = timeline.points
+    points = timeline.points or [(0.0, (0,) * len(kinds), "forward")]
+    totals = [sum(held) for _, held, _ in points]
+    # A budget far above everything would leave a flat line of the rest: then it is in the legend only.
+    shown = limit is not None and limit <= 4 * max(totals)
+    most = max([*totals, limit or 0]) if shown else max(totals)
+    unit, size = next((pair for pair in reversed(_UNITS) if most >= 2 * pair[1]), _UNITS[0])
+    start = points[0][0]
+    length = points[-1][0] - start or 1.0
+    clock, second = next((pair for pair in reversed(_TIMES) if length >= pair[1]), _TIMES[0])
+    times = [(time - start) / second for time, _, _ in points]
+
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     axes: Any = figure.add_subplot()
-    times = [time for time, _, _ in points] or [0.0]
-    rows = [[held[k] / _MIB for _, held, _ in points] or [0.0] for k in range(len(kinds))]
-    shown = [k for k in range(len(kinds)) if any(rows[k])]
-    axes.stackplot(
-        times, *[rows[k] for k in shown], labels=[kinds[k] for k in shown], colors=[_COLORS[k] for k in shown],
-        step="post", linewidth=0,
-    )  # fmt: skip
-    most = max((sum(held) for _, held, _ in points), default=0) / _MIB
-    top = most if limit is None or limit / _MIB > 4 * max(most, 1e-9) else max(most, limit / _MIB)
-    axes.set_ylim(0, 1.12 * top or 1)
-    axes.set_xlim(times[0], times[-1] or 1)
-    if limit is not None and limit / _MIB <= 1.12 * top:
-        axes.axhline(limit / _MIB, color="black", linewidth=1.2, linestyle="--", label=f"budget {format_bytes(limit)}")
-    turn = next((time for time, _, phase in points if phase == "reverse"), None)
-    if turn is not None:
-        axes.axvline(turn, color="0.3", linewidth=0.8)
-        for place, align, text in ((turn, "right", "forward "), (turn, "left", " reverse")):
-            axes.text(place, 1.06 * top, text, ha=align, va="center", color="0.3")
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("MiB held by the library")
+    axes.set_xlim(0, length / second)
+    axes.set_ylim(0, 1.16 * (most or 1) / size)
+    _draw_phases(axes, times, [phase for _, _, phase in points], length / second)
+    rows = [[held[k] / size for _, held, _ in points] for k in range(len(kinds))]
+    drawn = [k for k in range(len(kinds)) if any(rows[k])]
+    if drawn:
+        axes.stackplot(
+            times, *[rows[k] for k in drawn], labels=[kinds[k] for k in drawn], colors=[_COLORS[k] for k in drawn],
+            step="post", linewidth=0,
+        )  # fmt: skip
+        _mark_peak(axes, times, totals, size)
+    if limit is not None:
+        label = f"budget {format_bytes(limit)}" + ("" if shown else ", far above")
+        axes.plot([0, length / second], [limit / size] * 2, color="black", lw=1.2, ls="--", label=label, scaley=False)
+    axes.set_xlabel(clock)
+    axes.set_ylabel(f"held by the library, {unit}")
     axes.spines[["top", "right"]].set_visible(False)
-    handles, _ = axes.get_legend_handles_labels()
+    handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(loc="outside lower center", ncols=len(handles), frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False)
     figure.savefig(path, dpi=150)
+
+
+def _draw_phases(axes: Any, times: list[float], phases: list[str], length: float) -> None:
+    """Shade the reverse sweeps and write the names of phases that are wide enough."""
+    starts = [next(group) for _, group in groupby(range(len(phases)), key=phases.__getitem__)]
+    for first, after in zip(starts, [*starts[1:], None], strict=True):
+        left = 0.0 if first == 0 else times[first]
+        right = length if after is None else times[after]
+        if phases[first] == "reverse":
+            axes.axvspan(left, right, color="0.94", linewidth=0, zorder=0)
+            axes.axvline(left, color="0.55", linewidth=0.8)
+        if right - left >= _NARROW * length:
+            axes.text(
+                (left + right) / 2, 0.965, phases[first], transform=axes.get_xaxis_transform(),
+                ha="center", va="center", color="0.3",
+            )  # fmt: skip
+
+
+def _mark_peak(axes: Any, times: list[float], totals: list[int], size: int) -> None:
+    """Mark the first moment of most bytes with their number."""
+    top = max(range(len(totals)), key=totals.__getitem__)
+    late = times[top] > 0.8 * axes.get_xlim()[1]
+    axes.plot(times[top], totals[top] / size, marker="o", markersize=4, color="black", clip_on=False)
+    axes.annotate(
+        f"peak {format_bytes(totals[top])}", (times[top], totals[top] / size), xytext=(-7 if late else 7, 4),
+        textcoords="offset points", ha="right" if late else "left", va="bottom",
+    )  # fmt: skip

@@ -31,7 +31,7 @@ class Profile:
         plan: The plan of the last time loop; None without one.
 
     Memory:
-        One entry for each line that saves, and a timeline of at most 8192 points.
+        One entry for each line that saves, and a timeline of at most 4096 points.
     """
 
     __slots__ = (
@@ -67,10 +67,15 @@ class Profile:
         assert self._ledger.timeline is not None
         return self._ledger.timeline
 
+    def limited(self, limit: int | None) -> None:
+        """Take over the bound of a budget in the block; the picture shows the last one."""
+        if limit is not None:
+            self._limit = limit
+
     def plan_of_loop(self, plan: Any, held: int) -> None:
         """Take over the plan of a time loop that starts while *held* bytes are held."""
         self.plan = plan
-        self._limit = self._ledger.limit
+        self.limited(self._ledger.limit)
         self._predicted_peak = plan.predicted_peak_bytes + held
         self.predicted_steps_forward += plan.predicted_steps_forward
         if self._on_plan is not None:

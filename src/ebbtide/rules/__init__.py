@@ -1,5 +1,29 @@
 """One declaration per operation; to import this package is to have the rules."""
 
-from ebbtide.rules import creation, elementwise, indexing, joining, moving, opaque, products, reductions, shapes
+from ebbtide.rules import (
+    creation,
+    elementwise,
+    indexing,
+    joining,
+    moving,
+    opaque,
+    products,
+    reductions,
+    selection,
+    shapes,
+    sums,
+)
 
-__all__ = ["creation", "elementwise", "indexing", "joining", "moving", "opaque", "products", "reductions", "shapes"]
+__all__ = [
+    "creation",
+    "elementwise",
+    "indexing",
+    "joining",
+    "moving",
+    "opaque",
+    "products",
+    "reductions",
+    "selection",
+    "shapes",
+    "sums",
+]

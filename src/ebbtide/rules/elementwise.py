@@ -1,3 +1,4 @@
+# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """
 Rules of elementwise operations: one derivative expression for each operand.
 
@@ -14,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.kinds import constant, elementwise, handler_of, linear, linear_of_many
-from ebbtide.arrays.primitive import matched, unbroadcast
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.kinds import NUMBERS, elementwise, handler_of
 from ebbtide.arrays.registry import register
-from ebbtide.arrays.traced import TracedArray
+from ebbtide.rules.answers import answer
 
 
 def declare(functions: Any, *args: Any, **kwargs: Any) -> None:
@@ -65,31 +65,39 @@ declare(np.cbrt, d=lambda out: 1 / (3 * np.square(out)))
 
 def _power_of_base(x: Any, y: Any) -> Any:
     """Return y x^(y-1), which is 0 where y is 0, also at x = 0."""
-    return y * np.power(x, np.where(y == 0, _one(y), y - 1))
+    if type(y) in NUMBERS:
+        return y * x ** (y - 1 if y else 1)
+    return y * np.power(x, np.where(y == 0, 1, y - 1))
 
 
 def _power_of_exponent(x: Any, out: Any) -> Any:
     """Return x^y log x, which is 0 at x = 0: the limit from above for positive exponents."""
-    return out * np.log(np.where(x == 0, _one(x), x))
+    if type(x) in NUMBERS:
+        return out * float(np.log(x if x else 1))
+    return out * np.log(np.where(x == 0, 1, x))
 
 
-def _one(x: Any) -> Any:
-    """Return 1 in the dtype of *x*, so that a float32 expression stays one."""
-    return type_of(x).dtype.type(1)
-
-
-_power = elementwise(np.power, d=(_power_of_base, _power_of_exponent))
+_power = elementwise(operator.pow, d=(_power_of_base, _power_of_exponent), name="power")
 
 
 def power(x: Any, y: Any) -> Any:
     """Return x ** y; small constant exponents are the operations that they stand for, as in NumPy."""
-    if type(y) in (int, float) and y == 2:
-        return np.square(x)
+    if type(y) in NUMBERS:
+        if y == 2:
+            return np.square(x)
+        if y == 0.5:
+            return np.sqrt(x)
     return _power.bind((x, y))
 
 
+def _float_power(x: Any, y: Any) -> Any:
+    """Return x ** y in double precision, whatever the operands are."""
+    double = np.result_type(type_of(x).dtype, type_of(y).dtype, np.float64)
+    return _power.bind(tuple(v if type(v) in NUMBERS else v.astype(double) for v in (x, y)))
+
+
 register(np.power, power)
-register(np.float_power, lambda x, y: power(np.multiply(x, 1.0), y))
+register(np.float_power, _float_power)
 
 # Exponentials and logarithms.
 declare(np.exp, d=lambda out: out, alternatives=(lambda x: np.exp(x),))
@@ -99,8 +107,26 @@ declare(np.log, d=lambda g, x: g / x)
 declare(np.log2, d=lambda x: 1 / (x * LOG_2))
 declare(np.log10, d=lambda x: 1 / (x * LOG_10))
 declare(np.log1p, d=lambda x: 1 / (x + 1))
-declare(np.logaddexp, d=(lambda x, out: np.exp(x - out), lambda y, out: np.exp(y - out)))
-declare(np.logaddexp2, d=(lambda x, out: np.exp2(x - out), lambda y, out: np.exp2(y - out)))
+
+
+def _gap(x: Any, y: Any) -> Any:
+    """Return x - y, and 0 where both are the same infinity: operands that tie share equally."""
+    with np.errstate(invalid="ignore"):
+        return np.where(x == y, 0.0, x - y)
+
+
+def _share(x: Any, y: Any) -> Any:
+    """Return exp(x) / (exp(x) + exp(y)) to full relative accuracy, for any operands."""
+    return np.exp(np.negative(np.logaddexp(_gap(y, x), 0.0)))
+
+
+def _share2(x: Any, y: Any) -> Any:
+    """Return 2^x / (2^x + 2^y)."""
+    return np.exp2(np.negative(np.logaddexp2(_gap(y, x), 0.0)))
+
+
+declare(np.logaddexp, d=(lambda x, y: _share(x, y), lambda x, y: _share(y, x)))
+declare(np.logaddexp2, d=(lambda x, y: _share2(x, y), lambda x, y: _share2(y, x)))
 
 # Trigonometric and hyperbolic functions.
 declare(np.sin, d=lambda x: np.cos(x))
@@ -108,57 +134,81 @@ declare(np.cos, d=lambda x: np.negative(np.sin(x)))
 declare(
     np.tan, d=lambda out: np.square(out) + 1, alternatives=(lambda x: 1 / np.square(np.cos(x)),)
 )
-declare(np.arcsin, d=lambda x: 1 / np.sqrt(1 - np.square(x)))
-declare(np.arccos, d=lambda x: -1 / np.sqrt(1 - np.square(x)))
+declare(np.arcsin, d=lambda x: 1 / np.sqrt((1 - x) * (1 + x)))
+declare(np.arccos, d=lambda x: -1 / np.sqrt((1 - x) * (1 + x)))
 declare(np.arctan, d=lambda x: 1 / (np.square(x) + 1))
+
+
+def _over_radius(z: Any, x: Any, y: Any, power: int) -> Any:
+    """Return z / r or z / r^2 with r = |(x, y)|, without overflow; 0 at the origin, by convention."""
+    radius = np.hypot(x, y)
+    radius = np.where(radius == 0, 1, radius)
+    return z / radius if power == 1 else z / radius / radius
+
+
 declare(
     np.arctan2,
-    d=(
-        lambda x, y: y / (np.square(x) + np.square(y)),
-        lambda x, y: np.negative(x) / (np.square(x) + np.square(y)),
-    ),
+    d=(lambda x, y: _over_radius(y, x, y, 2), lambda x, y: np.negative(_over_radius(x, x, y, 2))),
 )
-declare(np.hypot, d=(lambda x, out: x / out, lambda y, out: y / out))
+declare(
+    np.hypot,
+    d=(lambda x, out: x / np.where(out == 0, 1, out), lambda y, out: y / np.where(out == 0, 1, out)),
+    alternatives=((lambda x, y: _over_radius(x, x, y, 1), lambda x, y: _over_radius(y, x, y, 1)),),
+)
 declare(np.sinh, d=lambda x: np.cosh(x))
 declare(np.cosh, d=lambda x: np.sinh(x))
 declare(
     np.tanh, d=lambda out: 1 - np.square(out), alternatives=(lambda x: 1 - np.square(np.tanh(x)),)
 )
 declare(np.arcsinh, d=lambda x: 1 / np.sqrt(np.square(x) + 1))
-declare(np.arccosh, d=lambda x: 1 / np.sqrt((x - 1) * (x + 1)))
-declare(np.arctanh, d=lambda x: 1 / (1 - np.square(x)))
+declare(np.arccosh, d=lambda x: 1 / (np.sqrt(x - 1) * np.sqrt(x + 1)))
+declare(np.arctanh, d=lambda x: 1 / ((1 - x) * (1 + x)))
 declare((np.deg2rad, np.radians), d=math.pi / 180)
 declare((np.rad2deg, np.degrees), d=180 / math.pi)
 
-# Ties share equally: the side is 1 where x wins, -1 where y wins, 0 at a tie.
+# Ties share equally: the side is 1 where x wins, -1 where y wins, 0 at a tie. Where an operand is nan it is a tie, but
+# fmax and fmin take the other operand then.
+
+
+def _difference(x_wins: Any, y_wins: Any) -> Any:
+    """Return the side from two conditions, as one byte."""
+    return np.subtract(x_wins, y_wins.astype(np.int8))
 
 
 def _side_of_larger(x: Any, y: Any) -> Any:
-    return np.subtract(np.greater(x, y), np.less(x, y), dtype=np.int8)
+    return _difference(np.greater(x, y), np.less(x, y))
 
 
 def _side_of_smaller(x: Any, y: Any) -> Any:
-    return np.subtract(np.less(x, y), np.greater(x, y), dtype=np.int8)
+    return _difference(np.less(x, y), np.greater(x, y))
+
+
+def _side_of_larger_number(x: Any, y: Any) -> Any:
+    return _difference(np.logical_or(x > y, np.isnan(y)), np.logical_or(x < y, np.isnan(x)))
+
+
+def _side_of_smaller_number(x: Any, y: Any) -> Any:
+    return _difference(np.logical_or(x < y, np.isnan(y)), np.logical_or(x > y, np.isnan(x)))
 
 
 _SHARES = (lambda g, side: g * (1 + side) * 0.5, lambda g, side: g * (1 - side) * 0.5)
 for _ufunc, _side in (
     (np.maximum, _side_of_larger),
-    (np.fmax, _side_of_larger),
+    (np.fmax, _side_of_larger_number),
     (np.minimum, _side_of_smaller),
-    (np.fmin, _side_of_smaller),
+    (np.fmin, _side_of_smaller_number),
 ):
     declare(_ufunc, d=_SHARES, keep={"side": _side})
 
 
 def _sign(x: Any) -> Any:
     """Return the sign as one byte; 0 at 0, where the slopes of both sides share."""
-    return np.subtract(np.greater(x, 0), np.less(x, 0), dtype=np.int8)
+    return _difference(np.greater(x, 0), np.less(x, 0))
 
 
 _absolute_real = elementwise(np.absolute, d=lambda g, sign: g * sign, keep={"sign": _sign})
 _absolute_complex = elementwise(
-    np.absolute, d=lambda x, out: np.conjugate(x) / np.where(out == 0, _one(out), out), name="absolute"
+    np.absolute, d=lambda x, out: np.conjugate(x) / np.where(out == 0, 1, out), name="absolute"
 )
 
 
@@ -172,142 +222,28 @@ declare(np.fabs, d=lambda g, sign: g * sign, keep={"sign": _sign})
 declare(
     np.copysign,
     d=(lambda g, flip: g * flip, 0),
-    keep={"flip": lambda x, y: np.multiply(_sign(x), np.where(np.signbit(y), np.int8(-1), np.int8(1)))},
+    keep={"flip": lambda x, y: _sign(x) * (1 - 2 * np.signbit(y).astype(np.int8))},
 )
 
-# Division with remainder: the quotient is constant between its jumps.
-declare(
-    (np.remainder,), d=(1, lambda x, y: np.negative(np.floor(np.true_divide(x, y))))
-)
-declare(np.fmod, d=(1, lambda x, y: np.negative(np.trunc(np.true_divide(x, y)))))
+# Division with remainder: the quotient is constant between its jumps. It is the one that the remainder itself was made
+# with: floor(x / y) would be 10 for 1.0 and 0.1, whose remainder is 1.0 - 9 * 0.1.
+declare(np.remainder, d=(1, lambda x, y: np.negative(np.floor_divide(x, y))))
+declare(np.fmod, d=(1, lambda x, y: np.negative(np.rint((x - np.fmod(x, y)) / y))))
 
-# Complex numbers. The cotangent of z for a real function f is df/dx - i df/dy (as in JAX and autograd).
-
-
-def _conjugate_rule(g: Any, kind: ArrayType) -> Any:
-    return np.conjugate(g)
+# sin(pi x) / (pi x): near zero the difference in the slope cancels, so a series takes over.
+SERIES = (-1 / 3, 1 / 30, -1 / 840, 1 / 45360, -1 / 3991680, 1 / 518918400)
 
 
-def _real_part(x: Any) -> Any:
-    return x.real
+def _sinc_slope(x: Any) -> Any:
+    """Return pi (cos y - sin(y) / y) / y with y = pi x."""
+    y = x * math.pi
+    near = np.absolute(y) < 0.5
+    square = np.square(np.where(near, y, 0.0))
+    series = square * SERIES[-1]
+    for coefficient in SERIES[-2:0:-1]:
+        series = (series + coefficient) * square
+    far = np.where(near, 1.0, y)
+    return np.where(near, (series + SERIES[0]) * y, (np.cos(far) - np.sin(far) / far) / far) * math.pi
 
 
-def _imaginary_part(x: Any) -> Any:
-    return x.imag
-
-
-def _real_type(kind: ArrayType) -> ArrayType:
-    return ArrayType(kind.shape, np.zeros((), kind.dtype).real.dtype)
-
-
-_conjugate = linear(np.conjugate, _conjugate_rule, infer=lambda kind: kind, name="conjugate")
-_real = linear(_real_part, lambda g, kind: g, infer=_real_type, aliases=True, name="real")
-_imag = linear(_imaginary_part, lambda g, kind: np.multiply(g, -1j), infer=_real_type, aliases=True, name="imag")
-
-
-def real(x: Any) -> Any:
-    """Return the real part."""
-    return _real.bind((x,)) if type_of(x).dtype.kind == "c" else np.positive(x)
-
-
-def imag(x: Any) -> Any:
-    """Return the imaginary part; zeros for real arrays."""
-    return _imag.bind((x,)) if type_of(x).dtype.kind == "c" else np.multiply(x, 0)
-
-
-register(np.conjugate, _conjugate)
-register(np.real, real)
-register(np.imag, imag)
-
-
-def _angle(x: Any, deg: bool = False) -> Any:
-    angle = np.arctan2(np.imag(x), np.real(x))
-    return np.degrees(angle) if deg else angle
-
-
-register(np.angle, _angle)
-
-# Choice. The condition is a plain array and is saved as a mask of booleans.
-
-
-def _where_transpose(k: int, g: Any, kind: ArrayType, condition: Any) -> Any:
-    zero = type_of(g).dtype.type(0)
-    return unbroadcast(np.where(condition, g, zero) if k == 0 else np.where(condition, zero, g), kind)
-
-
-def _where_type(*kinds: ArrayType, condition: Any) -> ArrayType:
-    shape = np.broadcast_shapes(np.shape(condition), *[k.shape for k in kinds])
-    return ArrayType(shape, np.result_type(*[k.dtype for k in kinds]))
-
-
-_where = linear_of_many(
-    lambda x, y, condition: np.where(condition, x, y), _where_transpose, infer=_where_type, name="where"
-)
-
-
-def where(condition: Any, *choices: Any) -> Any:
-    """Return np.where(condition, x, y); the branch not taken has a zero derivative, also if it is nan."""
-    if not choices:
-        return np.nonzero(condition)
-    if type(condition) is TracedArray:
-        condition = condition != 0
-    elif type_of(condition).dtype != np.bool_:
-        condition = np.asarray(condition) != 0
-    else:
-        condition = np.array(condition)  # ours from now on: the mask is saved, the user's may change
-    return _where.bind(choices, {"condition": condition})
-
-
-register(np.where, where)
-
-
-def clip(x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:  # noqa: A002
-    """Return x limited to an interval; at a limit the slopes of both sides share."""
-    lower, upper = (min if a_min is None else a_min), (max if a_max is None else a_max)
-    if lower is not None:
-        x = np.maximum(x, lower)
-    return x if upper is None else np.minimum(x, upper)
-
-
-register(np.clip, clip)
-
-
-def _cast(x: Any, dtype: Any) -> Any:
-    return x.astype(dtype)
-
-
-_astype = linear(
-    _cast,
-    lambda g, kind, dtype: matched(g, kind),
-    infer=lambda kind, dtype: ArrayType(kind.shape, np.dtype(dtype)),
-    name="astype",
-)
-
-
-def astype(x: Any, dtype: Any, /, *, copy: bool = True, **_: Any) -> Any:
-    """Return a cast; to an integer or boolean dtype it is a plain array, as its derivative is zero."""
-    dtype = np.dtype(dtype)
-    if dtype.kind not in "fc":
-        return constant(_cast)(x, dtype)
-    if dtype.kind == "f" and type_of(x).dtype.kind == "c":
-        x = np.real(x)
-    return _astype.bind((x,), {"dtype": dtype})
-
-
-register(np.astype, astype)
-_copy = linear(lambda x: np.array(x, order="C"), lambda g, kind: g, infer=lambda kind: kind, name="copy")
-register(np.copy, lambda x, order="C", subok=False: _copy.bind((x,)))
-register(
-    np.nan_to_num,
-    lambda x, copy=True, nan=0.0, posinf=None, neginf=None: np.where(
-        np.isfinite(x), x, np.nan_to_num(constant(np.asarray)(x), nan=nan, posinf=posinf, neginf=neginf)
-    ),
-)
-register(np.sinc, lambda x: _sinc(np.multiply(x, math.pi)))
-
-
-def _sinc(x: Any) -> Any:
-    """Return sin(x) / x, 1 at 0."""
-    at_zero = x == 0
-    safe = np.where(at_zero, _one(x), x)
-    return np.where(at_zero, 1 - np.square(x) / 6, np.sin(safe) / safe)
+answer(np.sinc, elementwise(np.sinc, d=_sinc_slope))

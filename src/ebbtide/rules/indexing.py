@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.kinds import linear, linear_of_many
-from ebbtide.arrays.primitive import innermost, unbroadcast
+from ebbtide.arrays.kinds import constant, linear, linear_of_many, stand_in_type
+from ebbtide.arrays.primitive import FRESH, innermost, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom, linked, normal_index
 from ebbtide.errors import TraceError
+from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
@@ -114,18 +115,20 @@ def _write_transpose(k: int, g: Any, kind: ArrayType, index: tuple[Any, ...], in
         taken = g[index]
         if _repeats(index):
             taken = np.where(_winners(g.shape, index, np.shape(taken)), taken, type_of(g).dtype.type(0))
-        extra = taken.ndim - len(kind.shape)
-        if extra < 0:  # a value with more leading axes of one than the elements it is written to
-            return np.reshape(unbroadcast(taken, ArrayType(kind.shape[-taken.ndim or len(kind.shape) :], kind.dtype)), kind.shape)
-        taken = unbroadcast(taken, kind)
+        if taken.ndim < len(kind.shape):  # the value has further leading axes, all of one element
+            shape = kind.shape[len(kind.shape) - taken.ndim :]
+            taken = np.reshape(unbroadcast(taken, ArrayType(shape, kind.dtype)), kind.shape)
+        else:
+            taken = unbroadcast(taken, kind)
         # A copy: the pull of the base may clear these elements in the same memory.
         return np.array(taken) if isinstance(taken, np.ndarray) else taken
     return _write.bind((g, type_of(g).dtype.type(0)), {"index": index, "in_place": False})
 
 
 _write = linear_of_many(
-    _write_function, _write_transpose, infer=lambda kind, value, index, in_place: kind, name="setitem", last=0
-)
+    _write_function, _write_transpose, infer=lambda kind, value, index, in_place: kind, name="setitem", last=0,
+    result=FRESH,
+)  # fmt: skip
 _read = linear(
     lambda x, index: x[index],
     _read_transpose,
@@ -154,7 +157,12 @@ def setitem(x: TracedArray, index: Any, value: Any) -> Any:
     value_is_real = type(value) is not TracedArray or type(bottom(value)) is np.ndarray or value.shape == ()
     same_trace = type(value) is not TracedArray or value._trace is x._trace
     in_place = alone and value_is_real and same_trace and innermost((x,)) is x._trace and hasattr(x._trace, "ledger")
+    if type_of(x).dtype.kind not in "fc":
+        value = _settled(value)  # cast to integers or booleans, whose derivative is zero
     return _write.bind((x, value), {"index": normalized(index), "in_place": in_place})
+
+
+_settled = constant(np.asarray, stand_in_type(np.asarray))
 
 
 register((operator.getitem,), getitem)
@@ -177,18 +185,18 @@ def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
         return np.reshape(arr, -1)[np.ravel(indices)]
     where = axes_of(axis, arr.ndim)[0]
-    grids = np.meshgrid(*[np.arange(n) for n in np.shape(indices)], indexing="ij", sparse=True)
+    grids = [np.arange(n).reshape((-1,) + (1,) * (arr.ndim - k - 1)) for k, n in enumerate(arr.shape)]
     grids[where] = np.asarray(indices)
     return arr[tuple(grids)]
 
 
-register(np.take, take)
-register(np.take_along_axis, _take_along_axis)
-register(
+answer(np.take, take)
+answer(np.take_along_axis, _take_along_axis)
+answer(
     np.compress,
     lambda condition, a, axis=None: take(a, np.flatnonzero(condition), axis),
 )
-register(np.sort, lambda a, axis=-1, **kw: _sorted(a, axis))
+answer(np.sort, lambda a, axis=-1, kind=None, *, stable=None: _sorted(a, axis))
 
 
 def _sorted(a: Any, axis: int | None) -> Any:
@@ -204,7 +212,7 @@ def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     return a
 
 
-register(np.diff, _diff)
+answer(np.diff, _diff)
 
 
 def _put_values(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
@@ -213,4 +221,4 @@ def _put_values(dst: Any, src: Any, casting: Any = "same_kind", where: Any = Tru
     dst[...] = src if where is True else np.where(where, src, dst)
 
 
-register(np.copyto, _put_values)
+answer(np.copyto, _put_values)

@@ -13,6 +13,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
+
 def _concatenate(*arrays: Any, axis: int, offsets: Any) -> Any:
     return np.concatenate(arrays, axis=axis)
 

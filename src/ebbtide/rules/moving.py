@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.kinds import linear
+from ebbtide.arrays.primitive import constant_like
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
 _roll = linear(
-    lambda x, shift, axis: np.roll(x, shift, axis),
+    np.roll,
     lambda g, kind, shift, axis: np.roll(g, tuple(-s for s in shift), axis),
     infer=lambda kind, shift, axis: kind,
     name="roll",
@@ -24,8 +27,10 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     """Return an array with elements moved around along axes, over all elements if *axis* is None."""
     if axis is None:
         return np.reshape(roll(np.reshape(a, -1), shift, 0), a.shape)
-    axes = axes_of(axis, a.ndim)
-    shifts = tuple(int(s) for s in np.broadcast_to(shift, len(axes)))
+    pairs = np.broadcast(shift, axis)
+    axes = axes_of(tuple(k for _, k in pairs), a.ndim)
+    pairs.reset()
+    shifts = tuple(int(s) for s, _ in pairs)
     return _roll.bind((a,), {"shift": shifts, "axis": axes})
 
 
@@ -94,11 +99,14 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: 
     """Return an array with a border."""
     widths = tuple((int(a), int(b)) for a, b in np.broadcast_to(pad_width, (array.ndim, 2)))
     if mode == "constant":
-        zero_padded = _pad_constant.bind((array,), {"widths": widths, "values": 0})
+        if any(type(value) is TracedArray for value in flatten(constant_values)[0]):
+            raise TraceError("np.pad with traced constant_values has no derivative rule; write np.concatenate.")
         if np.all(np.equal(constant_values, 0)):
-            return zero_padded
-        border = np.pad(np.zeros(array.shape, array.dtype), widths, constant_values=constant_values)
-        return zero_padded + border
+            return _pad_constant.bind((array,), {"widths": widths, "values": 0})
+        padded = np.pad(np.zeros(array.shape, array.dtype), widths, constant_values=constant_values)
+        padded = constant_like(array, padded)
+        padded[tuple(slice(before, before + n) for (before, _), n in zip(widths, array.shape, strict=True))] = array
+        return padded
     if mode not in _INDEX_PADDINGS or kwargs.get("reflect_type", "even") != "even":
         raise TraceError(f"np.pad with mode={mode!r} has no derivative rule; there is one for {_INDEX_PADDINGS}.")
     for axis, (width, size) in enumerate(zip(widths, array.shape, strict=True)):
@@ -113,12 +121,11 @@ answer(np.pad, pad)
 def _triangle(function: Any) -> Any:
 
     def handler(m: Any, k: int = 0) -> Any:
-        rows, columns = m.shape[-2:]
         if function is np.tril:
-            kept = np.tri(rows, columns, k, dtype=bool)
+            kept = np.tri(*m.shape[-2:], k=k, dtype=bool)
         else:
-            kept = ~np.tri(rows, columns, k - 1, dtype=bool)
-        return np.where(kept, m, type_of(m).dtype.type(0))
+            kept = ~np.tri(*m.shape[-2:], k=k - 1, dtype=bool)
+        return np.where(kept, m, 0)
 
     return handler
 

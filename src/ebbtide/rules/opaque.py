@@ -8,27 +8,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from ebbtide.arrays.kinds import constant
+from ebbtide.arrays.kinds import constant, stand_in_type
 from ebbtide.arrays.registry import register
 
 COMPARISONS = (
     np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal,
     np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
-    np.isnan, np.isinf, np.isfinite, np.signbit, np.isclose, np.allclose, np.array_equal, np.array_equiv,
-    np.isreal, np.iscomplex, np.isneginf, np.isposinf,
+    np.isnan, np.isinf, np.isfinite, np.signbit, np.isclose, np.isreal, np.iscomplex, np.isneginf, np.isposinf,
 )  # fmt: skip
 STEPS = (
     np.floor, np.ceil, np.rint, np.trunc, np.fix, np.round, np.sign, np.floor_divide, np.heaviside,
     np.spacing, np.nextafter,
 )  # fmt: skip
 SEARCHES = (
-    np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition, np.nonzero, np.flatnonzero,
-    np.argwhere, np.count_nonzero, np.searchsorted, np.digitize, np.any, np.all, np.lexsort,
+    np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition,
+    np.searchsorted, np.digitize, np.any, np.all, np.lexsort,
 )  # fmt: skip
-FACTS = (np.shape, np.ndim, np.size, np.iscomplexobj, np.isrealobj, np.result_type, np.can_cast, np.min_scalar_type,
-         np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string)  # fmt: skip
+FACTS = (
+    np.shape, np.ndim, np.size, np.iscomplexobj, np.isrealobj, np.result_type, np.can_cast, np.min_scalar_type,
+)  # fmt: skip
+
+# What depends on the values of an array in a way that shape and dtype do not tell: the shape of the result, a Python
+# number or text, or memory. On abstract arrays these raise.
+OPAQUE = (
+    np.nonzero, np.flatnonzero, np.argwhere, np.count_nonzero, np.allclose, np.array_equal, np.array_equiv,
+    np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string,
+)  # fmt: skip
+# Rules that are made of opaque functions: they index with what they found in the values.
+OPAQUE_RULES = (np.sort,)
 
 for _function in COMPARISONS + STEPS + SEARCHES + FACTS:
+    _infer = None if isinstance(_function, np.ufunc) else stand_in_type(_function)
+    register(_function, constant(_function, _infer))
+for _function in OPAQUE:
     register(_function, constant(_function))
-for _ufunc, _method in ((np.logical_and, "reduce"), (np.logical_or, "reduce")):
-    register((( _ufunc, _method),), constant(_ufunc.reduce))
+for _ufunc in (np.logical_and, np.logical_or):
+    register(((_ufunc, "reduce"),), constant(_ufunc.reduce, stand_in_type(_ufunc.reduce)))

@@ -9,7 +9,6 @@ them costs up to 1.7x, so all products of a sweep go through one.
 
 from __future__ import annotations
 
-import string
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +20,7 @@ from ebbtide.arrays.kinds import multilinear
 from ebbtide.arrays.primitive import unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import TraceError
+from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
 _GEMM = MappingProxyType({
@@ -137,21 +136,51 @@ _matmul = multilinear(
 register(np.matmul, _matmul)
 
 
-def dot(a: Any, b: Any, out: Any = None) -> Any:
+def _dot_type(x: ArrayType, y: ArrayType) -> ArrayType:
+    return ArrayType((*x.shape[:-1], *y.shape[:-2], *y.shape[-1:]), np.result_type(x.dtype, y.dtype))
+
+
+def _dot_left(g: Any, y: Any, kind: ArrayType) -> Any:
+    kept = tuple(k for k in range(y.ndim) if k != max(y.ndim - 2, 0))
+    return np.tensordot(g, y, (tuple(range(len(kind.shape) - 1, g.ndim)), kept))
+
+
+def _dot_right(g: Any, x: Any, kind: ArrayType) -> Any:
+    rows = tuple(range(x.ndim - 1))
+    return np.moveaxis(np.tensordot(x, g, (rows, rows)), 0, max(len(kind.shape) - 2, 0))
+
+
+def _scaling_type(x: ArrayType, y: ArrayType) -> ArrayType:
+    return ArrayType(x.shape or y.shape, np.result_type(x.dtype, y.dtype))
+
+
+def _scaling(g: Any, other: Any, kind: ArrayType) -> Any:
+    return unbroadcast(g * other, kind)
+
+
+_dot = multilinear(np.dot, (_dot_left, _dot_right), infer=_dot_type, name="dot")
+# np.dot with a number rounds complex products otherwise than np.multiply.
+_scaled = multilinear(np.dot, (_scaling, _scaling), infer=_scaling_type, name="dot")
+
+
+def _arrays(*values: Any) -> list[Any]:
+    """Return operands as arrays: NumPy takes lists and numbers, too."""
+    return [v if type(v) is TracedArray else np.asarray(v) for v in values]
+
+
+def dot(a: Any, b: Any) -> Any:
     """Return np.dot: matmul up to two axes, a product with numbers, else a sum over the last and second last axis."""
-    if out is not None:
-        raise TraceError("np.dot with out= cannot be traced; assign its result instead.")
-    a, b = (v if type(v) is TracedArray else np.asarray(v) for v in (a, b))
+    a, b = _arrays(a, b)
     if a.ndim == 0 or b.ndim == 0:
-        return np.multiply(a, b)
+        return _scaled.bind((a, b))
     if a.ndim <= 2 and b.ndim <= 2:
         return np.matmul(a, b)
-    return tensordot(a, b, ((a.ndim - 1,), (max(b.ndim - 2, 0),)))
+    return _dot.bind((a, b))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Return the sum of products over axes, as a product of matrices."""
-    a, b = (v if type(v) is TracedArray else np.asarray(v) for v in (a, b))
+    a, b = _arrays(a, b)
     if isinstance(axes, int):
         axes = (tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes)))
     left, right = axes_of(axes[0], a.ndim), axes_of(axes[1], b.ndim)
@@ -168,14 +197,12 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def _inner(a: Any, b: Any) -> Any:
-    a, b = (v if type(v) is TracedArray else np.asarray(v) for v in (a, b))
-    if a.ndim == 0 or b.ndim == 0:
-        return np.multiply(a, b)
-    return tensordot(a, b, ((a.ndim - 1,), (b.ndim - 1,)))
+    a, b = _arrays(a, b)
+    return np.dot(a, b if b.ndim < 2 else np.swapaxes(b, -1, -2))
 
 
 def _kron(a: Any, b: Any) -> Any:
-    a, b = (v if type(v) is TracedArray else np.asarray(v) for v in (a, b))
+    a, b = _arrays(a, b)
     ndim = max(a.ndim, b.ndim)
     a = np.reshape(a, (1,) * (ndim - a.ndim) + a.shape)
     b = np.reshape(b, (1,) * (ndim - b.ndim) + b.shape)
@@ -186,102 +213,60 @@ def _kron(a: Any, b: Any) -> Any:
     return np.reshape(wide, tuple(m * n for m, n in zip(a.shape, b.shape, strict=True)))
 
 
-register(np.dot, dot)
-register(np.tensordot, tensordot)
-register(np.inner, _inner)
-register(np.outer, lambda a, b, out=None: np.multiply(np.reshape(a, (-1, 1)), np.reshape(b, (1, -1))))
-register(np.vdot, lambda a, b: np.matmul(np.conjugate(np.ravel(a)), np.ravel(b)))
-register(np.kron, _kron)
-register(np.linalg.matmul, np.matmul)
-register(np.linalg.outer, lambda a, b, /: np.outer(a, b))
-register(np.linalg.multi_dot, lambda arrays, *, out=None: _chain(list(arrays)))
-register(np.vecdot, lambda a, b, axis=-1: np.sum(np.conjugate(a) * b, axis=axis))
-
-
-def _chain(arrays: list[Any]) -> Any:
-    result = arrays[0]
-    for array in arrays[1:]:
-        result = np.matmul(result, array)
-    return result
-
-
-# einsum of any number of operands, two at a time; each pair is bilinear.
-
-
-def _einsum_type(x: ArrayType, y: ArrayType, left: str, right: str, out: str) -> ArrayType:
-    sizes = dict(zip(left, x.shape, strict=True)) | dict(zip(right, y.shape, strict=True))
-    return ArrayType(tuple(sizes[c] for c in out), np.result_type(x.dtype, y.dtype))
-
-
-def _einsum_left(g: Any, y: Any, kind: ArrayType, left: str, right: str, out: str) -> Any:
-    known = [c for c in left if c in out or c in right]
-    part = np.einsum(f"{out},{right}->{''.join(known)}", g, y)
-    shape = tuple(n if c in known else 1 for c, n in zip(left, kind.shape, strict=True))
-    return np.positive(np.broadcast_to(np.reshape(part, shape), kind.shape))
-
-
-def _einsum_right(g: Any, x: Any, kind: ArrayType, left: str, right: str, out: str) -> Any:
-    return _einsum_left(g, x, kind, right, left, out)
-
-
-_einsum = multilinear(
-    lambda x, y, left, right, out: np.einsum(f"{left},{right}->{out}", x, y),
-    (_einsum_left, _einsum_right),
-    infer=_einsum_type,
-    name="einsum",
+_vecdot = multilinear(
+    np.vecdot,
+    (
+        lambda g, y, kind: unbroadcast(np.conjugate(np.expand_dims(g, -1) * y), kind),
+        lambda g, x, kind: unbroadcast(np.expand_dims(g, -1) * np.conjugate(x), kind),
+    ),
+    infer=lambda x, y: ArrayType(np.broadcast_shapes(x.shape, y.shape)[:-1], np.result_type(x.dtype, y.dtype)),
+    name="vecdot",
+)
+_vdot = multilinear(
+    np.vdot,
+    (
+        lambda g, y, kind: np.reshape(np.conjugate(g * y), kind.shape),
+        lambda g, x, kind: np.reshape(g * np.conjugate(x), kind.shape),
+    ),
+    infer=lambda x, y: ArrayType((), np.result_type(x.dtype, y.dtype)),
+    name="vdot",
 )
 
 
-def _parsed(subscripts: str, operands: list[Any]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the output, without ellipses."""
-    text = subscripts.replace(" ", "")
-    left, arrow, out = text.partition("->")
-    terms = left.split(",")
-    if len(terms) != len(operands):
-        raise ValueError(f"einsum: {len(operands)} operands for the {len(terms)} terms of {subscripts!r}.")
-    free = [c for c in string.ascii_letters if c not in text]
-    most = max((op.ndim - len(t.replace("...", "")) for t, op in zip(terms, operands, strict=True) if "..." in t), default=0)
-    batch = "".join(free[:most])
-    filled = []
-    for term, operand in zip(terms, operands, strict=True):
-        count = operand.ndim - len(term.replace("...", ""))
-        filled.append(term.replace("...", batch[most - count :] if count else ""))
-    if not arrow:
-        letters = "".join(filled).replace(batch, "") if batch else "".join(filled)
-        out = ("..." if batch else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    return filled, out.replace("...", batch)
+def _multi_dot(arrays: Any) -> Any:
+    """Return the product of a chain of matrices, in the order with the fewest multiplications, as NumPy."""
+    arrays = _arrays(*arrays)
+    shapes = [(1, *a.shape) if a.ndim == 1 and not k else (*a.shape, 1) if a.ndim == 1 else a.shape
+              for k, a in enumerate(arrays)]  # fmt: skip
+    sizes = [shapes[0][0], *[shape[1] for shape in shapes]]
+    cost: dict[tuple[int, int], tuple[int, int]] = {}
+    for length in range(len(arrays)):
+        for first in range(len(arrays) - length):
+            last = first + length
+            cost[first, last] = min(
+                (
+                    (cost[first, k][0] + cost[k + 1, last][0] + sizes[first] * sizes[k + 1] * sizes[last + 1], k)
+                    for k in range(first, last)
+                ),
+                default=(0, first),
+            )
+
+    def chain(first: int, last: int) -> Any:
+        if first == last:
+            return arrays[first]
+        split = cost[first, last][1]
+        return np.dot(chain(first, split), chain(split + 1, last))
+
+    return chain(0, len(arrays) - 1)
 
 
-def _without_repeats(operand: Any, term: str) -> tuple[Any, str]:
-    """Return an operand with letters that occur twice in its own term replaced by their diagonal."""
-    for letter in dict.fromkeys(term):
-        while term.count(letter) > 1:
-            first = term.index(letter)
-            second = term.index(letter, first + 1)
-            operand = np.diagonal(operand, 0, first, second)
-            term = term[:first] + term[first + 1 : second] + term[second + 1 :] + letter
-    return operand, term
-
-
-def einsum(*args: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> Any:
-    """Return Einstein's sum of products, of operands in the order in which they are given."""
-    if not isinstance(args[0], str):
-        raise TraceError("np.einsum of a traced array wants its subscripts as a text, such as 'ij,jk->ik'.")
-    operands = [a if type(a) is TracedArray else np.asarray(a) for a in args[1:]]
-    terms, result = _parsed(args[0], operands)
-    pairs = [_without_repeats(o, t) for o, t in zip(operands, terms, strict=True)]
-    current, term = pairs[0]
-    for position, (operand, other) in enumerate(pairs[1:], 1):
-        later = "".join(t for _, t in pairs[position + 1 :]) + result
-        kept = "".join(c for c in dict.fromkeys(term + other) if c in later)
-        kept = result if position == len(pairs) - 1 else kept
-        current = _einsum.bind((current, operand), {"left": term, "right": other, "out": kept})
-        term = kept
-    summed = tuple(k for k, c in enumerate(term) if c not in result)
-    if summed:
-        current = np.sum(current, axis=summed)
-        term = "".join(c for c in term if c in result)
-    return np.transpose(current, [term.index(c) for c in result]) if term != result else current
-
-
-register(np.einsum, einsum)
+answer(np.dot, dot)
+answer(np.tensordot, tensordot)
+answer(np.inner, _inner)
+answer(np.outer, lambda a, b: np.multiply(np.reshape(a, (-1, 1)), np.reshape(b, (1, -1))))
+answer(np.vdot, lambda a, b, /: _vdot.bind(tuple(np.reshape(v, -1) for v in _arrays(a, b))))
+answer(np.kron, _kron)
+answer(np.linalg.matmul, lambda x1, x2, /: np.matmul(x1, x2))
+answer(np.linalg.outer, lambda x1, x2, /: np.outer(x1, x2))
+answer(np.linalg.multi_dot, _multi_dot)
+register(np.vecdot, _vecdot)

@@ -1,3 +1,4 @@
+# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """Rules of reductions: sum, mean, extrema, products, variances, cumulative sums."""
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.primitive import BORROWED
 from ebbtide.arrays.registry import register
 from ebbtide.errors import TraceError
+from ebbtide.rules.answers import answer
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
@@ -22,13 +24,13 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(np.lib.array_utils.normalize_axis_index(int(a), ndim) for a in axes)
 
 
-def reduced(kind: ArrayType, axis: tuple[int, ...], keepdims: bool, dtype: Any = None) -> ArrayType:
+def reduced(kind: ArrayType, axis: tuple[int, ...], keepdims: bool) -> ArrayType:
     """Return the type of a reduction over *axis*."""
     if keepdims:
         shape = tuple(1 if k in axis else n for k, n in enumerate(kind.shape))
     else:
         shape = tuple(n for k, n in enumerate(kind.shape) if k not in axis)
-    return ArrayType(shape, kind.dtype if dtype is None else np.dtype(dtype))
+    return ArrayType(shape, kind.dtype)
 
 
 def spread(g: Any, kind: ArrayType, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -42,48 +44,63 @@ def _count(kind: ArrayType, axis: tuple[int, ...]) -> int:
     return math.prod(kind.shape[a] for a in axis)
 
 
-_sum = linear(
-    np.sum,
-    lambda g, kind, axis, keepdims, dtype=None: spread(g, kind, axis, keepdims),
-    infer=lambda kind, axis, keepdims, dtype=None: reduced(kind, axis, keepdims, dtype),
-    result=BORROWED,
-    name="sum",
-)
-_mean = linear(
-    np.mean,
-    lambda g, kind, axis, keepdims, dtype=None: spread(g / _count(kind, axis), kind, axis, keepdims),
-    infer=lambda kind, axis, keepdims, dtype=None: reduced(kind, axis, keepdims, dtype),
-    result=BORROWED,
-    name="mean",
-)
+def _spread_chosen(g: Any, kind: ArrayType, axis: Any, keepdims: bool, where: Any = True, **_: Any) -> Any:
+    """Return the cotangent of the operand of a sum: zero where it was left out."""
+    full = spread(g, kind, axis, keepdims)
+    return full if where is True else np.where(where, full, 0)
+
+
+def _spread_mean(g: Any, kind: ArrayType, axis: Any, keepdims: bool, where: Any = True, dtype: Any = None) -> Any:
+    """Return the cotangent of the operand of a mean."""
+    if where is True:
+        return spread(g / max(_count(kind, axis), 1), kind, axis, keepdims)
+    count = np.sum(np.broadcast_to(where, kind.shape), axis=axis, keepdims=keepdims, dtype=kind.dtype)
+    return np.where(where, spread(g / count, kind, axis, keepdims), 0)
+
+
+def _total_type(function: Any) -> Any:
+    """Return the rule for the type of a sum or mean: integers and booleans give larger dtypes."""
+
+    def infer(kind: ArrayType, axis: Any, keepdims: bool, dtype: Any = None, **_: Any) -> ArrayType:
+        dtype = function(np.ones(1, kind.dtype), dtype=dtype).dtype
+        return ArrayType(reduced(kind, axis, keepdims).shape, dtype)
+
+    return infer
+
+
+_sum = linear(np.sum, _spread_chosen, infer=_total_type(np.sum), result=BORROWED, name="sum")
+_mean = linear(np.mean, _spread_mean, infer=_total_type(np.mean), result=BORROWED, name="mean")
+
+
+def _given(value: Any) -> bool:
+    """Return whether the user gave an optional argument."""
+    return value is not None and value is not np._NoValue
 
 
 def _with_axes(primitive: Any) -> Any:
     """Return the handler of a linear reduction with NumPy's arguments."""
 
-    def handler(
-        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True,
-        initial: Any = None,
-    ) -> Any:  # fmt: skip
-        if out is not None:
-            raise TraceError(f"{primitive.name} with out= cannot be traced here; assign its result instead.")
-        if where is not True:
-            a = np.where(where, a, type_of(a).dtype.type(0))
-            if primitive is _mean:
-                total = np.sum(a, axis=axis, dtype=dtype, keepdims=keepdims)
-                return total / np.sum(np.broadcast_to(where, a.shape), axis=axis, keepdims=keepdims)
+    def handler(a: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
         params = {"axis": axes_of(axis, np.ndim(a)), "keepdims": bool(keepdims) and keepdims is not np._NoValue}
         if dtype is not None:
             params["dtype"] = np.dtype(dtype)
-        total = primitive.bind((a,), params)
-        return total if initial is None or initial is np._NoValue else total + initial
+        if where is not True and where is not np._NoValue:
+            params["where"] = np.array(where)  # ours: the user's may change
+        return primitive.bind((a,), params)
 
     return handler
 
 
-register(np.sum, _with_axes(_sum))
+def total(a: Any, axis: Any = None, dtype: Any = None, *, initial: Any = None, **kwargs: Any) -> Any:
+    """Return the sum along axes."""
+    result = _sum_along(a, axis, dtype, **kwargs)
+    return result + initial if _given(initial) else result
+
+
+_sum_along = _with_axes(_sum)
+answer(np.sum, total)
 register(((np.add, "reduce"),), lambda a, axis=0, **kwargs: np.sum(a, axis=axis, **kwargs))
-register(np.mean, _with_axes(_mean))
+answer(np.mean, _with_axes(_mean))
 
 
 def _extremum(function: Any, name: str) -> Any:
@@ -99,21 +116,21 @@ def _extremum(function: Any, name: str) -> Any:
         return np.sum(t * shares(mask, axis, type_of(t).dtype), axis=axis, keepdims=True)
 
     # The mask is also set where both are nan: nan is what NumPy returns then, and it comes from there.
-    keep = {"mask": lambda x, out: np.equal(x, out) | np.not_equal(x, x)}
+    keep = {"mask": lambda x, out: np.logical_or(np.equal(x, out), np.not_equal(x, x))}
     primitive = reduction(
         function, vjp, jvp, infer=lambda kind, axis, keepdims: reduced(kind, axis, keepdims), keep=keep, name=name
     )
 
     def handler(
-        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None, where: Any = True
+        a: Any, axis: Any = None, *, keepdims: Any = False, initial: Any = None, where: Any = True
     ) -> Any:
         if where is not True and where is not np._NoValue:
-            if initial is None or initial is np._NoValue:
+            if not _given(initial):
                 raise ValueError(f"np.{name} with where= wants initial=, the value of an empty selection.")
             a = np.where(where, a, type_of(a).dtype.type(initial))
         axes = axes_of(axis, np.ndim(a))
         result = _drop_axes(primitive.bind((a,), {"axis": axes, "keepdims": True}), a, axes, keepdims)
-        if initial is None or initial is np._NoValue:
+        if not _given(initial):
             return result
         return np.maximum(result, initial) if name == "max" else np.minimum(result, initial)
 
@@ -133,12 +150,14 @@ for _functions, _ufunc, _name in (
     ((np.min,), np.minimum, "min"),
 ):
     _handler = _extremum(_functions[0], _name)
-    register(_functions, _handler)
+    answer(_functions[0], _handler)
     register(((_ufunc, "reduce"),), lambda a, axis=0, _h=_handler, **kwargs: _h(a, axis=axis, **kwargs))
 
 
 def _others(x: Any, axis: tuple[int, ...]) -> Any:
     """Return for each element the product of the others, right with any number of zeros."""
+    if 0 in x.shape:
+        return x
     kept = [k for k in range(x.ndim) if k not in axis]
     order = (*kept, *axis)
     moved = np.transpose(x, order)
@@ -169,7 +188,7 @@ _prod = reduction(
 )
 
 
-def prod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+def prod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: Any = False) -> Any:
     """Return the product of elements; the derivative is right with any number of zeros."""
     if dtype is not None:
         a = np.astype(a, dtype)
@@ -177,25 +196,35 @@ def prod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims:
     return _drop_axes(_prod.bind((a,), {"axis": axes, "keepdims": True}), a, axes, keepdims)
 
 
-register(np.prod, prod)
-register(((np.multiply, "reduce"),), lambda a, axis=0, **kwargs: prod(a, axis=axis, **kwargs))
+answer(np.prod, prod)
+register(((np.multiply, "reduce"),), lambda a, axis=0, **kwargs: np.prod(a, axis=axis, **kwargs))
 
 
-def variance(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False
-) -> Any:
+def variance(a: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
     """Return the variance along axes, also of complex numbers."""
+    if dtype is not None:
+        a = np.astype(a, dtype)
     axes = axes_of(axis, np.ndim(a))
-    deviation = a - np.mean(a, axis=axes, keepdims=True)
-    squares = np.square(deviation)
-    if type_of(a).dtype.kind == "c":
-        squares = np.square(np.real(deviation)) + np.square(np.imag(deviation))
+    squares = _squared_size(a - np.mean(a, axis=axes, keepdims=True))
     keep = bool(keepdims) and keepdims is not np._NoValue
     return np.sum(squares, axis=axes, keepdims=keep) / max(_count(type_of(a), axes) - ddof, 0)
 
 
-register(np.var, variance)
-register(np.std, lambda a, *args, **kwargs: np.sqrt(variance(a, *args, **kwargs)))
+def _squared_size(x: Any) -> Any:
+    """Return |x|^2, with the arithmetic of NumPy's variance."""
+    if type_of(x).dtype.kind == "c":
+        return np.square(np.real(x)) + np.square(np.imag(x))
+    return np.square(x)
+
+
+def _root(squares: Any) -> Any:
+    """Return the square root of a sum of squares, with a zero derivative at zero."""
+    at_zero = np.equal(squares, 0)
+    return np.where(at_zero, squares, np.sqrt(np.where(at_zero, 1, squares)))
+
+
+answer(np.var, variance)
+answer(np.std, lambda a, *args, **kwargs: _root(variance(a, *args, **kwargs)))
 
 
 def _reversed_cumsum(g: Any, kind: ArrayType, axis: int) -> Any:
@@ -205,7 +234,7 @@ def _reversed_cumsum(g: Any, kind: ArrayType, axis: int) -> Any:
 _cumsum = linear(np.cumsum, _reversed_cumsum, infer=lambda kind, axis: kind, name="cumsum")
 
 
-def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+def cumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
     """Return the running sum along an axis, of all elements if *axis* is None."""
     if dtype is not None:
         a = np.astype(a, dtype)
@@ -214,21 +243,29 @@ def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
     return _cumsum.bind((a,), {"axis": axes_of(axis, np.ndim(a))[0]})
 
 
-register(np.cumsum, cumsum)
-register(
-    np.trace,
-    lambda a, offset=0, axis1=0, axis2=1: np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1),
+answer(np.cumsum, cumsum)
+answer(
+    np.trace, lambda a, offset=0, axis1=0, axis2=1: np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1)
 )
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002 - NumPy's name
-    """Return the Euclidean norm; its derivative at zero is zero."""
-    if ord not in (None, 2, "fro") or (ord == 2 and np.ndim(x) != 1 and axis is None):
-        raise TraceError(f"np.linalg.norm with ord={ord!r} has no derivative rule; only the Euclidean norm has.")
-    squares = np.square(np.absolute(x)) if type_of(x).dtype.kind == "c" else np.square(x)
-    total = np.sum(squares, axis=axis, keepdims=keepdims)
-    safe = total == 0
-    return np.where(safe, total, np.sqrt(np.where(safe, type_of(total).dtype.type(1), total)))
+    """Return the Euclidean norm of vectors or Frobenius norm of matrices; its derivative at zero is zero."""
+    axes = axes_of(axis, x.ndim)
+    if not (ord is None or (ord == 2 and len(axes) == 1) or (ord == "fro" and len(axes) == 2)):
+        raise TraceError(
+            f"np.linalg.norm with ord={ord!r} over {len(axes)} axes has no derivative rule; only the Euclidean and "
+            "the Frobenius norm have. Write it with np.sum, np.abs and np.max."
+        )
+    if axis is not None or (ord == "fro" and x.ndim != 2):
+        squares = np.real(np.conjugate(x) * x) if type_of(x).dtype.kind == "c" else np.square(x)
+        return _root(np.sum(squares, axis=axes, keepdims=keepdims))
+    flat = np.reshape(x, -1)  # without an axis NumPy multiplies by BLAS, which rounds otherwise than a sum
+    if type_of(x).dtype.kind == "c":
+        squares = np.dot(np.real(flat), np.real(flat)) + np.dot(np.imag(flat), np.imag(flat))
+    else:
+        squares = np.dot(flat, flat)
+    return np.reshape(_root(squares), (1,) * x.ndim) if keepdims else _root(squares)
 
 
-register(np.linalg.norm, norm)
+answer(np.linalg.norm, norm)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.traced import TracedArray
@@ -27,7 +27,7 @@ _reshape = linear(
     name="reshape",
 )
 _transpose = linear(
-    lambda x, axes: np.transpose(x, axes),
+    np.transpose,
     lambda g, kind, axes: np.transpose(g, _inverse(axes)),
     infer=lambda kind, axes: ArrayType(tuple(kind.shape[a] for a in axes), kind.dtype),
     aliases=True,
@@ -56,8 +56,10 @@ def reshape(a: Any, /, shape: Any = None, order: Any = "C", *, newshape: Any = N
         shape = tuple(rest if n == -1 else n for n in shape)
     if math.prod(shape) != size:
         raise ValueError(f"cannot reshape array of size {size} into shape {shape}")
-    if order == "A":
-        raise TraceError("reshape with order='A' depends on the memory layout; write order='C' or order='F'.")
+    if order not in ("C", "F"):
+        raise TraceError(f"reshape with order={order!r} depends on the memory layout; write order='C' or order='F'.")
+    if copy:
+        a = np.copy(a)
     return _view(_reshape, a, {"shape": shape, "order": order})
 
 
@@ -83,7 +85,7 @@ def _swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 
 def _expand_dims(a: Any, axis: Any) -> Any:
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     ndim = a.ndim + len(axes)
     inserted = axes_of(axes, ndim)
     rest = iter(a.shape)
@@ -99,7 +101,7 @@ def _squeeze(a: Any, axis: Any = None) -> Any:
 
 
 answer(np.reshape, reshape)
-answer(np.ravel, lambda a, order="C": reshape(a, -1, order="C" if order == "K" else order))
+answer(np.ravel, lambda a, order="C": reshape(a, -1, order="C" if a.ndim < 2 else order))
 answer(np.expand_dims, _expand_dims)
 answer(np.squeeze, _squeeze)
 answer(np.transpose, transpose)  # permute_dims is the same object
@@ -122,7 +124,9 @@ def _diagonal_transpose(g: Any, kind: ArrayType, offset: int, axis1: int, axis2:
     columns = np.arange(g.shape[-1]) + max(offset, 0)
     order = [k for k in range(len(kind.shape)) if k not in (axis1, axis2)] + [axis1, axis2]
     moved = tuple(kind.shape[k] for k in order)
-    full = np.zeros(moved, kind.dtype, like=g) if type(g) is TracedArray else np.zeros(moved, kind.dtype)
+    full = np.zeros(moved, kind.dtype)
+    if type(g) is TracedArray:
+        full = constant_like(g, full)
     full[..., rows, columns] = g
     return np.transpose(full, _inverse(tuple(order)))
 
@@ -148,8 +152,10 @@ answer(np.diagonal, diagonal)
 def _diag(v: Any, k: int = 0) -> Any:
     if v.ndim == 2:
         return diagonal(v, k).copy()
+    if v.ndim != 1:
+        raise ValueError(f"diag makes a matrix of a vector, or takes the diagonal of a matrix; this has {v.ndim} axes.")
     size = v.shape[0] + abs(k)
-    full = np.zeros((size, size), v.dtype, like=v)
+    full = constant_like(v, np.zeros((size, size), v.dtype))
     rows = np.arange(v.shape[0])
     full[rows - min(k, 0), rows + max(k, 0)] = v
     return full
@@ -158,7 +164,7 @@ def _diag(v: Any, k: int = 0) -> Any:
 answer(np.diag, _diag)
 
 _broadcast = linear(
-    lambda x, shape: np.broadcast_to(x, shape),
+    np.broadcast_to,
     lambda g, kind, shape: unbroadcast(g, kind),
     infer=lambda kind, shape: ArrayType(shape, kind.dtype),
     aliases=True,

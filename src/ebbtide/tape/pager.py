@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from heapq import heapify, heappop, heappush
 from typing import Any, final
 
 import numpy as np
@@ -17,13 +16,13 @@ import numpy as np
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import PASSED, Signature
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import COTANGENTS, SAVED, Ledger, SavedEntry
 from ebbtide.storage import Disk
 from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.saved import SavedValue
+from ebbtide.tape.forecast import Forecast
+from ebbtide.tape.saved import SavedValue, parts_of
 
 # Smaller values are not worth a file.
 _LEAST_PAGE = 1 << 14
@@ -249,7 +248,8 @@ class Pager:
         limit = self.ledger.limit
         if limit is None or self.budget is None or (self.budget.disk and self._passed is None):
             return
-        peak, joints = self.need(seeds)
+        forecast = self.forecast(seeds)
+        peak, joints = forecast.peak, forecast.joints
         if self._passed is None:
             for rule in joints:
                 if peak > limit:
@@ -266,45 +266,11 @@ class Pager:
             least,
         )
 
-    def need(self, seeds: list[Any]) -> tuple[int, list[Any]]:
-        """Return the peak of a sweep from these seeds, found by a sweep over sizes, and the joint rules in it."""
-        nodes = {node.number: node for node, _, _ in seeds}
-        heap = [-number for number in nodes]
-        heapify(heap)
-        holders: dict[int, int] = {}
-        order = []
-        while heap:
-            node = nodes[-heappop(heap)]
-            order.append(node)
-            for cell in node.saved or ():
-                if type(cell) is SavedValue:
-                    holders[id(cell)] = holders.get(id(cell), 0) + 1
-            for parent in node.parents or ():
-                if parent.number not in nodes:
-                    nodes[parent.number] = parent
-                    heappush(heap, -parent.number)
-        live = peak = self.ledger.live
-        slots: dict[int, int] = {}
-        joints: list[Any] = []
-        for node in order:
-            if node.parents is None or node.signature is None:
-                continue
-            if type(node.signature) is not Signature and node.signature is not PROJECTION:
-                joints.append(node.signature)
-                # What such a rule returns is part of what it says to need; its own cotangents are passed on to it.
-                peak = max(peak, live + node.signature.need)
-            for pull, kind, number, released in _pulls_of(node):
-                present = number in slots
-                peak = max(peak, live + _need_of_pull(pull, kind, present))
-                if not present:
-                    slots[number] = kind.nbytes
-                    live += kind.nbytes
-                for cell in released:
-                    holders[id(cell)] -= 1
-                    if not holders[id(cell)]:
-                        live -= _bytes_of(cell)
-            live -= slots.pop(node.number, 0)
-        return peak, joints
+    def forecast(self, seeds: list[Any]) -> Forecast:
+        """Return what a sweep from these seeds is going to hold."""
+        forecast = Forecast(self.ledger.live)
+        forecast.run(seeds)
+        return forecast
 
     def close(self) -> None:
         """Remove all files and forget all values."""
@@ -317,47 +283,14 @@ class Pager:
         self._overhead = self._counted = 0
 
 
-def _bytes_of(cell: SavedValue) -> int:
-    """Return the bytes that a saved value keeps alive."""
-    return cell.size.nbytes if cell.size else sum(owner_of(part).nbytes for part in parts_of(cell.value))
-
-
-def parts_of(value: Any) -> list[np.ndarray]:
-    """Return the plain arrays that a value of any level of tracing consists of, tangents included."""
-    if isinstance(value, np.ndarray):
-        return [value]
-    if type(value) is TracedArray:
-        tangent = value._node
-        return parts_of(value._value) + (parts_of(tangent) if not isinstance(tangent, Node) else [])
-    return []
-
-
-def _pulls_of(node: Node) -> list[tuple[Any, Any, int, list[SavedValue]]]:
-    """Return (pull, type of the parent, its number, what is released after it) for the pulls of a node."""
-    parents: Any = node.parents
-    if type(node.signature) is not Signature:
-        return [(None, p.type, p.number, []) for p in parents if not isinstance(p.type, list)]
-    saved: Any = node.saved
-    found = []
-    for (pull, _, releases), parent in zip(node.signature.pulls, parents, strict=True):
-        cells = [saved[s] for s in releases if type(saved[s]) is SavedValue]
-        found.append((pull, parent.type, parent.number, cells))
-    return found
-
-
-def _need_of_pull(pull: Any, kind: Any, present: bool) -> int:
-    """Return the bytes that a pull allocates at most: its result, or a temporary where it adds to one."""
-    if pull is None:
-        return 0
-    in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
-    return 0 if present and in_place else kind.nbytes
-
-
 def need_of(signature: Any, parents: tuple[Node, ...], slots: Any) -> int:
     """Return the bytes that the pulls of a node allocate at most, beside their operands."""
     if signature is PROJECTION:
         return 0
     if type(signature) is not Signature:
         return signature.need
-    pairs = zip(signature.pulls, parents, strict=True)
-    return sum(_need_of_pull(pull, parent.type, parent.number in slots) for (pull, _, _), parent in pairs)
+    need = 0
+    for (pull, _, _), parent in zip(signature.pulls, parents, strict=True):
+        in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
+        need += 0 if parent.number in slots and in_place else parent.type.nbytes
+    return need

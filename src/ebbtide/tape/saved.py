@@ -102,6 +102,16 @@ def kept_value(make: Any, values: list[Any], out: Any) -> Any:
     return kept
 
 
+def parts_of(value: Any) -> list[np.ndarray]:
+    """Return the plain arrays that a value of any level of tracing consists of, tangents included."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if type(value) is TracedArray:
+        tangent = value._node
+        return parts_of(value._value) + (parts_of(tangent) if type(tangent) in (np.ndarray, TracedArray) else [])
+    return []
+
+
 def guard_shared(roots: list[Any], returned: list[Any]) -> None:
     """
     Guard the saved values that share memory with arrays that a function returns to the user.

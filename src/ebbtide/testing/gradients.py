@@ -124,7 +124,7 @@ def _reverse(f: Callable[..., list[Any]], cotangent: list[Any], *point: Any) -> 
 
 def _differentiable(outputs: Any) -> list[Any]:
     """Return those outputs of a function that are no integers, booleans or other constants."""
-    return [x for x in flatten(outputs)[0] if isinstance(x, (float, complex)) or getattr(x, "dtype", np.intp).kind in "fc"]
+    return [x for x in flatten(outputs)[0] if type_of(x).dtype.kind in "fc"]
 
 
 def _like(value: Any, random: np.random.Generator) -> Any:

@@ -1,0 +1,58 @@
+"""
+The chain of dots under a budget: 100 units of saved values in 20 units of memory, the rest on disk.
+
+The oldest saved values are paged to disk, as the sweep needs them last, and come back one by one. The limit by hand is
+that of the bytes: what does not fit is written once and read once. Bars: the peak of the call less that of the function
+alone is within the budget, and the gradient has the same bits as without one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.dots import chain, matrices
+from bench.measure import Table, alternate, in_units, median_of, peak_bytes, ratio, run
+from ebbtide import Budget, grad, profile
+
+SIZE, STEPS, RUNS = 1000, 100, 3
+UNITS = (20, 50, 10)
+
+
+def main(quick: bool = False) -> None:
+    """Print the table."""
+    size, steps, runs, units = (96, 30, 2, (20,)) if quick else (SIZE, STEPS, RUNS, UNITS)
+    x, z = matrices(size)
+
+    def f(x: object, z: object) -> object:
+        return chain(np, x, z, steps)
+
+    unbounded = grad(f)
+    wanted = unbounded(x, z)
+    alone = peak_bytes(lambda: f(x, z))
+    table = Table(
+        f"{steps} dots of {size} x {size} wrt the left factor under a budget: peak in matrices, and time",
+        ("peak without", "paged, in matrices", "time / without", "seconds without"),
+        "least paged",
+    )
+    for memory in units:
+        bounded = grad(f, budget=Budget(memory=memory * x.nbytes, disk="2 GiB"))
+        same = np.array_equal(bounded(x, z).view(np.uint64), wanted.view(np.uint64))
+        peak = peak_bytes(lambda bounded=bounded: bounded(x, z)) - alone
+        with profile() as seen:
+            bounded(x, z)
+        times = alternate({"bounded": lambda bounded=bounded: bounded(x, z), "free": lambda: unbounded(x, z)}, runs)
+        cells = [
+            in_units(peak_bytes(lambda: unbounded(x, z)) - alone, x.nbytes),
+            in_units(seen.bytes_written, x.nbytes),
+            str(ratio(times, "bounded", "free")),
+            median_of(times, "free", 1),
+        ]
+        met = same and peak <= memory * x.nbytes
+        least = f"{max(0, steps - 1 - memory)}"
+        table.add(f"{memory} units", in_units(peak, x.nbytes), cells, least, f"{memory}, same bits", met)
+    table.note("Peak: of the call less that of the function alone. In brackets the range of the ratios.")
+    table.show()
+
+
+if __name__ == "__main__":
+    run(main)

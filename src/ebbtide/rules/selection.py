@@ -1,0 +1,159 @@
+"""
+Rules of choosing and converting: where, clip, casts, copies, and the parts of complex numbers.
+
+The cotangent of a complex z for a real function f is df/dx - i df/dy, as in JAX and autograd.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.kinds import constant, elementwise, linear, stand_in_type
+from ebbtide.arrays.primitive import matched
+from ebbtide.arrays.registry import register
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import linked
+from ebbtide.rules.answers import answer
+
+# Complex numbers.
+
+
+def _real_part(x: Any) -> Any:
+    return x.real
+
+
+def _imaginary_part(x: Any) -> Any:
+    return x.imag
+
+
+def _real_type(kind: ArrayType) -> ArrayType:
+    return ArrayType(kind.shape, np.zeros((), kind.dtype).real.dtype)
+
+
+_conjugate = linear(np.conjugate, lambda g, kind: np.conjugate(g), infer=lambda kind: kind, name="conjugate")
+_real = linear(
+    _real_part,
+    lambda g, kind: g,
+    infer=_real_type,
+    aliases=True,
+    put=lambda base, params, view: view + np.imag(base) * 1j,
+    name="real",
+)
+_imag = linear(
+    _imaginary_part,
+    lambda g, kind: np.multiply(g, -1j),
+    infer=_real_type,
+    aliases=True,
+    put=lambda base, params, view: np.real(base) + view * 1j,
+    name="imag",
+)
+
+
+def real(val: Any) -> Any:
+    """Return the real part, a view; of a real array itself."""
+    if type_of(val).dtype.kind != "c":
+        return val
+    made = _real.bind((val,))
+    return linked(made, val, _real, {}) if type(val) is TracedArray and type(made) is TracedArray else made
+
+
+def imag(val: Any) -> Any:
+    """Return the imaginary part, a view; zeros for real arrays."""
+    if type_of(val).dtype.kind != "c":
+        return np.zeros(val.shape, val.dtype)[()]
+    made = _imag.bind((val,))
+    return linked(made, val, _imag, {}) if type(val) is TracedArray and type(made) is TracedArray else made
+
+
+def _angle(z: Any, deg: bool = False) -> Any:
+    angle = np.arctan2(np.imag(z), np.real(z))
+    return np.degrees(angle) if deg else angle
+
+
+register(np.conjugate, _conjugate)
+answer(np.real, real)
+answer(np.imag, imag)
+answer(np.angle, _angle)
+
+# Choice. The condition is saved as a mask of booleans.
+
+
+def _choose(condition: Any, x: Any, y: Any) -> Any:
+    return np.where(condition, x, y)
+
+
+_where = elementwise(
+    _choose,
+    d=(0, lambda g, condition: np.where(condition, g, 0), lambda g, condition: np.where(condition, 0, g)),
+    operands=("condition", "x", "y"),
+    name="where",
+)
+
+
+def where(condition: Any, *choices: Any) -> Any:
+    """Return np.where(condition, x, y); the branch not taken has a zero derivative, also if it is nan."""
+    if not choices:
+        return np.nonzero(condition)
+    if type_of(condition).dtype != np.bool_ if hasattr(condition, "dtype") else True:
+        condition = np.not_equal(condition, 0)
+    elif type(condition) is np.ndarray:
+        condition = np.array(condition)  # ours from now on: the mask is saved, the user's may change
+    return _where.bind((condition, *choices))
+
+
+answer(np.where, where)
+
+
+def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:  # noqa: A002
+    """Return x limited to an interval; at a limit the slopes of both sides share."""
+    lower, upper = (min if a_min is None else a_min), (max if a_max is None else a_max)
+    if lower is not None:
+        a = np.maximum(a, lower)
+    return a if upper is None else np.minimum(a, upper)
+
+
+answer(np.clip, clip)
+
+# Casts and copies.
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return x.astype(dtype)
+
+
+_astype = linear(
+    _cast,
+    lambda g, kind, dtype: matched(g, kind),
+    infer=lambda kind, dtype: ArrayType(kind.shape, np.dtype(dtype)),
+    name="astype",
+)
+_cast_constant = constant(_cast, lambda x, dtype: ArrayType(x.shape, np.dtype(dtype)))
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+    """Return a cast; to an integer or boolean dtype it is a plain array, as its derivative is zero."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "fc":
+        return _cast_constant(x, dtype)
+    if dtype.kind == "f" and type_of(x).dtype.kind == "c":
+        x = np.real(x)
+    return _astype.bind((x,), {"dtype": dtype})
+
+
+answer(np.astype, astype)
+_copy = linear(
+    lambda x, order: np.array(x, order=order), lambda g, kind, order: g, infer=lambda kind, order: kind, name="copy"
+)
+answer(np.copy, lambda a, order="K", subok=False: _copy.bind((a,), {"order": order}))
+_finite = constant(np.nan_to_num, stand_in_type(np.nan_to_num))
+
+
+def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """Return x with other numbers for nan and infinities, whose derivative is zero."""
+    return np.where(np.isfinite(x), x, _finite(x, nan=nan, posinf=posinf, neginf=neginf))
+
+
+answer(np.nan_to_num, _nan_to_num)

@@ -1,0 +1,111 @@
+"""Einstein's sums of products: linear in each of any number of operands."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
+from ebbtide.rules.answers import answer
+
+
+def _sum_of_products(*operands: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
+    return np.einsum(f"{','.join(terms)}->{out}", *operands, optimize=optimize)
+
+
+def _sum_type(*kinds: ArrayType, terms: tuple[str, ...], out: str, optimize: Any) -> ArrayType:
+    sizes: dict[str, int] = {}
+    for term, kind in zip(terms, kinds, strict=True):
+        for letter, size in zip(term, kind.shape, strict=True):
+            sizes[letter] = size if size != 1 else sizes.get(letter, 1)
+    return ArrayType(tuple(sizes[c] for c in out), np.result_type(*[kind.dtype for kind in kinds]))
+
+
+def _of(count: int) -> Primitive:
+    """Return the operation of *count* operands; each pull saves all the others."""
+
+    def pull(k: int) -> Pull:
+        def rule(g: Any, kind: ArrayType, params: Any, *others: Any) -> Any:
+            terms, out = params["terms"], params["out"]
+            theirs = terms[:k] + terms[k + 1 :]
+            # A letter of one element was broadcast if it is longer elsewhere, and is summed over; one that is
+            # nowhere else was summed over, and is repeated.
+            elsewhere = set(out).union(*theirs)
+            known = [c for c, n in zip(terms[k], kind.shape, strict=True) if c in elsewhere and n != 1]
+            text = f"{','.join((out, *theirs))}->{''.join(known)}"
+            part = np.einsum(text, g, *others, optimize=len(others) > 1)
+            shape = tuple(n if c in known else 1 for c, n in zip(terms[k], kind.shape, strict=True))
+            return matched(np.positive(np.broadcast_to(np.reshape(part, shape), kind.shape)), kind)
+
+        return Pull(rule, tuple(f"operand{j}" for j in range(count) if j != k), FRESH)
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        terms = [
+            made.bind((*values[:k], tangent, *values[k + 1 :]), params)
+            for k, tangent in enumerate(tangents)
+            if tangent is not None
+        ]
+        return promoted(terms, out)
+
+    made = Primitive(_sum_of_products, name="einsum", operands=None, pull=pull, push=push, infer=_sum_type)
+    return made
+
+
+# One for each number of operands, as a rule names what it saves.
+_SUMS = tuple(_of(count) for count in range(1, 9))
+
+
+def _parsed(subscripts: str, operands: list[Any]) -> tuple[list[str], str]:
+    """Return the letters of each operand and of the output, without ellipses."""
+    text = subscripts.replace(" ", "")
+    left, arrow, out = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ValueError(f"einsum: {len(operands)} operands for the {len(terms)} terms of {subscripts!r}.")
+    free = [c for c in string.ascii_letters if c not in text]
+    pairs = zip(terms, operands, strict=True)
+    most = max((operand.ndim - len(t.replace("...", "")) for t, operand in pairs if "..." in t), default=0)
+    batch = "".join(free[:most])
+    filled = []
+    for term, operand in zip(terms, operands, strict=True):
+        count = operand.ndim - len(term.replace("...", ""))
+        filled.append(term.replace("...", batch[most - count :] if count else ""))
+    if not arrow:
+        letters = "".join(filled).replace(batch, "") if batch else "".join(filled)
+        out = ("..." if batch else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    return filled, out.replace("...", batch)
+
+
+def _without_repeats(operand: Any, term: str) -> tuple[Any, str]:
+    """Return an operand with letters that occur twice in its own term replaced by their diagonal."""
+    for letter in dict.fromkeys(term):
+        while term.count(letter) > 1:
+            first = term.index(letter)
+            second = term.index(letter, first + 1)
+            operand = np.diagonal(operand, 0, first, second)
+            term = term[:first] + term[first + 1 : second] + term[second + 1 :] + letter
+    return operand, term
+
+
+def einsum(*args: Any, optimize: Any = False) -> Any:
+    """Return Einstein's sum of products."""
+    if not isinstance(args[0], str):
+        raise TraceError("np.einsum of a traced array wants its subscripts as a text, such as 'ij,jk->ik'.")
+    if len(args) > len(_SUMS) + 1:
+        raise TraceError(f"np.einsum of more than {len(_SUMS)} traced operands: do it in several calls.")
+    operands = [a if type(a) is TracedArray else np.asarray(a) for a in args[1:]]
+    terms, out = _parsed(args[0], operands)
+    pairs = [_without_repeats(o, t) for o, t in zip(operands, terms, strict=True)]
+    if len(pairs) == 1 and sorted(pairs[0][1]) == sorted(out):
+        operand, term = pairs[0]
+        return np.transpose(operand, [term.index(c) for c in out])
+    params = {"terms": tuple(t for _, t in pairs), "out": out, "optimize": optimize}
+    return _SUMS[len(pairs) - 1].bind(tuple(o for o, _ in pairs), params)
+
+
+answer(np.einsum, einsum)

@@ -1,0 +1,169 @@
+"""Every rule on its own: dtypes, what it saves, other forms, and abstract arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import TraceError
+from ebbtide.arrays.abstract import abstract_array
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.primitive import needs_of
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.rules.opaque import OPAQUE, OPAQUE_RULES
+
+from .conftest import Operation, abstractly, recorded, types_of
+from .examples import EXAMPLES, callable_of, cases, label, name_of
+
+SINGLE = (np.float32, np.complex64)
+
+
+def cotangent(value: Any, random: np.random.Generator) -> Any:
+    """Return a random cotangent of a value."""
+    kind = type_of(value)
+    drawn = random.standard_normal(kind.shape)
+    if kind.dtype.kind == "c":
+        drawn = drawn - 1j * random.standard_normal(kind.shape)
+    return np.asarray(drawn, kind.dtype)[()]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, *SINGLE], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("case", cases(smooth=True), ids=label)
+def test_cotangent_types(case, dtype, random):
+    """What a rule hands upstream has the shape and dtype of its operand, before anybody casts it."""
+    key, example = case
+    dtype = np.float16 if np.dtype(dtype).kind == "c" and not example.complex else dtype
+    pulled = 0
+    for operation in recorded(key, example, dtype):
+        for k in operation.active():
+            result = operation.pull(k, cotangent(operation.out, random))
+            assert type_of(result) == type_of(operation.values[k]), operation.primitive
+            pulled += 1
+    assert pulled or (key is np.full_like or example.operands(dtype)[0].shape == ()) or key in {np.real, np.sort, np.ravel, np.rot90, np.atleast_1d, np.atleast_2d, np.atleast_3d, np.append}
+
+
+def changed(value: Any) -> list[Any]:
+    """Return perturbations of a saved array: other masks, other magnitudes, other signs, ties and nan."""
+    if value.dtype == np.bool_:
+        return [~value]
+    if value.dtype == np.int8:
+        return [np.where(value == 1, np.int8(-1), value + np.int8(1)).astype(np.int8)]
+    return [value * 1.375 + 0.125, -value, np.round(value), np.full_like(value, np.nan)]
+
+
+def test_saved_values_matter(random):
+    """Every value that a rule saves has an influence on its result, of whatever sign; masks are of one byte."""
+    matters: dict[tuple[str, int, str], bool] = {}
+    for key, example in cases(smooth=True):
+        for operation in recorded(key, example, np.float64):
+            if not np.size(operation.out):
+                continue
+            for k in operation.active():
+                _perturb(operation, k, matters, random)
+    assert len(matters) > 60
+    assert [where for where, matter in matters.items() if not matter] == []
+
+
+def _perturb(operation: Operation, k: int, matters: dict[Any, bool], random: np.random.Generator) -> None:
+    needs = operation.primitive.pull(k).needs
+    saved = [operation.value(name) for name in needs]
+    g = cotangent(operation.out, random)
+    expected = np.asarray(operation.pull(k, g, saved))
+    for position, (name, value) in enumerate(zip(needs, saved, strict=True)):
+        if name in operation.primitive.keep:
+            assert value.dtype in {np.dtype(np.bool_), np.dtype(np.int8)}, operation.primitive
+        if not isinstance(value, (np.ndarray, np.generic)):
+            continue  # a Python number
+        place = operation.primitive.name, k, name
+        for other in changed(value):
+            with np.errstate(all="ignore"):
+                result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
+            matters[place] = matters.get(place, False) or not np.array_equal(result, expected, equal_nan=True)
+
+
+def test_signatures_save_what_rules_name():
+    """An operation saves the values that the rules of its active operands name, each once, and nothing else."""
+    for key, example in cases(smooth=True):
+        for operation in recorded(key, example, np.float64):
+            primitive, active = operation.primitive, operation.active()
+            signature = primitive.signature(sum(1 << k for k in active), len(operation.values))
+            names = {name for k in active for name in primitive.pull(k).needs}
+            assert len(signature.saves) == len(set(signature.saves)) == len(names - set(primitive.keep))
+            assert set(signature.saves) == {primitive.position(name) for name in names - set(primitive.keep)}
+            assert len(signature.keeps) == len(names & set(primitive.keep))
+
+
+def alternatives() -> list[Any]:
+    """Return the operations that state other forms of their derivatives."""
+    found = []
+    for key, example in cases(smooth=True):
+        found += [op for op in recorded(key, example, np.float64) if op.primitive.alternatives]
+    return found
+
+
+def test_alternatives(random):
+    """All forms of a derivative that a rule states give the same derivative."""
+    tested = set()
+    for operation in alternatives():
+        g = cotangent(operation.out, random)
+        for form in operation.primitive.alternatives:
+            expressions = form if isinstance(form, tuple) else (form,)
+            for k in operation.active():
+                needs = needs_of(expressions[k])
+                scaled = needs[0] == "g"
+                values = [operation.value(name) for name in needs[scaled:]]
+                product = expressions[k](g, *values) if scaled else g * expressions[k](*values)
+                kind = type_of(operation.values[k])
+                extra = product.ndim - len(kind.shape)
+                summed = tuple(a for a in range(product.ndim) if a < extra or kind.shape[a - extra] != product.shape[a])
+                result = np.reshape(np.sum(product, axis=summed), kind.shape)
+                np.testing.assert_allclose(result, operation.pull(k, g), rtol=1e-12, atol=1e-12)
+                tested.add((operation.primitive.name, k))
+    assert {name for name, _ in tested} >= {"divide", "reciprocal", "sqrt", "exp", "tanh", "tan", "hypot"}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, *SINGLE], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize(
+    "case", [c for c in cases() if c[0] not in OPAQUE + OPAQUE_RULES], ids=label
+)
+def test_abstract_types(case, dtype):
+    """On arrays without data, functions, rules and tangents have the types that NumPy gives on arrays."""
+    key, example = case
+    dtype = np.float64 if np.dtype(dtype).kind == "c" and not example.complex else dtype
+    result, operations, trace = abstractly(key, example, dtype)
+    expected = types_of(example.call(callable_of(key), example.operands(dtype)))
+    assert types_of(result) == expected
+    double = dtype in SINGLE and key not in {np.float_power, np.astype}
+    for operation in list(operations):
+        kind = type_of(operation.out)
+        before = len(operations)
+        for k in operation.active():
+            pulled = operation.pull(k, abstract_array(kind.shape, kind.dtype, trace))
+            assert types_of(pulled) == types_of(operation.values[k]), operation.primitive
+            tangents = [None] * len(operation.values)
+            tangents[k] = operation.values[k]
+            pushed = operation.primitive.push(
+                tangents, operation.values, operation.out, operation.params, operation.value
+            )
+            assert types_of(pushed) == [kind], operation.primitive
+        made = {type_of(step.out).dtype for step in operations[before:]}
+        assert not double or not made & {np.dtype(np.float64), np.dtype(np.complex128)}, operation.primitive
+
+
+@pytest.mark.parametrize("function", OPAQUE + OPAQUE_RULES, ids=lambda function: function.__name__)
+def test_opaque_functions_say_so(function):
+    """What cannot be done without data is in the table of opaque functions, and raises."""
+    for example in EXAMPLES[function]:
+        with pytest.raises(TraceError):
+            abstractly(function, example, np.float64)
+
+
+def test_abstract_arrays_have_no_data():
+    """An abstract array of any size takes no memory for its elements."""
+    x = abstract_array((10**6, 10**6), np.float32)
+    y = np.maximum(x * 2, 0)[:, ::2].T
+    assert type(y) is TracedArray
+    assert type_of(y) == type_of(abstract_array((500_000, 10**6), np.float32))
+    assert name_of(np.maximum) == "maximum"
