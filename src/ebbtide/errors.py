@@ -62,6 +62,9 @@ class BudgetError(EbbtideError, MemoryError):
         super().__init__(message)
         self.least = least
 
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.least)
+
 
 class ScheduleError(EbbtideError, ValueError):
     """A schedule and the loop that follows it disagree."""

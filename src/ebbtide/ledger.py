@@ -176,6 +176,11 @@ class Ledger:
             entry._live += owner.nbytes
             entry.bytes = max(entry.bytes, entry._live)
 
+    def holds(self, holder: Any) -> bool:
+        """Return whether the buffer of *holder* is counted for it."""
+        ticket = self._tickets.get(id(holder))
+        return ticket is not None and ticket() is holder
+
     def share(self, kind: str, key: int, nbytes: int) -> bool:
         """Count one more holder of a buffer; return whether it is the first."""
         shared = self._owners.get((kind, key))

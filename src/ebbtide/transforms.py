@@ -17,7 +17,7 @@ from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
-from ebbtide.errors import CotangentError
+from ebbtide.errors import CotangentError, ReleasedValueError
 from ebbtide.tape.account import account
 from ebbtide.tape.node import Node
 from ebbtide.tape.recording import Recording
@@ -220,10 +220,11 @@ class Pullback:
         Holds the tape of one run of the function until it is called, unless it retains it.
     """
 
-    __slots__ = ("__weakref__", "_kinds", "_recording", "_retain", "_roots", "_structure")
+    __slots__ = ("__weakref__", "_consumer", "_kinds", "_recording", "_retain", "_roots", "_structure")
 
     def __init__(self, recording: Recording, structure: Any, roots: list[Any], retain: bool) -> None:
         self._recording: Recording | None = recording
+        self._consumer = ""
         self._structure = structure
         self._roots = [node for node, _ in roots]
         self._kinds = [type_of(value) for _, value in roots]
@@ -241,7 +242,11 @@ class Pullback:
             ReleasedValueError: An earlier call consumed the saved values.
         """
         recording = self._recording
-        assert recording is not None
+        if recording is None:
+            raise ReleasedValueError(
+                f"The saved values of this pullback are gone: {self._consumer} consumed them. Ask vjp for retain=True "
+                "to pull back several times."
+            )
         leaves, structure = flatten(cotangent)
         if structure != self._structure:
             raise CotangentError(
@@ -253,20 +258,24 @@ class Pullback:
             if node is not None:
                 seeds.append((node, _seed(leaf, kind), False))
         del leaves, cotangent
-        result = tuple(recording.gradients(seeds, retain=self._retain))
-        if not self._retain:
-            recording.tape.consumer = f"the pullback called at {user_line()}"
+        if self._retain:
+            return tuple(recording.gradients(seeds, retain=True))
+        recording.tape.consumer = self._consumer = f"the pullback called at {user_line()}"
+        self._recording, self._roots = None, []
+        try:
+            return tuple(recording.gradients(seeds))
+        finally:
             recording.account.close()
-        return result
 
     def free(self) -> None:
         """Let go of all saved values; a later call raises."""
         if self._recording is not None:
-            self._recording.tape.consumer = f"free() at {user_line()}"
+            self._recording.tape.consumer = self._consumer = f"free() at {user_line()}"
             self._recording.account.close()
             for node in self._roots:
                 if node is not None:
                     node.parents = node.saved = None
+            self._recording, self._roots = None, []
 
 
 def _seed(leaf: Any, kind: ArrayType) -> Any:

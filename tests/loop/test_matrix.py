@@ -1,5 +1,6 @@
 """Every program by every schedule, storage and transform: one gradient, that of the plain `for` loop."""
 
+# ruff: noqa: D103 - a program has the name of what it does; tests have their docstrings
 from __future__ import annotations
 
 from collections import namedtuple
@@ -29,7 +30,7 @@ V0 = np.cos(U0)
 FORCING = np.sin(np.arange(STEPS * 6.0)).reshape(STEPS, 6)
 PLAIN = np.linspace(0.5, 1.5, 6)
 MATRIX = np.cos(np.arange(36.0)).reshape(6, 6) / 6
-Levels = namedtuple("Levels", ["now", "before"])  # noqa: PYI024 - a state of this kind is what is tested
+Levels = namedtuple("Levels", ["now", "before"])
 
 
 @dataclass(frozen=True)
@@ -503,7 +504,11 @@ class Counted:
 
 def direction(control: Any) -> Any:
     """A tangent of the control."""
-    return optree.tree_map(lambda x: np.cos(np.arange(np.size(x)) + 0.5).reshape(np.shape(x)).astype(x.dtype)[()], control)
+
+    def tangent(x: Any) -> Any:
+        return np.cos(np.arange(np.size(x)) + 0.5).reshape(np.shape(x)).astype(x.dtype)[()]
+
+    return optree.tree_map(tangent, control)
 
 
 def second(transform: str, f: Any, control: Any) -> Any:

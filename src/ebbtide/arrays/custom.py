@@ -49,7 +49,8 @@ def primitive(
         >>> grad(cube)(2.0)
         np.float64(12.0)
     """
-    names = tuple(inspect.signature(fun).parameters)
+    signature = inspect.signature(fun)
+    names = tuple(signature.parameters)
     name = getattr(fun, "__name__", "function")
     if output in names:
         raise TypeError(
@@ -78,9 +79,9 @@ def primitive(
         return pulls[k]
 
     made = Primitive(
-        _single(fun, name),
+        _single(fun, name, signature),
         name=name,
-        operands=tuple("out" if n == output else n for n in names),
+        operands=tuple(_internal(n, output) for n in names),
         pull=pull,
         push=push,
         aliases=True,  # nobody knows what a user's function returns
@@ -88,18 +89,24 @@ def primitive(
 
     @wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        bound = inspect.signature(fun).bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return made.bind(bound.args)
+        return made.bind(tuple(bound.arguments[n] for n in names))
 
     return call
 
 
-def _single(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return *fun* with a check that it returns one array."""
+def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) -> Callable[..., Any]:
+    """Return *fun* as a function of its parameters in order, with a check that it returns one array."""
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
+        raise TypeError(f"{name}{signature} takes any number of arguments, and each needs a rule: name them.")
+    pairs = zip(signature.parameters, kinds, strict=True)
+    keywords = tuple(n for n, kind in pairs if kind is inspect.Parameter.KEYWORD_ONLY)
+    count = len(kinds) - len(keywords)
 
     def checked(*args: Any) -> Any:
-        result = fun(*args)
+        result = fun(*args[:count], **dict(zip(keywords, args[count:], strict=True))) if keywords else fun(*args)
         if isinstance(result, (tuple, list, dict)):
             raise TypeError(f"{name} returned a {type(result).__name__}; a primitive returns one array.")
         return result if hasattr(result, "dtype") else np.asarray(result)[()]
@@ -109,7 +116,7 @@ def _single(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _rules(given: Any, names: tuple[str, ...], name: str, mode: str) -> list[Rule | None]:
     """Return one rule for each parameter."""
-    rules: list[Rule | None] = [given] if callable(given) else list(given or [None] * len(names))
+    rules: list[Rule | None] = [None] * len(names) if given is None else [given] if callable(given) else list(given)
     if len(rules) != len(names):
         raise TypeError(
             f"{name} has {len(names)} parameters {names} and {len(rules)} {mode} rules. Give one for each, None for "
@@ -127,7 +134,12 @@ def _named(rule: Any, names: tuple[str, ...], output: str, name: str) -> tuple[s
                 f"A rule of {name} asks for {need!r}, which is neither a parameter {names} nor the result "
                 f"{output!r}. The first parameter of a rule is the cotangent, the others are values to save."
             )
-    return tuple("out" if need == output else need for need in needs)
+    return tuple(_internal(need, output) for need in needs)
+
+
+def _internal(name: str, output: str) -> str:
+    """Return what a primitive calls a value: its result is `out`, so a parameter of that name needs another."""
+    return "out" if name == output else "(out)" if name == "out" else name
 
 
 def _pull(rule: Rule, names: tuple[str, ...], output: str, name: str) -> Pull:

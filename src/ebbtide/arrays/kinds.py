@@ -339,7 +339,7 @@ def constant(function: Callable[..., Any], infer: Callable[..., Any] | None = No
         bare = [_bare(a) for a in args]
         named = {k: _bare(v) for k, v in kwargs.items()}
         for value in bare:
-            if type(value) is ArrayType:
+            if type(value) is ArrayType or (type(value) is tuple and ArrayType in map(type, value)):
                 return _inferred(function, infer, args, bare, named)
         return function(*bare, **named)
 
@@ -357,7 +357,8 @@ def _inferred(function: Any, infer: Any, args: tuple[Any, ...], bare: list[Any],
     result = infer(*bare, **named)
     if type(result) is not ArrayType:
         return result
-    ground: Any = next(a for a, value in zip(args, bare, strict=True) if type(value) is ArrayType)
+    operands = [x for a in args for x in (a if isinstance(a, (list, tuple)) else (a,)) if type(x) is TracedArray]
+    ground: Any = next(x for x in operands if type(bottom(x)) is ArrayType)
     while type(ground._value) is TracedArray:
         ground = ground._value
     return ground._trace.constant(result)
@@ -385,9 +386,13 @@ def abstract_types(operands: tuple[Any, ...]) -> list[ArrayType]:
 def stand_in_type(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule for a function whose type is found by calling it on arrays of one element spread out."""
 
+    def spread(value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(spread(v) for v in value)
+        return np.broadcast_to(np.ones((), value.dtype), value.shape) if type(value) is ArrayType else value
+
     def infer(*args: Any, **kwargs: Any) -> Any:
-        spread = [np.broadcast_to(np.ones((), a.dtype), a.shape) if type(a) is ArrayType else a for a in args]
-        result = function(*spread, **kwargs)
+        result = function(*spread(args), **kwargs)
         return type_of(result) if isinstance(result, (np.ndarray, np.generic)) else result
 
     return infer

@@ -93,17 +93,23 @@ def refresh(view: TracedArray, sharing: Sharing) -> None:
     """
     root = sharing.root
     assert root is not None
-    if root._trace.closed:
+    trace = root._trace
+    if trace.closed and view._trace is not trace:
         raise StaleViewError(
             f"A view taken at {sharing.line} is used after its base was written at {root.sharing().line}, "
             "inside a function whose trace has ended, so the base has no value here. Return the written "
             "array from that function, or take the view again from what it returned."
         )
-    # Replayed outside of any region: the view belongs to the trace of its root.
-    with entered(capture=None):
-        replayed: Any = root
-        for primitive, params in sharing.path:
-            replayed = primitive.bind((replayed,), params)
+    # A view that a function returns may be read first when its trace has ended: it takes its value there.
+    closed, trace.closed = trace.closed, False
+    try:
+        # Replayed outside of any region: the view belongs to the trace of its root.
+        with entered(capture=None):
+            replayed: Any = root
+            for primitive, params in sharing.path:
+                replayed = primitive.bind((replayed,), params)
+    finally:
+        trace.closed = closed
     view._trace, view._node, view._value = replayed._trace, replayed._node, replayed._value
     sharing.seen = root.sharing().version
 

@@ -138,7 +138,7 @@ class Stepper:
         Nothing beyond its arguments.
     """
 
-    __slots__ = ("constancy", "inputs", "output_structure", "outputs", "region", "step", "structure", "_output_types")
+    __slots__ = ("_output_types", "constancy", "inputs", "output_structure", "outputs", "region", "step", "structure")
 
     def __init__(
         self, step: Callable[..., Any], structure: Any, inputs: Any, outputs: bool, region: Region | None
@@ -187,7 +187,7 @@ class Stepper:
         if structure_after != self.structure:
             raise TypeError(
                 f"Step {index} returned a state of structure {structure_after}, and it was given {self.structure}. "
-                "A step returns a state like the one it is given" + ("." if self.outputs else " (or pass outputs=True).")
+                f"A step returns a state like the one it is given{'' if self.outputs else ' (or pass outputs=True)'}."
             )
         return leaves, output
 
@@ -327,7 +327,8 @@ def check_types(index: int, before: list[Any], after: list[Any]) -> None:
 
 def _check_type(index: int, old: Any, new: Any) -> None:
     kinds = type_of(old), type_of(new)
-    if kinds[0] != kinds[1] and not (kinds[0].shape == kinds[1].shape == () and not isinstance(bottom(old), np.ndarray)):
+    numbers = kinds[0].shape == kinds[1].shape == () and not isinstance(bottom(old), np.ndarray)
+    if kinds[0] != kinds[1] and not numbers:
         raise TraceError(
             f"Step {index} returned {kinds[1]} for a leaf of the state that was {kinds[0]}. Shapes and dtypes of the "
             "state stay the same from step to step: give the initial state the dtype that the step returns."

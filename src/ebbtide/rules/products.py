@@ -137,7 +137,8 @@ register(np.matmul, _matmul)
 
 
 def _dot_type(x: ArrayType, y: ArrayType) -> ArrayType:
-    return ArrayType((*x.shape[:-1], *y.shape[:-2], *y.shape[-1:]), np.result_type(x.dtype, y.dtype))
+    columns = y.shape[-1:] if len(y.shape) > 1 else ()
+    return ArrayType((*x.shape[:-1], *y.shape[:-2], *columns), np.result_type(x.dtype, y.dtype))
 
 
 def _dot_left(g: Any, y: Any, kind: ArrayType) -> Any:
@@ -198,7 +199,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 def _inner(a: Any, b: Any) -> Any:
     a, b = _arrays(a, b)
-    return np.dot(a, b if b.ndim < 2 else np.swapaxes(b, -1, -2))
+    return np.dot(a, b if a.ndim == 0 or b.ndim < 2 else np.swapaxes(b, -1, -2))
 
 
 def _kron(a: Any, b: Any) -> Any:

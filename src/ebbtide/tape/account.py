@@ -83,6 +83,8 @@ def account(budget: Budget | None) -> Iterator[Account]:
     if budget is not None:
         own = ledger.live + budget.memory
         ledger.limit = own if before is None else min(before, own)
+        if ledger.report is not None:
+            ledger.report.limited(ledger.limit)
     elif current_or_none() is not None:
         budget = context.budget
     pager = Pager(ledger, budget) if ledger.watched else None

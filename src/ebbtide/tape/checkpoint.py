@@ -12,6 +12,7 @@ from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
+from ebbtide.ledger import BUFFERS
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
@@ -57,10 +58,19 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         leaves, structure = flatten((args, kwargs))
         values = [region.value(leaf) for leaf in leaves]
         bypass = region.bypass()
-        with region.running(bypass):
-            given = unflatten(structure, [_copied(v) for v in values])
-            outputs, output_structure = flatten(f(*given[0], **given[1]))
-            outputs = [_copied(bypass.inside(output)) for output in outputs]
+        # The copies that the function gets are no part of what it takes when it runs alone.
+        copies = sum(v.nbytes for v in values if isinstance(v, np.ndarray))
+        if tape.pager is not None:
+            tape.pager.reserve(copies)
+        region.ledger.add(BUFFERS, copies)
+        try:
+            with region.running(bypass):
+                given = unflatten(structure, [_copied(v) for v in values])
+                outputs, output_structure = flatten(f(*given[0], **given[1]))
+                del given
+                outputs = [_copied(bypass.inside(output)) for output in outputs]
+        finally:
+            region.ledger.add(BUFFERS, -copies)
         rule = _CheckpointRule(f, region, leaves, values, structure, outputs, bypass.statics)
         if not rule.parents:
             return unflatten(output_structure, outputs)
@@ -128,6 +138,10 @@ class _CheckpointRule(JointRule):
         """Give up nothing."""
         return 0
 
+    def hold(self, pager: Any, node: Node) -> None:
+        """Let the pager count the arguments, and page them."""
+        self._values = pager.hold_joint(node, self._values)
+
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Run the function again on a tape and sweep it."""
         values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
@@ -139,6 +153,8 @@ class _CheckpointRule(JointRule):
         try:
             with entered(capture=region.around), region.running(tape):
                 leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
+                # Before the function runs: what it writes into its arguments gives these other nodes.
+                nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
                 given = unflatten(self._structure, leaves)
                 outputs = flatten(self._f(*given[0], **given[1]))[0]
                 inside = [
@@ -153,7 +169,6 @@ class _CheckpointRule(JointRule):
                     else:
                         checks.append(checksum(x))
             self._check(checks, tape)
-            nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
             del leaves, given, outputs, inside, values
             cotangents.clear()
             tape.close()

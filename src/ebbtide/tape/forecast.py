@@ -105,7 +105,7 @@ class Forecast:
     def run(self, seeds: list[Any]) -> None:
         """Follow the sweep from output nodes."""
         self.peak = self.live
-        order, holders = _reached([node for node, _, _ in seeds])
+        order, holders = reached([node for node, _, _ in seeds])
         for node, _, _ in seeds:
             self._slots.setdefault(node.number, _Slot(_Buffer(0), False))
         for node in order:
@@ -148,7 +148,7 @@ def bytes_of(cell: SavedValue) -> int:
     return cell.size.nbytes if cell.size else sum(owner_of(part).nbytes for part in parts_of(cell.value))
 
 
-def _reached(roots: list[Node]) -> tuple[list[Node], dict[int, int]]:
+def reached(roots: list[Node]) -> tuple[list[Node], dict[int, int]]:
     """Return the nodes that a sweep passes, in its order, and for each saved value how many of them hold it."""
     nodes = {node.number: node for node in roots}
     heap = [-number for number in nodes]

@@ -37,6 +37,9 @@ class JointRule(ABC):
     def shed(self, nbytes: int) -> int:
         """Give up at least *nbytes* bytes if it can; return how many it gave up."""
 
+    def hold(self, pager: Any, node: Node) -> None:  # noqa: B027 - most rules account for themselves
+        """Let a pager count what the rule keeps."""
+
     @abstractmethod
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """
@@ -73,6 +76,8 @@ def record_joint(
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
     node = Node(tape.count, rule, parents, (), None, kinds, code, instruction)
+    if tape.pager is not None:
+        rule.hold(tape.pager, node)
     traced = []
     for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):
         tape.count += 1

@@ -21,14 +21,16 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import COTANGENTS, SAVED, Ledger, SavedEntry
 from ebbtide.storage import Disk
 from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.forecast import Forecast
+from ebbtide.tape.forecast import Forecast, bytes_of, reached
 from ebbtide.tape.saved import SavedValue, parts_of
 
 # Smaller values are not worth a file.
 _LEAST_PAGE = 1 << 14
+# What the storage itself holds beside the arrays that it writes and reads.
+_STORAGE = 1 << 16
 # A node, its tuples and numbers, as tracemalloc sees them; and what the pager and the ledger keep of a value.
 NODE_BYTES = 320
-CELL_BYTES = 640
+CELL_BYTES = 1056
 
 
 @final
@@ -87,8 +89,38 @@ class Pager:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
         self._count(NODE_BYTES)
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
+        for value in (node.params or {}).values():
+            self._hold_parameter(node, value)
         self.enforce(0, node)
         return cells
+
+    def _hold_parameter(self, node: Node, value: Any) -> None:
+        """Count the arrays in a parameter of an operation: conditions and indices, which live as long as its node."""
+        if isinstance(value, (tuple, list)):
+            for part in value:
+                self._hold_parameter(node, part)
+        elif isinstance(value, np.ndarray):
+            owner = owner_of(value)
+            if id(owner) not in self._excluded and not self.ledger.holds(value):
+                self._count(CELL_BYTES)
+                self.ledger.hold(value, owner, self._entry(node, None, 0, value))
+
+    def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
+        """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
+        self._count(NODE_BYTES)
+        cells = [self._cell(node, None, n, value) for n, value in enumerate(values)]
+        self.enforce(0, node)
+        return cells
+
+    def reserve(self, nbytes: int) -> None:
+        """Page the oldest saved values until *nbytes* more fit, as far as there are any."""
+        ledger, budget = self.ledger, self.budget
+        if budget is None or ledger.limit is None or not budget.disk:
+            return
+        while self._cells and ledger.live + nbytes > ledger.limit:
+            cell = self._cells.popleft()()
+            if cell is not None and isinstance(cell.value, np.ndarray) and cell.value.nbytes >= _LEAST_PAGE:
+                self._page(cell, budget)
 
     def _count(self, nbytes: int) -> None:
         """Count what the interpreter takes for the record; in pages, as small objects come and go."""
@@ -97,7 +129,7 @@ class Pager:
             self.ledger.add(SAVED, self._overhead - self._counted)
             self._counted = self._overhead
 
-    def _cell(self, node: Node, signature: Signature, position: int, value: Any) -> Any:
+    def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:
         array = value.value if type(value) is SavedValue else value
         plain = parts_of(array)
         if not plain or all(id(owner_of(part)) in self._excluded for part in plain):
@@ -124,7 +156,7 @@ class Pager:
             cell.value, cell.dropped = None, True
         return cell
 
-    def _entry(self, node: Node, signature: Signature, position: int, array: Any) -> SavedEntry | None:
+    def _entry(self, node: Node, signature: Signature | None, position: int, array: Any) -> SavedEntry | None:
         entries = self.ledger.entries
         if entries is None:
             return None
@@ -132,7 +164,9 @@ class Pager:
         line = self._lines.get(place)
         if line is None:
             line = self._lines[place] = line_of(*place)
-        if position < len(signature.saves):
+        if signature is None:
+            reason = "argument"
+        elif position < len(signature.saves):
             k = signature.saves[position]
             reason = "output" if k < 0 else f"operand {k}"
         else:
@@ -193,7 +227,9 @@ class Pager:
         self._cells.extend(spared)
 
     def _too_much(self, node: Node, need: int) -> BudgetError:
-        least = self.ledger.live + need
+        assert self.ledger.limit is not None
+        assert self.budget is not None
+        least = self.ledger.live + need - self.ledger.limit + self.budget.memory
         return BudgetError(
             f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to "
             f"disk, more than the {self.ledger.limit} of the budget. Give at least {least} bytes "
@@ -246,7 +282,12 @@ class Pager:
             BudgetError: Says where the budget was passed and the least that would do.
         """
         limit = self.ledger.limit
-        if limit is None or self.budget is None or (self.budget.disk and self._passed is None):
+        if limit is None or self.budget is None:
+            return
+        if self.budget.disk and self._passed is None:
+            least, where = self._floor([node for node, _, _ in seeds])
+            if least > limit:
+                raise self._too_much(where, least - self.ledger.live)
             return
         forecast = self.forecast(seeds)
         peak, joints = forecast.peak, forecast.joints
@@ -271,6 +312,29 @@ class Pager:
         forecast = Forecast(self.ledger.live)
         forecast.run(seeds)
         return forecast
+
+    def _floor(self, roots: list[Node]) -> tuple[int, Any]:
+        """Return the most bytes that the sweep needs with all else on disk, and the node that needs them."""
+        order, _ = reached(roots)
+        cells = {id(c): c for node in order for c in node.saved or () if type(c) is SavedValue and self.ledger.holds(c)}
+        owners = {id(o): o.nbytes for c in cells.values() for o in map(owner_of, parts_of(c.value))}
+        pinned = self.ledger.live - sum(nbytes for nbytes in owners.values() if nbytes >= _LEAST_PAGE)
+        slots: dict[int, int] = {}
+        held = most = 0
+        where: Any = None
+        for node in order:
+            if type(node.signature) is Signature:
+                parents: Any = node.parents
+                own = sum(bytes_of(c) for c in node.saved or () if type(c) is SavedValue)
+                need = pinned + held + own + need_of(node.signature, parents, slots)
+                if need > most:
+                    most, where = need, node
+                for parent in parents:
+                    if parent.number not in slots:
+                        slots[parent.number] = parent.type.nbytes
+                        held += parent.type.nbytes
+            held -= slots.pop(node.number, 0)
+        return most + _STORAGE, where
 
     def close(self) -> None:
         """Remove all files and forget all values."""

@@ -262,7 +262,7 @@ class Tape:
         while frame.f_back is not None and is_ours(frame.f_code.co_filename):
             frame = frame.f_back
         node = Node(number, signature, parents, saved, params, kind, frame.f_code, frame.f_lasti)
-        if self.pager is not None and saved:
+        if self.pager is not None:
             node.saved = self.pager.hold(node, signature, saved)
         made = TracedArray(self, node, out)
         if primitive.aliases:

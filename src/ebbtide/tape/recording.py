@@ -29,6 +29,8 @@ class Recording:
         context = current()
         level = context.level + 1
         self.tape = Tape(level, acct.ledger, pager=acct.pager)
+        if level == 1:
+            acct.ledger.phase = "forward"
         self.inputs: list[Any] = []
         self.structures = []
         acct.exclude(flatten((args, kwargs))[0])
@@ -72,10 +74,14 @@ class Recording:
     def gradients(self, seeds: list[tuple[Node, Any, bool]], *, retain: bool = False) -> list[Any]:
         """Return the cotangents of the inputs, one container for each argument."""
         ledger = self.account.ledger
-        ledger.phase = "reverse"
-        with entered(ledger=ledger, budget=self.account.budget):
-            self.account.settle(seeds)
-            found = sweep(self.tape, seeds, self.leaves, retain=retain)
+        before, ledger.phase = ledger.phase, "reverse"
+        try:
+            with entered(ledger=ledger, budget=self.account.budget):
+                self.account.settle(seeds)
+                found = sweep(self.tape, seeds, self.leaves, retain=retain)
+        finally:
+            if self.tape.level > 1:  # the sweep of an inner gradient is a part of the phase around it
+                ledger.phase = before
         kinds = [leaf.type for leaf in self.leaves]
         finished = [_finished(v, o, k, i) for (v, o), k, i in zip(found, kinds, self.inputs, strict=True)]
         result = []

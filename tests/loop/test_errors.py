@@ -1,0 +1,372 @@
+"""Wrong use of a time loop: clear errors, never a wrong gradient."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import (
+    DeterminismError,
+    MutationError,
+    ScheduleError,
+    StorageError,
+    TraceError,
+    grad,
+    jvp,
+    timeloop,
+    vjp,
+)
+from ebbtide.schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, Revolve, Schedule, StoreAll
+from ebbtide.storage import Disk
+
+STEPS = 7
+U0 = np.linspace(0.2, 1.1, 5)
+SCHEDULES = (StoreAll(), Revolve(1), Revolve(3))
+
+
+def run(step: Any, state: Any = U0, steps: int = STEPS, **options: Any) -> Any:
+    """The gradient of the sum of the final state."""
+
+    def f(u):
+        result = timeloop(step, u, steps, **options)
+        return np.sum(result[0]) + np.sum(result[1]) if options.get("outputs") else np.sum(result)
+
+    return grad(f)(state)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("inputs", [np.ones((6, 5)), [1.0] * 8, []])
+def test_number_of_inputs_that_disagrees(inputs):
+    """As many inputs as steps, or an error that names both numbers."""
+    for call in (run, timeloop):
+        with pytest.raises(ValueError, match=f"{len(inputs)} inputs for 7 steps"):
+            call(lambda u, x: u, U0, STEPS, inputs=inputs)
+
+
+@pytest.mark.parametrize("steps", [-1, 2.0, True, "3", None])
+def test_steps_that_are_no_number(steps):
+    """`steps` is an int that is not negative."""
+    with pytest.raises(ValueError, match=re.escape(repr(steps))):
+        timeloop(lambda u, i: u, U0, steps)
+
+
+@pytest.mark.parametrize("schedule", ["revolve", 3, Revolve])
+def test_schedule_that_is_none(schedule):
+    """`schedule` is a schedule."""
+    with pytest.raises(ScheduleError, match="schedule="):
+        run(lambda u, i: u, schedule=schedule)
+
+
+@pytest.mark.parametrize("often", [0, -2, True])
+def test_collect_every_that_is_no_positive_number(often):
+    """`collect_every` is a positive number of steps."""
+    with pytest.raises(ValueError, match="collect_every"):
+        run(lambda u, i: u, collect_every=often)
+
+
+def test_outputs_of_no_steps():
+    """A loop of no steps has no outputs, and says so."""
+    with pytest.raises(ValueError, match="0 steps"):
+        timeloop(lambda u, i: (u, u), U0, 0, outputs=True)
+
+
+@pytest.mark.parametrize("state", ["text", object(), np.array([None]), {1, 2}])
+def test_state_that_is_no_array(state):
+    """Leaves of a state are arrays and numbers."""
+    for call in (lambda: timeloop(lambda u, i: u, (U0, state), 2), lambda: run(lambda u, i: u[0], (U0, U0), 2)):
+        with pytest.raises(TypeError):
+            call()
+
+
+@pytest.mark.parametrize("make", [deque, lambda x: dict(enumerate(x)), lambda x: type("S", (), vars_of(x))()])
+def test_traced_inputs_in_an_unknown_sequence(make):
+    """Traced elements of a sequence that is no list or tuple are an error, not a lost cotangent."""
+    with pytest.raises(TraceError, match=r"list\(inputs\)"):
+        grad(lambda c: np.sum(timeloop(lambda u, x: u * x, U0, 3, inputs=make([c, c, c]))))(2.0)
+    plain = make([0.5, 2.0, 3.0])
+    found = grad(lambda u: np.sum(timeloop(lambda u, x: u * x, u, 3, inputs=plain)))(U0)
+    np.testing.assert_array_equal(found, np.full(5, 3.0))
+
+
+def vars_of(rows: Any) -> dict[str, Any]:
+    """The methods of a sequence that is no list."""
+    return {"__len__": lambda self: len(rows), "__getitem__": lambda self, k: rows[k]}
+
+
+# What a step returns.
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda u: (u, u), TypeError, "structure"),
+        (lambda u: None, TypeError, "structure"),
+        (lambda u: {"u": u}, TypeError, "structure"),
+        (lambda u: u[:-1], TraceError, "float64\\[4\\]"),
+        (lambda u: u[None], TraceError, "float64\\[1, 5\\]"),
+        (lambda u: u.astype(np.float32), TraceError, "float32\\[5\\]"),
+        (lambda u: u + 0j, TraceError, "complex128\\[5\\]"),
+        (np.sum, TraceError, "float64\\[\\]"),
+        (lambda u: "text", TypeError, "str"),
+    ],
+)
+def test_state_that_changes_its_type(change, error, text, at, traced):
+    """A state of another structure, shape or dtype is an error that names the step and both types."""
+
+    def step(u, i):
+        return change(u) if i == at else u * 0.5
+
+    call = run if traced else timeloop
+    with pytest.raises(error, match=text) as raised:
+        call(step, U0, STEPS)
+    if error is TraceError or text == "structure":
+        assert f"Step {at}" in str(raised.value)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (lambda u: u, lambda u: (u, u)),
+        (lambda u: u, lambda u: {"u": u}),
+        (lambda u: u, lambda u: u[1:]),
+        (lambda u: u, np.sum),
+        (lambda u: 0, lambda u: 0.5),
+        (lambda u: np.float32(1), lambda u: 0.5),
+        (lambda u: u, lambda u: u * 1j),
+    ],
+)
+def test_output_that_changes_its_type(first, later, traced):
+    """Outputs have one structure, shape and dtype: a float is never cut down to the integer that came first."""
+    call = run if traced else timeloop
+    with pytest.raises(TypeError, match=r"Step 2 returned an output"):
+        call(lambda u, i: (u * 0.5, (first if i < 2 else later)(u)), U0, STEPS, outputs=True)
+
+
+@pytest.mark.parametrize("result", [lambda u: u, lambda u: (u,), lambda u: (u, u, u), lambda u: [u, u]])
+def test_step_without_an_output(result):
+    """With outputs=True a step returns a pair."""
+    with pytest.raises(TypeError, match="outputs=True"):
+        timeloop(lambda u, i: result(u), U0, 2, outputs=True)
+
+
+# Changes and randomness.
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("use", [lambda u, w: u * w, lambda u, w: u + w, lambda u, w: np.where(u > w, u, w)])
+def test_plain_static_that_changes(use, schedule):
+    """A plain array from outside that a step changes is an error that says where to put it."""
+    w = np.full(5, 0.9)
+
+    def step(u, i):
+        u = use(u, w)
+        w[i % 5] += 0.01
+        return u
+
+    with pytest.raises(MutationError, match="into the state"):
+        run(step, schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_traced_static_that_is_written(schedule):
+    """Writing a traced array from outside in a step is an error that says where to put it."""
+
+    def f(c):
+        w = c * 2
+
+        def step(u, i):
+            w[0] = i
+            return u * w
+
+        return np.sum(timeloop(step, U0, STEPS, schedule=schedule))
+
+    with pytest.raises(TraceError, match="into the state"):
+        grad(f)(U0)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_arrays_of_a_step_may_change_within_it(schedule):
+    """A buffer or an integer array that a step makes and writes between two uses is no change of a static."""
+
+    def step(u, i):
+        buffer = np.zeros(5)
+        for k in range(5):
+            buffer[k] = k + i
+            u = u + 0.01 * np.sin(u) + buffer * 0.1
+        return u
+
+    def plain(u):
+        for i in range(STEPS):
+            u = step(u, i)
+        return np.sum(u)
+
+    np.testing.assert_allclose(run(step, schedule=schedule), grad(plain)(U0), rtol=1e-13)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:], ids=str)
+@pytest.mark.parametrize("where", ["state", "output", "static"])
+def test_step_that_is_not_deterministic(where, schedule):
+    """A step that gives another state or output, or meets other arrays, when it is run again is an error."""
+    random = np.random.default_rng(1)
+    calls = [0]
+
+    def f(u, c):
+        def step(u, i):
+            calls[0] += 1
+            if where == "state":
+                return u * random.random(), np.sum(u)
+            if where == "output":
+                return u * 0.9, np.sum(u) * random.random()
+            return (u * c if calls[0] > STEPS else u * 2.0), np.sum(u)
+
+        final, out = timeloop(step, u, STEPS, schedule=schedule, outputs=True)
+        return np.sum(final) + np.sum(out)
+
+    with pytest.raises(DeterminismError, match="Step"):
+        grad(f, (0, 1))(U0, 2.0)
+
+
+def test_step_that_is_not_deterministic_under_store_all():
+    """Under StoreAll no step is run again: the gradient is that of the run that was made."""
+    factors: list[float] = []
+    random = np.random.default_rng(1)
+
+    def step(u, i):
+        factors.append(random.random())
+        return u * factors[-1]
+
+    np.testing.assert_allclose(run(step, schedule=StoreAll()), np.full(5, np.prod(factors)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_number_that_changes_between_two_pulls(schedule, late):
+    """A retained pullback runs the loop again: a coefficient that changed is an error, not another gradient."""
+    c = [2.0]
+
+    def step(u, i):
+        return u * c[0] if i == STEPS - 1 or not late else u * 0.5
+
+    _, pullback = vjp(lambda u: timeloop(step, u, STEPS, schedule=schedule), U0, retain=True)
+    (first,) = pullback(np.ones(5))
+    c[0] = 3.0
+    try:
+        (second,) = pullback(np.ones(5))
+    except DeterminismError:
+        assert schedule != StoreAll()
+    else:
+        np.testing.assert_array_equal(second, first)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_inputs_that_change_between_forward_and_reverse(schedule):
+    """Inputs that the caller changes before the pullback are an error, or do not matter."""
+    rows = np.linspace(0.5, 1.5, STEPS * 5).reshape(STEPS, 5)
+
+    def f(u):
+        def step(u, x):
+            return np.sin(u) * x, np.sum(u * x)
+
+        return timeloop(step, u, STEPS, inputs=rows, outputs=True, schedule=schedule)
+
+    seed = np.ones(5), np.ones(STEPS)
+    (right,) = vjp(f, U0)[1](seed)
+    _, pullback = vjp(f, U0)
+    rows *= 1.01
+    try:
+        (found,) = pullback(seed)
+    except (DeterminismError, MutationError):
+        assert schedule != StoreAll()
+    else:
+        assert found.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("spoil", ["flip", "cut", "delete"])
+@pytest.mark.parametrize("snapshots", [1, 3])
+def test_snapshot_that_is_damaged(spoil, snapshots, tmp_path):
+    """A snapshot file that something changed is a StorageError, and the storage is left clean."""
+    storage = Disk(tmp_path)
+    options = {"schedule": Revolve(snapshots), "storage": storage}
+    _, pullback = vjp(lambda u: timeloop(lambda u, i: np.sin(u), u, STEPS, **options), U0)
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert len(files) == snapshots
+    path = files[-1]
+    data = bytearray(path.read_bytes())
+    if spoil == "delete":
+        path.unlink()
+    elif spoil == "cut":
+        path.write_bytes(data[:-8])
+    else:
+        data[-3] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(StorageError):
+        pullback(np.ones(5))
+    assert storage.keys() == ()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_storage_that_is_closed():
+    """A closed storage is an error of its own."""
+    storage = Disk()
+    storage.close()
+    with pytest.raises(StorageError, match="closed"):
+        run(lambda u, i: np.sin(u), schedule=Revolve(2), storage=storage)
+
+
+# Schedules that misbehave.
+
+
+class Scripted(Schedule):
+    """Follows Revolve(2) but for one place, where it returns what it is told to."""
+
+    def __init__(self, at: int, action: Any) -> None:
+        self.at, self.action = at, action
+
+    def next_action(self, position):
+        here = position.reversed if position.forward_ended else -1
+        return self.action if here == self.at else Revolve(2).next_action(position)
+
+    def forward_steps(self, steps):
+        return Revolve(2).forward_steps(steps)
+
+    def peak_snapshots(self, steps):
+        return 2
+
+
+@pytest.mark.parametrize("at", [-1, 0, 2])
+@pytest.mark.parametrize(
+    "action",
+    [
+        None,
+        "Forward",
+        EndReverse(),
+        Copy(step=5),
+        Move(step=6),
+        Copy(step=0),
+        Forward(start=3, stop=4),
+        Forward(start=0, stop=99),
+        Reverse(start=3, stop=2),
+        EndForward(),
+    ],
+    ids=repr,
+)
+def test_schedule_that_misbehaves(action, at):
+    """An action that cannot be followed, none at all, or the same for ever is a ScheduleError."""
+    with pytest.raises(ScheduleError):
+        run(lambda u, i: np.sin(u), schedule=Scripted(at, action))
+    np.testing.assert_allclose(run(lambda u, i: u * 2.0), np.full(5, 2.0**STEPS))
+
+
+def test_forward_mode_sees_the_same_errors():
+    """A step that changes its state's shape fails in forward mode as it does without."""
+    with pytest.raises(TraceError, match="Step 1"):
+        jvp(lambda u: timeloop(lambda u, i: u if i < 1 else u[1:], u, 3), (U0,), (U0,))

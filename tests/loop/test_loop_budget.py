@@ -1,0 +1,179 @@
+"""Budgets of time loops: the measured peak keeps them, the plan says what happens, and `least` is enough."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ebbtide
+from ebbtide import Budget, BudgetError, grad, timeloop
+from ebbtide.schedules import StoreAll
+
+SIZE = 65536
+STATE = SIZE * 8
+STEPS = 40
+U0 = np.linspace(0.2, 1.1, SIZE)
+BUDGETS = (9, 10, 13, 17, 24, 32, 48, 64)
+
+
+def step(u: Any, i: Any) -> Any:
+    """A nonlinear step that writes into its state."""
+    u[1:-1] += 0.1 * u[1:-1] * (u[2:] - u[:-2])
+    return u
+
+
+def objective(u: Any, **options: Any) -> Any:
+    """A scalar of the final state."""
+    return np.sum(timeloop(step, u, STEPS, **options) ** 2)
+
+
+def peak_of(call: Any) -> int:
+    """The peak of tracemalloc during a call less what there was before."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+@cache
+def alone() -> int:
+    """The peak of the function without derivatives."""
+    objective(U0)
+    return peak_of(lambda: objective(U0))
+
+
+@cache
+def right() -> bytes:
+    """The gradient of StoreAll."""
+    return grad(lambda u: objective(u, schedule=StoreAll()))(U0).tobytes()
+
+
+def run(budget: Budget | None, where: str = "grad") -> dict[str, Any]:
+    """Run the gradient under a budget twice: once measured, once under a profile."""
+    f = grad(objective, budget=budget) if where == "grad" else grad(lambda u: objective(u, budget=budget))
+    found: list[Any] = []
+    measured = peak_of(lambda: found.append(f(U0))) - alone()
+    assert found.pop().tobytes() == right()
+    with ebbtide.profile() as p:
+        f(U0)
+    return {
+        "measured": measured,
+        "predicted": p.predicted_peak_bytes,
+        "steps": p.steps_forward,
+        "predicted_steps": p.predicted_steps_forward,
+        "written": p.bytes_written,
+    }
+
+
+@pytest.mark.parametrize("where", ["grad", "loop"])
+@pytest.mark.parametrize("states", BUDGETS)
+def test_budget_is_kept_and_predicted(states, where):
+    """The peak less that of the function is within the budget and as predicted; so is the number of steps."""
+    result = run(Budget(memory=states * STATE), where)
+    assert result["measured"] <= states * STATE
+    assert result["predicted"] >= result["measured"] - 64 * 1024
+    assert result["predicted"] <= states * STATE
+    assert result["steps"] == result["predicted_steps"]
+
+
+def test_steps_do_not_grow_with_the_budget():
+    """More memory never means more forward steps; with enough of it each step runs once."""
+    steps = [run(Budget(memory=states * STATE))["steps"] for states in (*BUDGETS, 1000)]
+    assert all(more >= fewer for more, fewer in pairwise(steps))
+    assert steps[0] > 2 * STEPS
+    assert steps[-1] == STEPS
+
+
+@pytest.mark.parametrize("states", [10, 17, 32])
+def test_prediction_is_tight_where_arrays_dominate(states):
+    """The predicted peak is within 10 % of the measured one, beside the three states that the function itself takes."""
+    result = run(Budget(memory=states * STATE))
+    assert result["measured"] <= result["predicted"] + 64 * 1024
+    assert result["predicted"] - 3 * STATE <= 1.1 * result["measured"]
+
+
+def test_disk_takes_the_snapshots_that_memory_cannot(tmp_path):
+    """With disk allowed fewer steps run at the same memory, within both limits; no file is left."""
+    states = 9
+    without = run(Budget(memory=states * STATE))
+    budget = Budget(memory=states * STATE, disk=20 * STATE, directory=tmp_path)
+    result = run(budget)
+    assert result["measured"] <= states * STATE
+    assert result["steps"] == result["predicted_steps"] < without["steps"]
+    assert result["written"] >= STATE
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5])
+def test_disk_of_whole_states_is_enough_for_what_is_planned(copies, tmp_path):
+    """A disk budget of exactly some states never ends in an error: files are larger than what they hold."""
+    budget = Budget(memory=9 * STATE, disk=(20 + copies) * STATE, directory=tmp_path)
+    assert grad(objective, budget=budget)(U0).tobytes() == right()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["grad", "loop"])
+def test_least_is_enough(where):
+    """A budget that is too small is refused with the least that would do, at which the call then runs."""
+    with pytest.raises(BudgetError, match="at least") as error:
+        run(Budget(memory=STATE), where)
+    least = error.value.least
+    assert least > STATE
+    assert run(Budget(memory=least), where)["measured"] <= least
+    with pytest.raises(BudgetError):
+        run(Budget(memory=least - 3 * 1024), where)
+
+
+@pytest.mark.parametrize("states", [20, 24])
+def test_nested_loops_keep_the_budget(states):
+    """A loop in the steps of a loop takes what the outer one leaves it."""
+
+    def outer(u, i):
+        return timeloop(step, u, 5) * 0.99
+
+    def f(u):
+        return np.sum(timeloop(outer, u, 12) ** 2)
+
+    base = peak_of(lambda: f(U0))
+    expected = grad(f)(U0).tobytes()
+    found = []
+    budget = Budget(memory=states * STATE)
+    measured = peak_of(lambda: found.append(grad(f, budget=budget)(U0))) - base
+    assert found[0].tobytes() == expected
+    assert measured <= states * STATE
+
+
+def test_outputs_and_statics_are_within_the_budget():
+    """Running sums of static values and the cotangents of inputs count; the user's outputs are his own."""
+    c = np.full(SIZE, 0.7)
+    rows = np.ones((STEPS, 8))
+
+    def f(u, c, rows):
+        def one(u, x):
+            u = u + 0.01 * np.sin(u * c) * x[0]
+            return u, np.sum(u * c)
+
+        final, out = timeloop(one, u, STEPS, inputs=rows, outputs=True)
+        return np.sum(final) + np.sum(out)
+
+    g = grad(f, (0, 1, 2))
+    expected = g(U0, c, rows)
+    base = peak_of(lambda: f(U0, c, rows))
+    for states in (16, 24):
+        found = []
+        bounded = grad(f, (0, 1, 2), budget=Budget(memory=states * STATE))
+        measured = peak_of(lambda: found.append(bounded(U0, c, rows)))  # noqa: B023
+        assert measured - base <= states * STATE
+        for a, b in zip(found[0], expected, strict=True):
+            assert a.tobytes() == b.tobytes()
