@@ -97,4 +97,5 @@ def types_of(result: Any) -> list[Any]:
 
 @pytest.fixture
 def random() -> np.random.Generator:
+    """Return a generator with a fixed seed."""
     return np.random.default_rng(3)

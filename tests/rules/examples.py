@@ -176,7 +176,8 @@ SELECTION: dict[Any, tuple[Example, ...]] = {
                     (Fixed(np.True_), M, S), (Fixed(np.array([0, 1, 2, 0])), M, S)),
     np.clip: calls((M, -1.01, 0.52), (M, None, 0.52), (M, -1.01, None), (M, V[:4] - 1, V[:4] + 1), (S, -1.0, 1.0),
                    complex=False),
-    np.astype: calls((M, Fixed(np.complex128))) + calls((M, np.float64), complex=False) + steps((M, np.int64), (M, bool)),
+    np.astype: calls((M, Fixed(np.complex128))) + calls((M, np.float64), complex=False)
+    + steps((M, np.int64), (M, bool)),
     np.copy: calls((M,), (M.T, {"order": "F"}), (S,), (Z,)),
     np.nan_to_num: calls((M,), (np.array([1.0, 2.0]), {"nan": 3.0}), complex=False),
 }  # fmt: skip
@@ -215,7 +216,8 @@ INDEXING: dict[Any, tuple[Example, ...]] = {
         (M, Ellipsis, M[::-1]), (T, (slice(None), 1), M[:1]), (V, slice(1, 1), V[:0]), (M, 1, M[None, :1]),
         (M, (INDEX, 1), V[:4]), (Z, (), S),
     ),
-    np.take: calls((V, INDEX), (M, INDEX, 1), (M, 2, 0), (M, INDEX), (V, Fixed(np.array([7, -9])), None, {"mode": "wrap"}),
+    np.take: calls((V, INDEX), (M, INDEX, 1), (M, 2, 0), (M, INDEX),
+                   (V, Fixed(np.array([7, -9])), None, {"mode": "wrap"}),
                    (V, Fixed(np.array([7, -9])), None, {"mode": "clip"})),
     np.take_along_axis: calls((M, Fixed(np.argsort(M, 1)), 1), (M, Fixed(np.array([[0, 2, 1, 1]])), 0),
                               (M, Fixed(np.array([[2]])), 1), (V, Fixed(np.array([3, 3])), None)),
@@ -231,8 +233,10 @@ MATMUL: tuple[Any, ...] = ((M, W), (M, V[:4]), (V[:3], M), (V, V + 1), (T, W), (
 
 PRODUCTS: dict[Any, tuple[Example, ...]] = {
     np.matmul: calls(*MATMUL),
-    np.dot: calls((M, W), (M, V[:4]), (V, V + 1), (T, W), (T, N3), (V[:4], N3), (T, V[:4]), (S, M), (M, 2.0), ([1.0, 2.0, 3.0], M)),
-    np.tensordot: calls((T, M.T, 1), (T, T + 1, ((0, 1), (0, 1))), (T, N3, ((2, 0), (1, 0))), (V, V, 0), (M, W, ([1], [0]))),
+    np.dot: calls((M, W), (M, V[:4]), (V, V + 1), (T, W), (T, N3), (V[:4], N3), (T, V[:4]), (S, M), (M, 2.0),
+                  ([1.0, 2.0, 3.0], M)),
+    np.tensordot: calls((T, M.T, 1), (T, T + 1, ((0, 1), (0, 1))), (T, N3, ((2, 0), (1, 0))), (V, V, 0),
+                        (M, W, ([1], [0]))),
     np.inner: calls((V, V + 1), (M, M + 1), (T, M), (M, T), (S, M), (V[:4], T)),
     np.outer: calls((V, M), (S, V)),
     np.vdot: calls((V, V + 1), (M, M + 1)),
@@ -241,9 +245,12 @@ PRODUCTS: dict[Any, tuple[Example, ...]] = {
     np.linalg.matmul: calls((M, W)),
     np.linalg.outer: calls((V, V[:2])),
     np.linalg.multi_dot: calls(([M, W],), ([M, W, W.T, W],), ([V[:3], M, W],), ([M, M.T, M, V[:4]],)),
-    np.einsum: calls(("ij,jk->ik", M, W), ("ij,jk", M, W), ("ij->ji", M), ("ij->i", M), ("ii->i", M[:, :3]), ("ii", M[:, :3]),
-                     ("ij,jk,kl->il", M, W, W.T), ("...ij,...jk->...ik", T, N3), ("i,j->ij", V, V[:2]), ("ij,ij->", M, M + 1),
-                     ("ij,kj->", M, M + 1), ("ij,jk,kl->il", M, W, W.T, {"optimize": True}), ("iij,j->i", T[:2, :2], V[:4]),
+    np.einsum: calls(("ij,jk->ik", M, W), ("ij,jk", M, W), ("ij->ji", M), ("ij->i", M), ("ii->i", M[:, :3]),
+                     ("ii", M[:, :3]),
+                     ("ij,jk,kl->il", M, W, W.T), ("...ij,...jk->...ik", T, N3), ("i,j->ij", V, V[:2]),
+                     ("ij,ij->", M, M + 1),
+                     ("ij,kj->", M, M + 1), ("ij,jk,kl->il", M, W, W.T, {"optimize": True}),
+                     ("iij,j->i", T[:2, :2], V[:4]),
                      ("i,i->i", V, V[:1])),
 }  # fmt: skip
 
@@ -264,7 +271,8 @@ SHAPES: dict[Any, tuple[Example, ...]] = {
 }
 
 JOINING: dict[Any, tuple[Example, ...]] = {
-    np.concatenate: calls(([M, M + 1],), ([M, W.T], 0), ([M, M[:, :1]], 1), ([M, V], None), ([M, [[1.0, 2.0, 3.0, 4.0]]],),
+    np.concatenate: calls(([M, M + 1],), ([M, W.T], 0), ([M, M[:, :1]], 1), ([M, V], None),
+                          ([M, [[1.0, 2.0, 3.0, 4.0]]],),
                           ([E, M[:, :3]],)),
     np.stack: calls(([M, M + 1],), ([M, M + 1], -1), ([S, S + 1],), ([V, Fixed(np.arange(5))],)),
     np.vstack: calls(([V, V + 1],), ([M, V[:4]],)),

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.kinds import abstract_types
+from ebbtide.arrays.constants import abstract_types
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray

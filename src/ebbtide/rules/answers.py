@@ -32,10 +32,15 @@ def answer(function: Any, handler: Callable[..., Any]) -> None:
             if trace is None or trace.tb_next is not None:
                 raise  # from inside of the handler
             # Python's message names the handler and the argument: `norm() got an unexpected keyword argument 'where'`.
-            raise TraceError(
-                f"np.{function.__name__} was called at {user_line()} with arguments that have no derivative rule: "
-                f"{error}. Write it without them, or use ebbtide.stop_gradient(x) if no derivative is wanted."
+            raise refusal(
+                f"np.{function.__name__} was called with arguments that have no derivative rule: {error}. Write it "
+                "without them, or use ebbtide.stop_gradient(x) if no derivative is wanted."
             ) from None
 
     checked.__name__ = function.__name__
     register(function, checked)
+
+
+def refusal(message: str) -> TraceError:
+    """Return the error for what a rule cannot do, with the user's line."""
+    return TraceError(f"At {user_line()}: {message}")

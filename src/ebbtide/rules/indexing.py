@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.kinds import constant, linear, linear_of_many, stand_in_type
+from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.kinds import linear, linear_of_many
 from ebbtide.arrays.primitive import FRESH, innermost, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom, linked, normal_index
-from ebbtide.errors import TraceError
-from ebbtide.rules.answers import answer
+from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of
 
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
@@ -39,7 +39,7 @@ def normalized(index: Any) -> tuple[Any, ...]:
 
 def _part(part: Any) -> Any:
     if isinstance(part, TracedArray):
-        raise TraceError("An index cannot be traced; its derivative is zero. Use ebbtide.stop_gradient(index).")
+        raise refusal("An index cannot be traced; its derivative is zero. Use ebbtide.stop_gradient(index).")
     if isinstance(part, (bool, np.bool_)):
         return np.array(part)
     if isinstance(part, _BASIC):
@@ -217,7 +217,7 @@ answer(np.diff, _diff)
 
 def _put_values(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     if type(dst) is not TracedArray:
-        raise TraceError("np.copyto cannot write traced values into a plain array; make it with np.zeros_like(x).")
+        raise refusal("np.copyto cannot write traced values into a plain array; make it with np.zeros_like(x).")
     dst[...] = src if where is True else np.where(where, src, dst)
 
 

@@ -11,8 +11,7 @@ from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import TraceError
-from ebbtide.rules.answers import answer
+from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of
 
 _roll = linear(
@@ -100,7 +99,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: 
     widths = tuple((int(a), int(b)) for a, b in np.broadcast_to(pad_width, (array.ndim, 2)))
     if mode == "constant":
         if any(type(value) is TracedArray for value in flatten(constant_values)[0]):
-            raise TraceError("np.pad with traced constant_values has no derivative rule; write np.concatenate.")
+            raise refusal("np.pad with traced constant_values has no derivative rule; write np.concatenate.")
         if np.all(np.equal(constant_values, 0)):
             return _pad_constant.bind((array,), {"widths": widths, "values": 0})
         padded = np.pad(np.zeros(array.shape, array.dtype), widths, constant_values=constant_values)
@@ -108,7 +107,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: 
         padded[tuple(slice(before, before + n) for (before, _), n in zip(widths, array.shape, strict=True))] = array
         return padded
     if mode not in _INDEX_PADDINGS or kwargs.get("reflect_type", "even") != "even":
-        raise TraceError(f"np.pad with mode={mode!r} has no derivative rule; there is one for {_INDEX_PADDINGS}.")
+        raise refusal(f"np.pad with mode={mode!r} has no derivative rule; there is one for {_INDEX_PADDINGS}.")
     for axis, (width, size) in enumerate(zip(widths, array.shape, strict=True)):
         if any(width):
             array = np.take(array, np.pad(np.arange(size), width, mode=mode), axis)

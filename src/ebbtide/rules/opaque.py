@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ebbtide.arrays.kinds import constant, stand_in_type
+from ebbtide.arrays.constants import constant, stand_in_type
 from ebbtide.arrays.registry import register
 
 COMPARISONS = (

@@ -12,8 +12,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.primitive import BORROWED
 from ebbtide.arrays.registry import register
-from ebbtide.errors import TraceError
-from ebbtide.rules.answers import answer
+from ebbtide.rules.answers import answer, refusal
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
@@ -224,7 +223,14 @@ def _root(squares: Any) -> Any:
 
 
 answer(np.var, variance)
-answer(np.std, lambda a, *args, **kwargs: _root(variance(a, *args, **kwargs)))
+
+
+def deviation(a: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
+    """Return the standard deviation along axes; its derivative is zero where all elements are equal."""
+    return _root(variance(a, axis, dtype, ddof=ddof, keepdims=keepdims))
+
+
+answer(np.std, deviation)
 
 
 def _reversed_cumsum(g: Any, kind: ArrayType, axis: int) -> Any:
@@ -253,7 +259,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     """Return the Euclidean norm of vectors or Frobenius norm of matrices; its derivative at zero is zero."""
     axes = axes_of(axis, x.ndim)
     if not (ord is None or (ord == 2 and len(axes) == 1) or (ord == "fro" and len(axes) == 2)):
-        raise TraceError(
+        raise refusal(
             f"np.linalg.norm with ord={ord!r} over {len(axes)} axes has no derivative rule; only the Euclidean and "
             "the Frobenius norm have. Write it with np.sum, np.abs and np.max."
         )

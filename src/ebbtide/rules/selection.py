@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.kinds import constant, elementwise, linear, stand_in_type
+from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.kinds import elementwise, linear
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray

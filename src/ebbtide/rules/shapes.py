@@ -12,8 +12,7 @@ from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import linked
-from ebbtide.errors import TraceError
-from ebbtide.rules.answers import answer
+from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of
 
 # Views: the result is linked to its base, so that writes into either are seen by the other.
@@ -57,7 +56,7 @@ def reshape(a: Any, /, shape: Any = None, order: Any = "C", *, newshape: Any = N
     if math.prod(shape) != size:
         raise ValueError(f"cannot reshape array of size {size} into shape {shape}")
     if order not in ("C", "F"):
-        raise TraceError(f"reshape with order={order!r} depends on the memory layout; write order='C' or order='F'.")
+        raise refusal(f"reshape with order={order!r} depends on the memory layout; write order='C' or order='F'.")
     if copy:
         a = np.copy(a)
     return _view(_reshape, a, {"shape": shape, "order": order})

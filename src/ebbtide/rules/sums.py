@@ -10,8 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import TraceError
-from ebbtide.rules.answers import answer
+from ebbtide.rules.answers import answer, refusal
 
 
 def _sum_of_products(*operands: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
@@ -95,9 +94,9 @@ def _without_repeats(operand: Any, term: str) -> tuple[Any, str]:
 def einsum(*args: Any, optimize: Any = False) -> Any:
     """Return Einstein's sum of products."""
     if not isinstance(args[0], str):
-        raise TraceError("np.einsum of a traced array wants its subscripts as a text, such as 'ij,jk->ik'.")
+        raise refusal("np.einsum of a traced array wants its subscripts as a text, such as 'ij,jk->ik'.")
     if len(args) > len(_SUMS) + 1:
-        raise TraceError(f"np.einsum of more than {len(_SUMS)} traced operands: do it in several calls.")
+        raise refusal(f"np.einsum of more than {len(_SUMS)} traced operands: do it in several calls.")
     operands = [a if type(a) is TracedArray else np.asarray(a) for a in args[1:]]
     terms, out = _parsed(args[0], operands)
     pairs = [_without_repeats(o, t) for o, t in zip(operands, terms, strict=True)]

@@ -1,0 +1,111 @@
+"""The points at which a function has no derivative, or several: docs/conventions.md, row by row."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import pytest
+
+from ebbtide import grad, jvp
+from ebbtide.testing import check_grads
+
+INF, NAN = np.inf, np.nan
+
+# (function, operands, derivative of the sum of the result with respect to each operand)
+POINTS = (
+    (np.maximum, ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]), ([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])),
+    (np.minimum, ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]), ([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])),
+    (np.fmax, ([1.0, 2.0, NAN, 1.0], [2.0, 2.0, 2.0, NAN]), ([0.0, 0.5, 0.0, 1.0], [1.0, 0.5, 1.0, 0.0])),
+    (np.fmin, ([1.0, 2.0, NAN, 1.0], [2.0, 2.0, 2.0, NAN]), ([1.0, 0.5, 0.0, 1.0], [0.0, 0.5, 1.0, 0.0])),
+    (np.maximum, ([NAN, 1.0], [0.0, NAN]), ([0.5, 0.5], [0.5, 0.5])),
+    (np.max, ([1.0, 3.0, 3.0, 0.0],), ([0.0, 0.5, 0.5, 0.0],)),
+    (np.min, ([1.0, 0.0, 0.0, 0.0],), ([0.0, 1 / 3, 1 / 3, 1 / 3],)),
+    (np.max, ([1.0, NAN, NAN, 0.0],), ([0.0, 0.5, 0.5, 0.0],)),
+    (lambda x: np.clip(x, -1, 1), ([-2.0, -1.0, 0.0, 1.0, 2.0],), ([0.0, 0.5, 1.0, 0.5, 0.0],)),
+    (np.absolute, ([-2.0, 0.0, 3.0],), ([-1.0, 0.0, 1.0],)),
+    (np.absolute, ([3 + 4j, 0j],), ([0.6 - 0.8j, 0.0],)),
+    (np.fabs, ([-2.0, 0.0, 3.0],), ([-1.0, 0.0, 1.0],)),
+    (np.copysign, ([2.0, -2.0, 0.0], [-1.0, -0.0, 1.0]), ([-1.0, 1.0, 0.0], [0.0, 0.0, 0.0])),
+    (np.hypot, ([0.0, 3.0], [0.0, 4.0]), ([0.0, 0.6], [0.0, 0.8])),
+    (np.hypot, ([3e200, 3e-200], [4e200, 4e-200]), ([0.6, 0.6], [0.8, 0.8])),
+    (np.linalg.norm, ([0.0, 0.0],), ([0.0, 0.0],)),
+    (lambda x: np.linalg.norm(x, axis=1), ([[0.0, 0.0], [3.0, 4.0]],), ([[0.0, 0.0], [0.6, 0.8]],)),
+    (np.std, ([2.0, 2.0],), ([0.0, 0.0],)),
+    (np.arctan2, ([0.0, 1e-200], [0.0, 1e-200]), ([0.0, 0.5e200], [0.0, -0.5e200])),
+    (np.angle, ([0j, 1j],), ([0.0, -1.0],)),
+    (np.power, ([0.0, 0.0, 0.0, 2.0], [0.0, 1.0, 2.0, 0.0]), ([0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, np.log(2)])),
+    (lambda x: x**0, ([0.0, -1.0],), ([0.0, 0.0],)),
+    (lambda x: x**1, ([0.0, -1.0],), ([1.0, 1.0],)),
+    (lambda x: x**2, ([0.0, -1.0],), ([0.0, -2.0],)),
+    (lambda x: x**3, ([0.0, -2.0],), ([0.0, 12.0],)),
+    (lambda x: x**-1, ([-2.0],), ([-0.25],)),
+    (lambda x: x ** np.array([2, 3]), ([0.0, -2.0],), ([0.0, 12.0],)),
+    (lambda x: x ** np.array([2.0, 0.0]), ([-3.0, 0.0],), ([-6.0, 0.0],)),
+    (lambda y: 0.0**y, ([1.0, 2.0],), ([0.0, 0.0],)),
+    (lambda y: np.array([0.0, 2.0]) ** y, ([1.0, 2.0],), ([0.0, 4 * np.log(2)],)),
+    (np.prod, ([2.0, 0.0, 3.0],), ([0.0, 6.0, 0.0],)),
+    (np.prod, ([2.0, 0.0, 0.0],), ([0.0, 0.0, 0.0],)),
+    (lambda x, y: np.where([True, False], x, y), ([1.0, NAN], [NAN, 1.0]), ([1.0, 0.0], [0.0, 1.0])),
+    (lambda x, y: np.where([True, False], x, y), ([1.0, INF], [INF, 1.0]), ([1.0, 0.0], [0.0, 1.0])),
+    (np.logaddexp, ([-INF, -INF, 0.0], [0.0, -INF, 0.0]), ([0.0, 0.5, 0.5], [1.0, 0.5, 0.5])),
+    (np.logaddexp, ([INF, INF, 0.0], [0.0, INF, INF]), ([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])),
+    (np.logaddexp2, ([-INF, -INF, 0.0], [0.0, -INF, 0.0]), ([0.0, 0.5, 0.5], [1.0, 0.5, 0.5])),
+    (np.logaddexp2, ([INF, INF, 0.0], [0.0, INF, INF]), ([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])),
+    (np.logaddexp, ([-700.0], [0.0]), ([np.exp(-700.0)], [1.0])),
+    (np.remainder, ([1.0, -1.0, 5.5], [0.1, 0.3, -2.0]), ([1.0, 1.0, 1.0], [-9.0, 4.0, 3.0])),
+    (np.fmod, ([1.0, -1.0, 5.5], [0.1, 0.3, -2.0]), ([1.0, 1.0, 1.0], [-9.0, 3.0, 2.0])),
+    (np.nan_to_num, ([NAN, INF, -INF, 2.0],), ([0.0, 0.0, 0.0, 1.0],)),
+    (np.sinc, ([0.0, 1e-9],), ([0.0, -(np.pi**2) / 3 * 1e-9],)),
+    (lambda z: np.absolute(z) ** 2, ([1 + 2j],), ([2 - 4j],)),
+    (lambda z: np.square(z.real) + np.square(z.imag), ([1 + 2j],), ([2 - 4j],)),
+    (lambda x: np.real(x * (1 + 2j)), ([3.0],), ([1.0],)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "operands", "expected"), POINTS)
+def test_convention(function, operands, expected):
+    """Where there is no derivative, or several, both modes give the documented one."""
+    arrays = [np.array(x) for x in operands]
+
+    def total(*xs):
+        return np.sum(function(*xs))
+
+    found = grad(total, tuple(range(len(arrays))))(*arrays)
+    for k, (gradient, wanted) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-12)
+        assert gradient.dtype == arrays[k].dtype
+        for place in np.ndindex(arrays[k].shape):
+            direction = np.zeros(arrays[k].shape, arrays[k].dtype)
+            direction[place] = 1
+            tangents = [direction if j == k else np.zeros_like(x) for j, x in enumerate(arrays)]
+            slope = jvp(total, arrays, tangents)[1]
+            np.testing.assert_allclose(slope, np.real(np.array(wanted)[place]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", [np.sqrt, np.cbrt])
+def test_infinite_slope(function):
+    """The slope of a root at zero is infinite, and NumPy warns."""
+    with pytest.warns(RuntimeWarning, match="divide by zero"):
+        assert grad(function)(0.0) == INF
+
+
+def test_exponent_of_negative_base():
+    """With respect to its exponent a power of a negative number has no derivative."""
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        assert np.isnan(grad(operator.pow, 1)(-2.0, 2.0))
+    assert grad(operator.pow)(-2.0, 2.0) == -4.0
+
+
+@pytest.mark.parametrize("x", [0.0, 1e-9, 1e-3, 0.159, 0.16, 3.0])
+def test_sinc_near_zero(x):
+    """The second derivative of sinc keeps its accuracy where the formula cancels, on both sides of the change."""
+    y = np.pi * x
+    exact = -np.sin(y) / y - 2 * np.cos(y) / y**2 + 2 * np.sin(y) / y**3 if y > 0.1 else -1 / 3 + y**2 / 10
+    np.testing.assert_allclose(grad(grad(np.sinc))(x), np.pi**2 * exact, rtol=1e-5 if 1e-4 < x < 0.1 else 1e-11)
+
+
+def test_second_order_at_ties():
+    """Derivatives of derivatives exist at ties, where the first one is shared."""
+    assert grad(grad(lambda x: np.maximum(x, 0.0) * x))(0.0) == 1.0
+    check_grads(np.prod, np.array([1.5, 0.0, 2.0]))

@@ -1,0 +1,106 @@
+"""What has no rule says so, with the user's line and what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ebbtide import RuleMissingError, TraceError, grad, jvp, primitive
+from ebbtide.testing import check_grads
+
+
+def into_plain(x):
+    """Write into a plain array."""
+    target = np.zeros((3, 4))
+    np.copyto(target, x)
+    return target
+
+
+# (function of an array of shape (3, 4), what the message says)
+REFUSED = (
+    (np.median, r"no derivative rule for numpy\.median.*ebbtide\.primitive"),
+    (np.add.accumulate, r"no derivative rule for add\.accumulate"),
+    (lambda x: np.frexp(x)[0], r"no derivative rule for frexp"),
+    (np.linalg.inv, r"no derivative rule for numpy\.linalg\.inv"),
+    (lambda x: np.linalg.norm(x, 1), r"ord=1 .* Write it with np\.sum"),
+    (lambda x: np.linalg.norm(x, 2), r"ord=2 over 2 axes"),
+    (lambda x: np.linalg.norm(x, 2, (0, 1)), r"ord=2 over 2 axes"),
+    (lambda x: np.diff(x, prepend=0), r"np\.diff.*'prepend'.*stop_gradient"),
+    (lambda x: np.prod(x, initial=2.0), r"np\.prod.*'initial'"),
+    (lambda x: np.std(x, where=np.ones((3, 4), bool)), r"np\.std.*'where'"),
+    (lambda x: np.trace(x, dtype=np.float32), r"np\.trace.*'dtype'"),
+    (lambda x: np.einsum("ij->i", x, dtype=np.float32), r"np\.einsum.*'dtype'"),
+    (lambda x: np.einsum(x, [0, 1], [0]), r"subscripts as a text"),
+    (lambda x: np.pad(x, 1, "mean"), r"mode='mean'"),
+    (lambda x: np.pad(x, 1, "reflect", reflect_type="odd"), r"np\.pad"),
+    (lambda x: np.pad(x, 1, constant_values=np.sum(x)), r"write np\.concatenate"),
+    (lambda x: np.reshape(x, -1, order="A"), r"order='C' or order='F'"),
+    (lambda x: np.ravel(x, order="K"), r"order='C' or order='F'"),
+    (lambda x: np.sin(x, where=x > 0), r"np\.where\(condition"),
+    (lambda x: np.add(x, 1, dtype=np.float32), r"astype"),
+    (lambda x: x[x], r"stop_gradient\(index\)"),
+    (into_plain, r"np\.zeros_like\(x\)"),
+)
+
+
+@pytest.mark.parametrize("mode", ["fwd", "rev"])
+@pytest.mark.parametrize(("function", "message"), REFUSED)
+def test_refusal(function, message, mode):
+    """A function or an argument without a rule raises an error that says what to do instead."""
+    x = np.arange(12.0).reshape(3, 4)
+    run = {"rev": lambda: grad(lambda x: np.sum(function(x)))(x), "fwd": lambda: jvp(function, (x,), (x,))}[mode]
+    with pytest.raises(TraceError, match=message) as caught:
+        run()
+    assert "test_refusals.py:" in str(caught.value)
+    assert isinstance(caught.value, RuleMissingError) == ("no derivative rule for" in message)
+
+
+def test_wrong_shapes_raise_as_in_numpy():
+    """Operands that do not fit together are ValueErrors, as in NumPy."""
+    for function in (
+        lambda x: np.reshape(x, (5, 5)),
+        lambda x: np.concatenate([x, x[0]]),
+        lambda x: np.stack([x, x[0]]),
+        lambda x: np.split(x, 2)[0],
+        lambda x: np.squeeze(x, 0),
+        lambda x: x + np.ones(5),
+        lambda x: np.tensordot(x, x, 1),
+        lambda x: np.diag(x[None]),
+        lambda x: np.max(x, where=x > 0),
+    ):
+        with pytest.raises(ValueError):
+            grad(lambda x, function=function: np.sum(function(x)))(np.ones((3, 4)))
+
+
+def wrong(factor):
+    """Return a function whose derivatives are those of another one."""
+    return primitive(
+        lambda x: x**3, vjp=(lambda g, x: g * 3 * x**2 * factor[1],), jvp=(lambda t, x: t * 3 * x**2 * factor[0],)
+    )
+
+
+@pytest.mark.parametrize(
+    ("factor", "modes", "message"),
+    [
+        ((1.001, 1.0), ("fwd", "rev"), r"^jvp: output 0"),
+        ((1.0, 1.001), ("fwd", "rev"), r"^vjp: a random cotangent"),
+        ((1.0, 1.001), ("rev",), r"^vjp: a random cotangent"),
+        ((1.0, 1.0 + 1e-8), ("fwd", "rev"), r"^vjp against jvp"),
+    ],
+)
+def test_check_grads_finds_wrong_derivatives(factor, modes, message):
+    """A derivative that is wrong in one mode is found, with both numbers; the dot-product test finds the smallest."""
+    with pytest.raises(AssertionError, match=message) as caught:
+        check_grads(wrong(factor), np.array([1.0, 2.0]), modes=modes)
+    assert "the tolerance is" in str(caught.value)
+
+
+def test_check_grads_finds_wrong_second_order():
+    """An error that first order does not see is found at second order, and is said to be of it."""
+    squares = primitive(lambda x: x**2, vjp=(lambda g, x: g * hidden(x),), jvp=(lambda t, x: t * hidden(x),))
+    hidden = primitive(lambda x: 2 * x, vjp=(lambda g: g * 3,), jvp=(lambda t: t * 3,))
+    check_grads(squares, 2.0, order=1)
+    with pytest.raises(AssertionError, match=r"^jvp, then jvp: output 0"):
+        check_grads(squares, 2.0)
+    with pytest.raises(ValueError, match="modes="):
+        check_grads(squares, 2.0, modes=("forward",))
