@@ -72,7 +72,8 @@ def main(quick: bool = False) -> None:
     """Print the table."""
     size = 50 if quick else SIZE
     x = generator().standard_normal((size, size))
-    table = Table(f"Peak of k uses of {size} x {size}, in arrays", ("autograd", "torch (resident)", "JAX jit (planned)"))
+    peers = ("autograd", "torch (resident)", "JAX jit (planned)")
+    table = Table(f"Peak of k uses of {size} x {size}, in arrays", peers)
     for uses in (2, 10) if quick else USES:
         constants = numbers(uses)
         ours = grad(lambda x, constants=constants: uses_of(np, x, constants))

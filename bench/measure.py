@@ -201,7 +201,8 @@ class Table:
         widths = [max(len(row[k]) for row in (self.head, *self.rows)) for k in range(len(self.head))]
         lines = [f"### {self.title}", ""]
         for row in (self.head, tuple("-" * w for w in widths), *self.rows):
-            lines.append("| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |")
+            cells = [cell.ljust(w) for cell, w in zip(row, widths, strict=True)]
+            lines += [f"| {' | '.join(cells)} |"]
         lines += [""] + [f"{text}\n" for text in self.notes]
         print("\n".join(lines), flush=True)
 
@@ -209,10 +210,7 @@ class Table:
 def machine() -> str:
     """Return a line about the machine and the versions that were measured."""
     names = ("numpy", "scipy", "autograd", "torch", "jax")
-    versions = []
-    for name in names:
-        if installed(name):
-            versions.append(f"{name} {importlib.metadata.version(name)}")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in names if installed(name)]
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return f"{_processor()}, {os.cpu_count()} cores{load}; Python {platform.python_version()}, {', '.join(versions)}"
 

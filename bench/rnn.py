@@ -2,7 +2,8 @@
 A recurrent net in float32: batch 16, 1024 hidden units, 50 steps of h <- tanh(h W + b), and output weights.
 
 All steps share W, whose gradient is a sum of 50 products of 4 MiB each. By hand with `+=` a product is made and then
-added, two such arrays; BLAS adds it to the sum by itself (beta = 1), and one is enough. Bar: 8 MiB, all gradients float32.
+added, two such arrays; BLAS adds it to the sum by itself (beta = 1), and one is enough.
+Bar: 8 MiB, all gradients float32.
 
 Source: HIPS autograd's `benchmarks/bench_rnn.py`: its shapes, its loss.
 """
@@ -91,7 +92,10 @@ def torch_peak(width: int, steps: int) -> int | None:
         return [torch.tensor(p, requires_grad=True) for p in params], torch.tensor(x), torch.tensor(label)
 
     large = given(width)
-    return resident_peak(lambda: loss(torch, *given(64), steps).backward(), lambda: loss(torch, *large, steps).backward())
+    return resident_peak(
+        lambda: loss(torch, *given(64), steps).backward(),
+        lambda: loss(torch, *large, steps).backward(),
+    )
 
 
 def jax_plan(width: int, steps: int) -> int:

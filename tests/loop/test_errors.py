@@ -329,9 +329,11 @@ class Scripted(Schedule):
     """Follows Revolve(2) but for one place, where it returns what it is told to."""
 
     def __init__(self, at: int, action: Any) -> None:
-        self.at, self.action = at, action
+        self.at, self.action, self.asked = at, action, 0
 
     def next_action(self, position):
+        self.asked += 1
+        assert self.asked < 1000, "the loop follows the schedule for ever"
         here = position.reversed if position.forward_ended else -1
         return self.action if here == self.at else Revolve(2).next_action(position)
 
