@@ -429,7 +429,7 @@ def test_exception_in_any_storage_operation_leaves_nothing(schedule, error):
 @pytest.mark.parametrize("at", [1, 3, STEPS, STEPS + 2])
 def test_exception_removes_files(at, tmp_path):
     """A loop that made its own files on disk removes them when a step raises."""
-    budget = Budget(memory=LARGE * 8 * 6, disk="1 GiB", directory=tmp_path)
+    budget = Budget(memory=LARGE * 8 * 8, disk="1 GiB", directory=tmp_path)
 
     def f(u):
         return np.sum(timeloop(raising(at, ValueError), u, STEPS) ** 2)

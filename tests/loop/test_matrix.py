@@ -461,7 +461,7 @@ def one_loop_after_the_other(loop, c):
 def owned(leaf: Any) -> Any:
     """A copy of an array, so that a step may write (also traced values) into it."""
     if isinstance(leaf, TracedArray):
-        return np.copy(leaf)
+        return leaf.copy()
     if not isinstance(leaf, np.ndarray):
         return leaf
     trace = current().tangent or current().tape

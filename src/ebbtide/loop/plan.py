@@ -26,12 +26,14 @@ class Sizes:
         saved: What one step saves for its reverse sweep.
         sweep: Peak of the sweep of one step: saved values, cotangents and temporaries.
         gradients: Running sums for static values and inputs.
+        stored: One restart state on disk, with the header of its file.
     """
 
     state: int
     saved: int
     sweep: int
     gradients: int
+    stored: int
 
 
 @final
@@ -109,7 +111,7 @@ def make_plan(
         return everything
     each = sizes.state + RESERVE_PER_SNAPSHOT
     in_memory = (available - _fixed(sizes)) // max(1, each)
-    on_disk = disk // max(1, sizes.state) if available >= _fixed(sizes) + RESERVE_PER_SNAPSHOT else 0
+    on_disk = disk // max(1, sizes.stored) if available >= _fixed(sizes) + RESERVE_PER_SNAPSHOT else 0
     snapshots = min(max(in_memory, on_disk), max(1, steps))
     if snapshots < 1:
         least = _fixed(sizes) + each + held

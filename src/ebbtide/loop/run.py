@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from array import array
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -12,7 +15,7 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import DeterminismError, MutationError, ScheduleError
+from ebbtide.errors import DeterminismError, MutationError, ScheduleError, StorageError
 from ebbtide.ledger import SNAPSHOTS
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
@@ -67,9 +70,9 @@ class LoopRule(JointRule):
     """
 
     __slots__ = (
-        "__weakref__", "_bar", "_bypass", "_collect_every", "_expected", "_forms", "_keys_of", "_ledger", "_ran",
-        "_records", "_state", "_stepper", "_storage", "_theirs", "cotangent", "emitted", "links", "plan", "position",
-        "progress",
+        "__weakref__", "_bar", "_bypass", "_collect_every", "_expected", "_finalizer", "_forms", "_last", "_ledger",
+        "_mark", "_name", "_output_checks", "_ran", "_records", "_state", "_stepper", "_storage", "_turns", "cotangent",
+        "emitted", "links", "plan", "position", "progress",
     )  # fmt: skip
 
     def __init__(
@@ -90,7 +93,6 @@ class LoopRule(JointRule):
         self.emitted: list[Any] = []
         self.cotangent: list[Any] = []
         self._stepper = stepper
-        self._theirs = theirs
         self._storage: Storage = Memory() if storage is None else storage
         self._ledger = ledger
         self._collect_every = collect_every
@@ -103,6 +105,14 @@ class LoopRule(JointRule):
         assert stepper.region is not None
         self._bypass = stepper.region.bypass()
         self._bar: Bar | None = None
+        # A hash of each step's output, and of the state before and after the last step: what is run again must agree.
+        self._output_checks = array("q", bytes(8 * plan.steps if stepper.outputs else 0))
+        self._last: tuple[Any, Any] | None = None
+        self._turns, self._mark = 0, None
+        self._name = f"{id(self):x}"
+        # The sweep may never come: the loop's result may go unused, or an error or a dropped pullback end it.
+        self._finalizer = weakref.finalize(self, _give_up, self._storage, self._forms, self._name, ledger, theirs)
+        self._finalizer.atexit = False
 
     @property
     def name(self) -> str:
@@ -146,6 +156,11 @@ class LoopRule(JointRule):
             self._ledger.report.plan_changed(self.plan, change)
         return len(given_up) * each
 
+    def inside(self) -> list[Node]:
+        """Return the last nodes of the steps whose saved values are held."""
+        steps = self._records.values()
+        return [node for step in steps for node in step.state_nodes + step.output_nodes if node is not None]
+
     @property
     def statics(self) -> dict[int, Any]:
         """Static values met so far, by the address of their nodes."""
@@ -158,13 +173,15 @@ class LoopRule(JointRule):
         Run the forward sweep.
 
         Args:
-            state: Leaves of the initial state, owned by the loop.
+            state: Leaves of the initial state, owned by the loop; emptied.
             first: What `first_step` gave: the taped first step with its results, so that it is not run twice.
 
         Returns:
             Leaves of the final state.
         """
-        self._state = state
+        # Taken out of the list, so that no caller's name keeps the initial state alive.
+        self._state = state[:]
+        state.clear()
         self._bar = Bar("forward", self.plan.steps, self.progress)
         with self._bar:
             while not self.position.forward_ended:
@@ -183,6 +200,12 @@ class LoopRule(JointRule):
     def _act(self, action: Any, first: Any = None, retain: bool = False, sink: Any = None) -> None:
         """Follow one action of the schedule."""
         after = self.position.after(action)
+        # A pure function of the position that comes to one twice never ends (Brent's way to find a cycle).
+        self._turns += 1
+        if after == self._mark:
+            raise ScheduleError(f"{self.plan.schedule} goes round in circles: {action} leads to {after} once more.")
+        if not self._turns & (self._turns - 1):
+            self._mark = after
         if isinstance(action, Forward):
             if action.snapshot:
                 self._put(action.start)
@@ -205,7 +228,9 @@ class LoopRule(JointRule):
 
     def _advance(self, start: int, stop: int, first: Any) -> None:
         if first is not None:
-            _, self._state, output = first.take()
+            record, self._state, output = first.take()
+            self._bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+            del record
             self._emit(start, output)
             self._count(start)
             start += 1
@@ -221,32 +246,52 @@ class LoopRule(JointRule):
         if first is not None:
             record, self._state, output = first.take()
         else:
-            before = checksum_of(self._state) if again or index == self.plan.steps - 1 else None
+            last = index == self.plan.steps - 1 and not again
+            before = checksum_of(self._state) if again or last else None
             pager = Pager(self._ledger, None) if self._ledger.watched else None
             record, self._state, output = self._stepper.taped(index, self._state, pager)
             if again:
                 self._check(index)
+            elif last:
+                self._check_last(index, (before, checksum_of(self._state)))
             if before is not None:
                 self._expected = index, before
         self._records[index] = record
         if not again:
-            self._bypass.statics.update({key: array for key, (_, array) in record.tape.statics.items()})
-            self._emit(index, output)
+            self._bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+        self._emit(index, output)
         self._count(index)
+
+    def _check_last(self, index: int, states: tuple[Any, Any]) -> None:
+        """Compare what the last step started from and led to with those of the first forward sweep."""
+        if self._last is None:
+            self._last = states
+        elif self._last != states:
+            raise self._changed(index)
 
     def _check(self, index: int) -> None:
         """Compare the result of a step that was run again with what the sweep before started from."""
         expected = self._expected
         if expected is not None and expected[0] == index + 1 and expected[1] != checksum_of(self._state):
-            raise DeterminismError(
-                f"Step {index} gave another result when it was run again, so the gradient would be wrong. A step "
-                "depends on its state, its input and static values only: make random numbers from the step index, "
-                "and put what changes from step to step into the state."
-            )
+            raise self._changed(index)
+
+    def _changed(self, index: int) -> DeterminismError:
+        return DeterminismError(
+            f"Step {index} gave another result when it was run again, so the gradient would be wrong. A step "
+            "depends on its state, its input and static values only: make random numbers from the step index, "
+            "and put what changes from step to step into the state."
+        )
 
     def _emit(self, index: int, output: list[Any]) -> None:
-        if self.position.forward_ended or not self._stepper.outputs:
+        """Keep the output of a step; of one that is run again check that it is the same."""
+        if not self._stepper.outputs:
             return
+        check = hash(checksum_of(output))
+        if self.position.forward_ended or self.links is not None:
+            if self._output_checks[index] != check:
+                raise self._changed(index)
+            return
+        self._output_checks[index] = check
         emit(self.emitted, index, self.plan.steps, output)
 
     def _count(self, index: int) -> None:
@@ -263,9 +308,9 @@ class LoopRule(JointRule):
 
     def _put(self, step: int) -> None:
         packed = pack(self._state)
-        self._forms[step] = packed.forms
         before = self._storage.memory_nbytes
         written = self._storage.put(self._key(step), packed.arrays)
+        self._forms[step] = packed.forms
         held = self._storage.memory_nbytes - before
         self._ledger.add(SNAPSHOTS, held)
         if self._ledger.report is not None and not held:
@@ -285,7 +330,7 @@ class LoopRule(JointRule):
         del self._forms[step]
 
     def _key(self, step: int) -> str:
-        return f"{id(self):x}-{step}"
+        return f"{self._name}-{step}"
 
     # Reverse.
 
@@ -311,6 +356,10 @@ class LoopRule(JointRule):
                     self._act(self._next(), None, retain, sink)
         except BaseException:
             self.close()
+            # Nothing to go on from: another pull of a retained loop is an error.
+            self.position = Position(
+                steps=self.plan.steps, reversed=self.plan.steps, state=None, forward_ended=True, finished=True
+            )
             raise
         if not retain:
             self.close()
@@ -325,7 +374,7 @@ class LoopRule(JointRule):
         else:
             self.position = Position(steps=self.plan.steps, state=0)
             self._state = self._get(0, keep=False)
-        self._expected = None
+        self._expected = self._mark = None
 
     def _reverse(self, index: int, retain: bool, sink: Any) -> None:
         outputs, collector, bar = sink
@@ -351,13 +400,22 @@ class LoopRule(JointRule):
         """Give up snapshots and saved values."""
         self._records.clear()
         self._state = []
-        if self._theirs:
-            for step in tuple(self._forms):
-                self._drop(step)
-        else:
-            self._ledger.add(SNAPSHOTS, -self._storage.memory_nbytes)
-            self._storage.close()
-        self._forms.clear()
+        self._finalizer()
+
+
+def _give_up(storage: Storage, forms: dict[int, Any], name: str, ledger: Any, theirs: bool) -> None:
+    """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
+    before = storage.memory_nbytes
+    forms.clear()
+    if not theirs:
+        storage.close()
+    else:
+        for key in storage.keys():
+            if isinstance(key, str) and key.startswith(f"{name}-"):
+                # An error is on its way already, or the storage is closed: each key gets its chance.
+                with suppress(StorageError):
+                    storage.delete(key)
+    ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
 
 
 def emit(emitted: list[Any], index: int, steps: int, output: list[Any]) -> None:

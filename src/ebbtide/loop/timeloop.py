@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from ebbtide.loop.links import Links
 from ebbtide.loop.plan import Plan, Sizes, make_plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.run import LoopRule, emit, stacked
-from ebbtide.loop.state import bytes_of, owned, writable
+from ebbtide.loop.state import bytes_of, owned, pack, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.schedules import Schedule
 from ebbtide.storage import Disk, Storage
+from ebbtide.storage.files import describe_file
 from ebbtide.tape.joint import record_joint
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.record import Tape
@@ -169,6 +171,7 @@ def _first_step(
         saved=measure.held[SAVED],
         sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0),
         gradients=sum(kinds) + whole,
+        stored=describe_file(Path(), "", pack(values).arrays).nbytes,
     )
     plan = make_plan(steps, sizes, available, allowed.disk if allowed else 0, schedule, ledger.live)
     if ledger.report is not None:

@@ -107,7 +107,7 @@ class Tape:
 
     def lift(self, operand: TracedArray) -> Any:
         """Return what an array from outside of the region is inside: a static value."""
-        operand.present()
+        operand = operand.frozen()
         if operand._trace is not self.outer:
             operand = self.around.lift(operand)
             if operand._trace is not self.outer:

@@ -59,7 +59,7 @@ class Bypass:
 
     def lift(self, operand: Any) -> Any:
         """Return the value of an array from outside, which is noted as a static value."""
-        operand.present()
+        operand = operand.frozen()
         if operand._trace is not self.outer:
             operand = self.around.lift(operand)
             if type(operand) is not TracedArray or operand._trace is not self.outer:
@@ -102,7 +102,7 @@ class Region:
         """Return the value of an array as it enters the region."""
         if type(array) is not TracedArray:
             return array
-        array.present()
+        array = array.frozen()
         if array._trace is not self.outer and self.around is not None and self.around.covers(array._trace):
             array = self.around.lift(array)
         return array._value if type(array) is TracedArray and array._trace is self.outer else array

@@ -125,10 +125,13 @@ def guard_shared(roots: list[Any], returned: list[Any]) -> None:
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node.number in seen or node.saved is None:
+        if id(node) in seen or node.saved is None:
             continue
-        seen.add(node.number)
+        seen.add(id(node))
         stack.extend(node.parents)
+        inside = getattr(node.signature, "inside", None)
+        if inside is not None:
+            stack.extend(inside())  # of a time loop: the nodes of its steps
         if any(_owner(value) in owners for value in node.saved):
             node.saved = tuple([_guard(value) if _owner(value) in owners else value for value in node.saved])
 

@@ -90,8 +90,13 @@ def sweep(
 
 def _seed(watch: Any, slots: dict[int, Accumulator], heap: list[int], node: Node, g: Any, owned: bool) -> None:
     """Start the sweep at an output; an output that is given twice gets both cotangents."""
-    if node.number in slots:
-        slots[node.number].add(g, owned)
+    slot = slots.get(node.number)
+    if slot is not None:
+        before = slot.value
+        slot.add(g, owned)
+        if watch is not None and slot.value is not before:
+            watch.take(slot.value)
+            watch.drop(before)
     else:
         _insert(watch, slots, heap, node, g, owned)
 
