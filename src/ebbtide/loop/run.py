@@ -123,8 +123,9 @@ class LoopRule(JointRule):
     def need(self) -> int:
         """Bytes that the reverse sweep takes beside what is held now."""
         sizes = self.plan.sizes
-        taped = sizes.saved if self._records else 0  # held already
-        return sizes.sweep - taped + sizes.state + sizes.gradients
+        # Held already: the saved values of the last step, and the cotangent that the sweep starts from.
+        taped = sizes.saved if self._records else 0
+        return sizes.sweep - taped + sizes.gradients
 
     @property
     def sheddable(self) -> int:
