@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
-UNARY = (np.sin, np.tanh, np.cos, np.arctan, np.negative, np.square, lambda x: np.exp(0.1 * x), lambda x: x / (1 + x * x))
-BINARY = (np.add, np.subtract, np.multiply, np.maximum, lambda x, y: np.arctan2(x, 1 + y * y), lambda x, y: x / (2 + y * y))
+UNARY = (
+    np.sin, np.tanh, np.cos, np.arctan, np.negative, np.square, lambda x: np.exp(0.1 * x), lambda x: x / (1 + x * x),
+)  # fmt: skip
+BINARY = (
+    np.add, np.subtract, np.multiply, np.maximum, lambda x, y: np.arctan2(x, 1 + y * y), lambda x, y: x / (2 + y * y),
+)  # fmt: skip
 SHAPES = ((), (3,), (2, 3), (1, 3), (2, 1))
 
 

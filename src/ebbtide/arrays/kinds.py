@@ -40,7 +40,7 @@ def _elementwise_pull(derivative: Any) -> Pull | None:
         scaled = needs[0] == "g"
 
         def rule(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
-            product = derivative(g, *saved) if scaled else g * derivative(*saved)
+            product: Any = derivative(g, *saved) if scaled else g * derivative(*saved)
             same = product.dtype is kind.dtype and product.shape == kind.shape
             return product if same else unbroadcast(product, kind)
 
@@ -97,7 +97,8 @@ def elementwise(
                 names_needed = needs_of(derivative)
                 scaled = names_needed[0] == "g"
                 needed = [by_name[n] if n in by_name else kept(n) for n in names_needed[scaled:]]
-                terms.append(derivative(tangent, *needed) if scaled else np.multiply(tangent, derivative(*needed)))
+                term: Any = derivative(tangent, *needed) if scaled else tangent * derivative(*needed)
+                terms.append(term)
             else:
                 terms.append(tangent if derivative == 1 else np.multiply(tangent, derivative))
         return promoted(terms, out)

@@ -6,17 +6,13 @@ import gc
 import weakref
 from array import array
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
-import numpy as np
-
-from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.context import entered
-from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import DeterminismError, MutationError, ScheduleError, StorageError
+from ebbtide.errors import DeterminismError, MutationError, ScheduleError
 from ebbtide.ledger import SNAPSHOTS
+from ebbtide.loop.collect import Collector, emit, give_up
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.state import checksum_of, pack, unpack
@@ -26,28 +22,6 @@ from ebbtide.storage import Memory, Storage
 from ebbtide.tape.joint import JointRule
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
-
-
-@final
-class Collector:
-    """Where each step's cotangents of inputs and static values go; see `timeloop`."""
-
-    __slots__ = ("input_sums", "static_sums")
-
-    def __init__(self) -> None:
-        self.static_sums: dict[int, np.ndarray] = {}
-        self.input_sums: dict[Any, Any] = {}
-
-    def add(self, sums: dict[int, tuple[Any, bool]]) -> None:
-        """Add a step's own sums for static values to the running ones."""
-        for key, (value, own) in sums.items():
-            running = self.static_sums.get(key)
-            if running is None:
-                self.static_sums[key] = value if own or not isinstance(value, np.ndarray) else np.array(value)
-            elif isinstance(running, np.ndarray) and isinstance(value, (np.ndarray, np.generic)):
-                np.add(running, value, out=running)
-            else:
-                self.static_sums[key] = running + value
 
 
 @final
@@ -111,7 +85,7 @@ class LoopRule(JointRule):
         self._turns, self._mark = 0, None
         self._name = f"{id(self):x}"
         # The sweep may never come: the loop's result may go unused, or an error or a dropped pullback end it.
-        self._finalizer = weakref.finalize(self, _give_up, self._storage, self._forms, self._name, ledger, theirs)
+        self._finalizer = weakref.finalize(self, give_up, self._storage, self._forms, self._name, ledger, theirs)
         self._finalizer.atexit = False
 
     @property
@@ -402,42 +376,3 @@ class LoopRule(JointRule):
         self._records.clear()
         self._state = []
         self._finalizer()
-
-
-def _give_up(storage: Storage, forms: dict[int, Any], name: str, ledger: Any, theirs: bool) -> None:
-    """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
-    before = storage.memory_nbytes
-    forms.clear()
-    if not theirs:
-        storage.close()
-    else:
-        for key in storage.keys():
-            if isinstance(key, str) and key.startswith(f"{name}-"):
-                # An error is on its way already, or the storage is closed: each key gets its chance.
-                with suppress(StorageError):
-                    storage.delete(key)
-    ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
-
-
-def emit(emitted: list[Any], index: int, steps: int, output: list[Any]) -> None:
-    """Put the output leaves of a step with those of the steps before; `stacked` gives the result."""
-    if not emitted:
-        for leaf in output:
-            kind = type_of(leaf)
-            plain = type(leaf) is not TracedArray
-            emitted.append(np.empty((steps, *kind.shape), kind.dtype) if plain else [])
-    for position, leaf in enumerate(output):
-        held = emitted[position]
-        if type(leaf) is TracedArray and not isinstance(held, list):
-            held = emitted[position] = list(held[:index])
-        if isinstance(held, list):
-            held.append(leaf)
-            continue
-        if np.shape(leaf) != held.shape[1:]:
-            raise TypeError(f"Step {index} returned an output of shape {np.shape(leaf)}, not {held.shape[1:]}.")
-        held[index] = leaf
-
-
-def stacked(emitted: list[Any]) -> list[Any]:
-    """Return the outputs of all steps, each leaf on a new first axis."""
-    return [np.stack(held) if isinstance(held, list) else held for held in emitted]

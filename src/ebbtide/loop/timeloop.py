@@ -15,11 +15,12 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.errors import ScheduleError
 from ebbtide.ledger import SAVED, Ledger
+from ebbtide.loop.collect import emit, stacked
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.links import Links
 from ebbtide.loop.plan import Plan, Sizes, make_plan
 from ebbtide.loop.progress import Bar
-from ebbtide.loop.run import LoopRule, emit, stacked
+from ebbtide.loop.run import LoopRule
 from ebbtide.loop.state import bytes_of, owned, pack, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.schedules import Schedule
@@ -194,7 +195,7 @@ def _plain(
     report = context.ledger.report
     below = value_trace(context)
     stepper = Stepper(step, structure, inputs, outputs, None)
-    state = [np.copy(leaf) if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
+    state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
     emitted: list[Any] = []
     with Bar("forward", steps, progress) as bar:
         for index in range(steps):

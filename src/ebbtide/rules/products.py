@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas
+from scipy.linalg import blas as _blas
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.kinds import multilinear
@@ -23,6 +23,8 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
+# SciPy's stubs do not know the functions that its BLAS module makes at import.
+blas: Any = _blas
 _GEMM = MappingProxyType({
     np.dtype(np.float32): blas.sgemm,
     np.dtype(np.float64): blas.dgemm,

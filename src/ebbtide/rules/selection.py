@@ -31,7 +31,7 @@ def _imaginary_part(x: Any) -> Any:
 
 
 def _real_type(kind: ArrayType) -> ArrayType:
-    return ArrayType(kind.shape, np.zeros((), kind.dtype).real.dtype)
+    return ArrayType(kind.shape, np.real(np.zeros((), kind.dtype)).dtype)
 
 
 _conjugate = linear(np.conjugate, lambda g, kind: np.conjugate(g), infer=lambda kind: kind, name="conjugate")

@@ -1,8 +1,8 @@
 """
 What a sweep is going to hold, found by a sweep over sizes: no array is touched.
 
-It follows the same rules of ownership as the sweep itself: which pulls pass the cotangent on, which write into it, which
-add in place, and which allocate.
+It follows the same rules of ownership as the sweep itself: which pulls pass the cotangent on, which write into it,
+which add in place, and which allocate.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Forecast:
         if pull.result is BORROWED and running is None:
             self._put(parent, None, _Slot(self._moved(g), False))
             return True
-        in_place = pull.accumulate is not None or (pull.result is not PASSED or same_size)
-        if running is not None and running.owned and in_place and (pull.accumulate is not None or pull.result is PASSED):
+        in_place = pull.accumulate is not None or (pull.result is PASSED and same_size)
+        if running is not None and running.owned and in_place:
             return pull.result is PASSED and same_size
         temporary = pull.temporaries * max(kind.nbytes, node.type.nbytes) + (0 if same_size else node.type.nbytes)
         if running is not None and running.owned:

@@ -20,8 +20,8 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import COTANGENTS, SAVED, Ledger, SavedEntry
 from ebbtide.storage import Disk
-from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.forecast import Forecast, bytes_of, reached
+from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.saved import SavedValue, parts_of
 
 # Smaller values are not worth a file.

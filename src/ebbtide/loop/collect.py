@@ -1,0 +1,75 @@
+"""What a time loop gathers on its way: outputs forward, cotangents in reverse; and how it gives up its snapshots."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import StorageError
+from ebbtide.ledger import SNAPSHOTS
+from ebbtide.storage import Storage
+
+
+@final
+class Collector:
+    """Where each step's cotangents of inputs and static values go; see `timeloop`."""
+
+    __slots__ = ("input_sums", "static_sums")
+
+    def __init__(self) -> None:
+        self.static_sums: dict[int, np.ndarray] = {}
+        self.input_sums: dict[Any, Any] = {}
+
+    def add(self, sums: dict[int, tuple[Any, bool]]) -> None:
+        """Add a step's own sums for static values to the running ones."""
+        for key, (value, own) in sums.items():
+            running = self.static_sums.get(key)
+            if running is None:
+                self.static_sums[key] = value if own or not isinstance(value, np.ndarray) else np.array(value)
+            elif isinstance(running, np.ndarray) and isinstance(value, (np.ndarray, np.generic)):
+                np.add(running, value, out=running)
+            else:
+                self.static_sums[key] = running + value
+
+
+def emit(emitted: list[Any], index: int, steps: int, output: list[Any]) -> None:
+    """Put the output leaves of a step with those of the steps before; `stacked` gives the result."""
+    if not emitted:
+        for leaf in output:
+            kind = type_of(leaf)
+            plain = type(leaf) is not TracedArray
+            emitted.append(np.empty((steps, *kind.shape), kind.dtype) if plain else [])
+    for position, leaf in enumerate(output):
+        held = emitted[position]
+        if type(leaf) is TracedArray and not isinstance(held, list):
+            held = emitted[position] = list(held[:index])
+        if isinstance(held, list):
+            held.append(leaf)
+            continue
+        if np.shape(leaf) != held.shape[1:]:
+            raise TypeError(f"Step {index} returned an output of shape {np.shape(leaf)}, not {held.shape[1:]}.")
+        held[index] = leaf
+
+
+def stacked(emitted: list[Any]) -> list[Any]:
+    """Return the outputs of all steps, each leaf on a new first axis."""
+    return [np.stack(held) if isinstance(held, list) else held for held in emitted]
+
+
+def give_up(storage: Storage, forms: dict[int, Any], name: str, ledger: Any, theirs: bool) -> None:
+    """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
+    before = storage.memory_nbytes
+    forms.clear()
+    if not theirs:
+        storage.close()
+    else:
+        for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            if isinstance(key, str) and key.startswith(f"{name}-"):
+                # An error is on its way already, or the storage is closed: each key gets its chance.
+                with suppress(StorageError):
+                    storage.delete(key)
+    ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
