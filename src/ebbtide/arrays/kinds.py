@@ -31,6 +31,8 @@ from ebbtide.arrays.traced import TracedArray
 
 UNARY, BINARY = ("x",), ("x", "y")
 NUMBERS = frozenset({float, int})
+# Operands of these types go to NumPy as they are.
+PLAIN = frozenset({np.ndarray, float, int, complex, bool, np.float64, np.float32})
 
 
 def _elementwise_pull(derivative: Any) -> Pull | None:
@@ -52,10 +54,10 @@ def _elementwise_pull(derivative: Any) -> Pull | None:
         def passed(g: Any, kind: ArrayType, params: Any) -> Any:
             return g if g.dtype is kind.dtype and g.shape == kind.shape else unbroadcast(g, kind)
 
-        return Pull(passed, (), PASSED)
+        return Pull(passed, (), PASSED, trusted=True)
     if derivative == -1:
-        return Pull(lambda g, kind, params: unbroadcast(np.negative(g), kind), (), FRESH)
-    return Pull(lambda g, kind, params: unbroadcast(np.multiply(g, derivative), kind), (), FRESH)
+        return Pull(lambda g, kind, params: unbroadcast(np.negative(g), kind), (), FRESH, trusted=True)
+    return Pull(lambda g, kind, params: unbroadcast(np.multiply(g, derivative), kind), (), FRESH, trusted=True)
 
 
 def elementwise(
@@ -122,24 +124,26 @@ def handler_of(primitive: Primitive) -> Callable[..., Any]:
         if type(x) is TracedArray:
             trace = x._trace
             if trace.fast:
-                return trace.unary(primitive, signature, x)
+                return trace.unary(primitive, first, x)
         return primitive.bind((x,))
 
     def binary(x: Any, y: Any) -> Any:
         if type(x) is TracedArray:
             trace = x._trace
             if trace.fast:
-                if type(y) in NUMBERS:
-                    return trace.unary(primitive, signature, x, y)
-                return trace.binary(primitive, x, y)
-        elif type(y) is TracedArray and y._trace.fast:
-            return y._trace.binary(primitive, x, y)
+                if type(y) is TracedArray:
+                    if y._trace is trace:
+                        return trace.binary(primitive, both, x, y)
+                elif type(y) in PLAIN:
+                    return trace.mixed(primitive, first, x, y, True)
+        elif type(y) is TracedArray and y._trace.fast and type(x) in PLAIN:
+            return y._trace.mixed(primitive, second, y, x, False)
         return primitive.bind((x, y))
 
     count = len(primitive.operands or ())
-    signature = primitive.signature(1, count)
-    if not signature.pulls:  # the derivative with respect to the first operand is zero
-        return primitive
+    if len(primitive.signature((1 << count) - 1, count).pulls) < count:
+        return primitive  # the derivative with respect to an operand is zero
+    first, second, both = (primitive.signature(active, count) for active in (1, 2, 3))
     return unary if count == 1 else binary
 
 

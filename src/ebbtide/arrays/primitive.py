@@ -42,7 +42,7 @@ class Pull:
         accumulate: `accumulate(target, g, params, *saved)` adds the cotangent into an owned array and
             returns True, or returns False where it cannot.
         temporaries: How many arrays of the size of the larger of cotangent and operand the rule takes for a moment.
-        trusted: Whether the rule always returns the type of the operand, so that nobody need look.
+        trusted: Whether the rule is elementwise and always returns the type of the operand, so that nobody need look.
         last: Whether to do this pull after the others, because it may use up the cotangent.
     """
 
@@ -70,7 +70,7 @@ class Signature:
         A few tuples; cached by the primitive.
     """
 
-    __slots__ = ("active", "alone", "keeps", "primitive", "pulls", "saves", "simple")
+    __slots__ = ("active", "keeps", "local", "primitive", "pulls", "saves", "simple")
 
     def __init__(self, primitive: Primitive, active: tuple[int, ...]) -> None:
         self.primitive = primitive
@@ -92,9 +92,8 @@ class Signature:
             (rule, used, tuple(s for s in used if last_use[s] == n))
             for n, ((_, rule), used) in enumerate(zip(rules, uses, strict=True))
         )
-        # What the hot paths ask: the only pull with the places of what it takes, and whether at most one value is
-        # saved.
-        self.alone = self.pulls[0] if len(self.pulls) == 1 else None
+        # What the hot paths ask: whether all pulls are elementwise, and whether at most one value is saved.
+        self.local = bool(rules) and all(rule.trusted for _, rule in rules)
         self.simple = len(self.saves) <= 1 and not self.keeps
 
 

@@ -104,7 +104,7 @@ class TracedArray:
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         handler = HANDLERS.get(ufunc)
         if method == "__call__" and handler is not None and not kwargs:
-            return handler(*inputs)
+            return handler(inputs[0]) if len(inputs) == 1 else handler(*inputs)
         return self._ufunc(ufunc, method, inputs, kwargs)
 
     def _ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

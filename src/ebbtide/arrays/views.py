@@ -36,7 +36,7 @@ class Sharing:
         A view keeps its root alive, as in NumPy.
     """
 
-    __slots__ = ("line", "path", "private", "reachable", "root", "seen", "version")
+    __slots__ = ("guard", "line", "path", "private", "reachable", "root", "seen", "version")
 
     def __init__(
         self, root: TracedArray | None = None, path: tuple[Any, ...] = (), *, reachable: bool = False
@@ -48,6 +48,7 @@ class Sharing:
         self.seen = 0  # the root's version that this view's value is of
         self.private = False  # made by a write here, in no tape and no other array: the next write needs no copy
         self.line = ""
+        self.guard: Any = None  # the guarded value of this array, one for all nodes that save it
 
 
 def bottom(value: Any) -> Any:
@@ -194,4 +195,5 @@ def become(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     sharing.version += 1
     sharing.reachable = False
     sharing.private = private
+    sharing.guard = None
     sharing.line = target._trace.here()

@@ -49,9 +49,9 @@ class Accumulator:
         """
         mine = self.value
         if self.owned and type(mine) is np.ndarray and type(value) is not TracedArray:
-            np.add(mine, value, out=mine)
+            np.add(mine, value, mine)
         elif owned and type(value) is np.ndarray and type(mine) is not TracedArray:
-            np.add(mine, value, out=value)
+            np.add(mine, value, value)
             self.value, self.owned = value, True
         else:
             self.value = mine + value

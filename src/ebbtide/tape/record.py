@@ -13,16 +13,17 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.location import HOME, is_ours, user_line
+from ebbtide.arrays.kinds import PLAIN
+from ebbtide.arrays.location import OURS, is_ours, user_line
 from ebbtide.arrays.primitive import Primitive, Signature, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import Sharing
 from ebbtide.errors import TraceError
+from ebbtide.storage.checksum import compute_crc32c
 from ebbtide.tape.node import Node
-from ebbtide.tape.saved import guarded, kept_value
+from ebbtide.tape.saved import SavedValue, guarded, kept_value
 
-# Operands of these types go to NumPy as they are.
-_PLAIN = frozenset({np.ndarray, float, int, complex, bool, np.float64, np.float32})
+_new = object.__new__
 
 
 @final
@@ -123,85 +124,112 @@ class Tape:
         inside._sharing = Sharing(reachable=True)
         return inside
 
-    def unary(self, primitive: Primitive, signature: Signature, operand: TracedArray, number: Any = None) -> Any:
-        """Record an elementwise operation of one array, or of an array and a number, by the shortest way."""
+    def unary(self, primitive: Primitive, signature: Signature, operand: TracedArray) -> Any:
+        """Record an elementwise operation of one array; `process` without what cannot occur here."""
         parent = operand._node
         if operand._sharing is not None or parent is None:
-            return self.process(primitive, (operand,) if number is None else (operand, number), None)
+            return self.process(primitive, (operand,), None)
         value = operand._value
-        out = primitive.function(value) if number is None else primitive.function(value, number)
-        saved: Any = ()
-        if signature.simple:
-            if signature.saves:
-                place = signature.saves[0]
-                kept = out if place < 0 else number if place else value
-                saved = (kept,)
-                if type(kept) is np.ndarray:
-                    self.ledger.saved += kept.nbytes
-        else:
-            saved = self._save(signature, (operand, number), (value, number), out)
+        out = primitive.function(value)
         kind = parent.type
         if kind.dtype is not out.dtype:
             out, kind = _typed(out)
-        frame: Any = sys._getframe(3)
-        code = frame.f_code
-        while code.co_filename.startswith(HOME) and is_ours(code.co_filename) and frame.f_back is not None:
-            frame = frame.f_back
-            code = frame.f_code
-        self.count = number = self.count + 1
-        return TracedArray(self, Node(number, signature, (parent,), saved, None, kind, code, frame.f_lasti), out)
+        saved: Any = ()
+        if not signature.simple:
+            saved = self._save(signature, (operand,), (value,), out)
+        elif signature.saves:
+            kept = value if signature.saves[0] >= 0 else out
+            if type(kept) is np.ndarray:
+                self.ledger.saved += kept.nbytes
+            saved = (kept,)
+        return self._recorded(signature, (parent,), saved, kind, out)
 
-    def binary(self, primitive: Primitive, x: Any, y: Any) -> Any:
-        """Record an elementwise operation of two operands; `process` without what cannot occur here."""
-        values = [x, y]
-        active = 0
-        kind: Any = None
-        parents: tuple[Node, ...] = ()
-        if type(x) is TracedArray:
-            node = x._node
-            if x._trace is not self or x._sharing is not None or node is None:
-                return primitive.bind((x, y))
-            values[0] = x._value
-            parents = (node,)
-            kind = node.type
-            active = 1
-        elif type(x) not in _PLAIN:
-            return primitive.bind((x, y))
-        if type(y) is TracedArray:
-            node = y._node
-            if y._trace is not self or y._sharing is not None or node is None:
-                return primitive.bind((x, y))
-            values[1] = y._value
-            parents = (*parents, node)
-            kind = node.type
-            active += 2
-        elif type(y) not in _PLAIN:
-            return primitive.bind((x, y))
+    def mixed(self, primitive: Primitive, signature: Signature, operand: TracedArray, other: Any, left: bool) -> Any:
+        """Record an elementwise operation of an array, the *left* operand or the right one, and one not traced."""
+        parent = operand._node
+        if operand._sharing is not None or parent is None:
+            return self.process(primitive, (operand, other) if left else (other, operand), None)
+        values = (operand._value, other) if left else (other, operand._value)
         out = primitive.function(values[0], values[1])
-        signature = primitive._cache.get(active) or primitive.signature(active, 2)
-        if len(signature.active) != len(parents):
-            return self.process(primitive, (x, y), None)  # an operand whose derivative is zero
+        kind = parent.type
         if kind.dtype is not out.dtype or kind.shape != out.shape:
             out, kind = _typed(out)
         saved: Any = ()
         if not signature.simple:
-            saved = self._save(signature, (x, y), values, out)
+            saved = self._save(signature, (operand, other) if left else (other, operand), values, out)
         elif signature.saves:
-            k = signature.saves[0]
-            kept = values[k] if k >= 0 else out
+            place = signature.saves[0]
+            kept = values[place] if place >= 0 else out
             if type(kept) is np.ndarray:
-                if kept is x or kept is y:
-                    kept = guarded(kept)  # a plain operand, which the user can reach
+                if kept is other:
+                    kept = guarded(kept)  # the user can reach it
                 else:
                     self.ledger.saved += kept.nbytes
             saved = (kept,)
-        frame: Any = sys._getframe(3)
+        return self._recorded(signature, (parent,), saved, kind, out)
+
+    def binary(self, primitive: Primitive, signature: Signature, x: TracedArray, y: TracedArray) -> Any:
+        """Record an elementwise operation of two arrays of this tape."""
+        parents: Any = (x._node, y._node)
+        if parents[0] is None or parents[1] is None or _is_view(x) or _is_view(y):
+            return self.process(primitive, (x, y), None)
+        out = primitive.function(x._value, y._value)
+        kind = parents[0].type
+        if kind.dtype is not out.dtype or kind.shape != out.shape:
+            out, kind = _typed(out)
+        saved: Any = ()
+        if signature.keeps:
+            saved = self._save(signature, (x, y), (x._value, y._value), out)
+        elif signature.saves:
+            kept = []
+            for k in signature.saves:  # a comprehension takes twice the time
+                kept.append(self._kept(y if k else x) if k >= 0 else self._counted(out))  # noqa: PERF401
+            saved = tuple(kept)
+        return self._recorded(signature, parents, saved, kind, out)
+
+    def _recorded(self, signature: Signature, parents: tuple[Node, ...], saved: Any, kind: ArrayType, out: Any) -> Any:
+        """Return a new array and its node, both filled here: their constructors would take twice the time."""
+        frame: Any = sys._getframe(4)
         code = frame.f_code
-        while code.co_filename.startswith(HOME) and is_ours(code.co_filename) and frame.f_back is not None:
+        while code.co_filename in OURS and frame.f_back is not None:
             frame = frame.f_back
             code = frame.f_code
-        self.count = number = self.count + 1
-        return TracedArray(self, Node(number, signature, parents, saved, None, kind, code, frame.f_lasti), out)
+        node = _new(Node)
+        self.count = node.number = self.count + 1
+        node.signature = signature
+        node.parents = parents
+        node.saved = saved
+        node.params = None
+        node.type = kind
+        node.code = code
+        node.instruction = frame.f_lasti
+        made = _new(TracedArray)
+        made._trace = self
+        made._node = node
+        made._value = out
+        made._sharing = None
+        return made
+
+    def _counted(self, value: Any) -> Any:
+        """Return a value to be saved that nobody else can reach."""
+        if type(value) is np.ndarray:
+            self.ledger.saved += value.nbytes
+        return value
+
+    def _kept(self, operand: TracedArray) -> Any:
+        """Return the value of an operand that is no view in the form in which it is saved."""
+        sharing = operand._sharing
+        value = operand._value
+        if sharing is not None:
+            sharing.private = False
+            if sharing.reachable:
+                if type(value) is not np.ndarray:
+                    return guarded(value)
+                crc = compute_crc32c(value)
+                if sharing.guard is None or sharing.guard.crc != crc:
+                    sharing.guard = SavedValue(value, crc)
+                return sharing.guard
+        return self._counted(value)
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """
@@ -237,7 +265,7 @@ class Tape:
                     deeper = True
                     values.append(operand)
             else:
-                values.append(operand if type(operand) in _PLAIN else plain(operand))
+                values.append(operand if type(operand) in PLAIN else plain(operand))
             bit += bit
         if deeper:
             out = primitive.bind(tuple(values), params)
@@ -325,6 +353,11 @@ def _typed(out: Any) -> tuple[Any, ArrayType]:
     if not hasattr(out, "shape"):
         out = np.asarray(out)
     return out, ArrayType(out.shape, out.dtype)
+
+
+def _is_view(operand: TracedArray) -> bool:
+    """Return whether an array has to look at its root for its present value."""
+    return operand._sharing is not None and operand._sharing.root is not None
 
 
 def _share(made: TracedArray, operands: tuple[Any, ...], primitive: Primitive) -> None:
