@@ -79,7 +79,8 @@ def by_hand(params: Any, x: Any, label: Any, steps: int, beta: bool) -> list[Any
             blas.sgemm(1.0, g.T, states[-1].T, 1.0, g_w.T, 0, 1, 1)
         else:
             g_w += np.matmul(states[-1].T, g)
-        g = np.matmul(g, w.T)
+        # SciPy's BLAS and NumPy's have threads of their own: to alternate between them is slow.
+        g = blas.sgemm(1.0, w.T, g.T, trans_a=1).T if beta else np.matmul(g, w.T)
     return [g_w, g_b, g_w_out, g_b_out]
 
 
