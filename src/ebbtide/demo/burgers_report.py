@@ -24,8 +24,7 @@ from ebbtide.errors import BudgetError
 DISTANCES = (2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11, 2.0**-12)
 # So large that the trial run, which only measures sizes, is never refused.
 NO_LIMIT = 2**62
-# A prediction counts arrays; tracemalloc also sees interpreter objects (frames, nodes; the
-# progress bars alone take some 150 KiB).
+# A prediction counts arrays; tracemalloc also sees interpreter objects (frames, nodes, progress bars).
 SLACK = 256 * 1024
 
 

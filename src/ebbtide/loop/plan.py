@@ -10,7 +10,7 @@ from ebbtide.errors import BudgetError
 from ebbtide.schedules import Revolve, Schedule, StoreAll
 
 # What the interpreter takes beside arrays, as tracemalloc sees it: frames, nodes of one step, a snapshot's
-# entries in storage and position (measured: 24 KiB and 0.9 KiB for each snapshot in the demo).
+# entries in storage and position. Chosen, not derived: tests/loop/test_loop_budget.py holds budgets against them.
 RESERVE = 32 * 1024
 RESERVE_PER_SNAPSHOT = 512
 

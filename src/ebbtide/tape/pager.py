@@ -54,7 +54,7 @@ class Pager:
         strict: Raise at once where the budget is passed, for functions that run again in the reverse sweep.
 
     Memory:
-        About 200 bytes for each live saved value; the values themselves are the nodes'.
+        About 1 KiB for each live saved value; the values themselves are the nodes'.
     """
 
     __slots__ = (
