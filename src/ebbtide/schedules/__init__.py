@@ -5,6 +5,7 @@ from __future__ import annotations
 from ebbtide.schedules.actions import (
     Action,
     Copy,
+    Delete,
     EndForward,
     EndReverse,
     Forward,
@@ -14,6 +15,7 @@ from ebbtide.schedules.actions import (
     action_to_json,
 )
 from ebbtide.schedules.base import Schedule
+from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.revolve import Revolve
 from ebbtide.schedules.store_all import StoreAll
@@ -21,6 +23,8 @@ from ebbtide.schedules.store_all import StoreAll
 __all__ = [
     "Action",
     "Copy",
+    "Costs",
+    "Delete",
     "EndForward",
     "EndReverse",
     "Forward",

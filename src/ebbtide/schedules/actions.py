@@ -1,10 +1,11 @@
-"""What a schedule can ask for: run forward, reverse, load a snapshot, and say that a sweep is over."""
+"""What a schedule can ask for: run forward, reverse, load or delete a snapshot, and say that a sweep is over."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import cast, final
 
 from ebbtide.errors import ScheduleError
@@ -19,17 +20,23 @@ class Forward:
     Args:
         start: The step of the working state, and the first step to run.
         stop: The step after the last one to run; the working state is then that of `stop`.
-        snapshot: Store the restart state of step `start` before running.
-        save: Keep the saved values of all these steps, in memory, for the reverse sweep.
+        snapshot: Store a snapshot of step `start`.
+        save: Keep the saved values of all these steps at hand, in memory, for the reverse sweep.
+        kind: What the snapshot holds: `"restart"`, the state before step `start`, stored before running; or
+            `"saved"`, what step `start` saves for its reverse sweep. The latter runs this one step, and keeps
+            nothing at hand: `stop == start + 1` and `save=False`.
+        tier: Where the snapshot is stored, `"memory"` or `"disk"`.
 
     Memory:
-        Holds four numbers. One action may span many steps; who follows it may run them in parts.
+        Holds six plain values. One action may span many steps; who follows it may run them in parts.
     """
 
     start: int
     stop: int
     snapshot: bool = False
     save: bool = False
+    kind: str = "restart"
+    tier: str = "memory"
 
 
 @final
@@ -51,10 +58,13 @@ class Reverse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
     """
-    Load the snapshot of `step` into the working state and keep the snapshot.
+    Load the snapshot of `step` and keep the snapshot.
+
+    One of kind `"restart"` becomes the working state. One of kind `"saved"` is at hand for the reverse sweep,
+    and the working state stays as it is.
 
     Args:
-        step: The step whose restart state the snapshot holds.
+        step: The step of the snapshot, whatever its kind and its tier.
     """
 
     step: int
@@ -64,10 +74,26 @@ class Copy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """
-    Load the snapshot of `step` into the working state and delete the snapshot.
+    Load the snapshot of `step` and delete the snapshot.
+
+    One of kind `"restart"` becomes the working state. One of kind `"saved"` is at hand for the reverse sweep,
+    and the working state stays as it is.
 
     Args:
-        step: The step whose restart state the snapshot holds.
+        step: The step of the snapshot, whatever its kind and its tier.
+    """
+
+    step: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """
+    Delete the snapshot of `step` without loading it: its slot is wanted, or it is of no use any more.
+
+    Args:
+        step: The step of the snapshot, whatever its kind and its tier.
     """
 
     step: int
@@ -85,10 +111,13 @@ class EndReverse:
     """All steps are reversed: nothing is left to do."""
 
 
-Action = Forward | Reverse | Copy | Move | EndForward | EndReverse
+Action = Forward | Reverse | Copy | Move | Delete | EndForward | EndReverse
 """One instruction of a schedule."""
 
-_KINDS: tuple[type[Action], ...] = (Forward, Reverse, Copy, Move, EndForward, EndReverse)
+_KINDS: tuple[type[Action], ...] = (Forward, Reverse, Copy, Move, Delete, EndForward, EndReverse)
+_TYPES: Mapping[str, type] = MappingProxyType(
+    {"start": int, "stop": int, "step": int, "snapshot": bool, "save": bool, "kind": str, "tier": str}
+)
 
 
 def action_to_json(action: Action) -> dict[str, int | bool | str]:
@@ -132,11 +161,12 @@ def action_from_json(record: Mapping[str, object]) -> Action:
         raise ScheduleError(
             f"The record {dict(record)} is of no known action. Its 'action' must be one of {known}."
         )
-    # A bool is an int, so that this lets both kinds of field pass and nothing else.
-    values = {name: value for name, value in record.items() if isinstance(value, int)}
-    if len(values) + 1 != len(record):
+    values = {name: value for name, value in record.items() if name != "action"}
+    wrong = [name for name, value in values.items() if type(value) is not _TYPES.get(name, type(value))]
+    if wrong:
         raise ScheduleError(
-            f"The record {dict(record)} has a field that is no int or bool. Write plain ints."
+            f"The record {dict(record)} has values of the wrong type for: {', '.join(wrong)}. Give what "
+            "action_to_json returned: steps are ints, flags are bools, kind and tier are strings."
         )
     try:
         return cast("Callable[..., Action]", kind)(**values)

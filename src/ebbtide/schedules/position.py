@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast, final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, EndForward, Forward, Move, Reverse
+from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward, Move, Reverse
+
+KINDS = ("restart", "saved")
+TIERS = ("memory", "disk")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """
-    A stored restart state.
+    What is stored of one step.
 
     Args:
-        step: The step that can be run from it.
-        kind: What it holds; `"restart"` is the state before the step.
-        tier: Where it lies; `"memory"` unless a schedule knows several places.
+        step: The step.
+        kind: What it holds: `"restart"`, the state from which the step can be run, or `"saved"`, what the
+            step saves for its reverse sweep.
+        tier: Where it lies, `"memory"` or `"disk"`.
     """
 
     step: int
@@ -34,13 +38,14 @@ class Position:
     The place of a loop of `steps` steps in its forward and reverse sweeps.
 
     Args:
-        steps: The number of steps of the loop.
+        steps: The number of steps of the loop; an upper bound of it while the position is open.
         reversed: The number of steps already reversed: the steps `steps - reversed`, ..., `steps - 1`.
         state: The step of the working state, None when there is none.
-        saved: The range `(first, stop)` of steps whose saved values are held, None when none are.
+        saved: The range `(first, stop)` of steps whose saved values are at hand, None when none are.
         forward_ended: The last step has been run for the first time, and `EndForward` was said.
         finished: `EndReverse` was said.
-        snapshots: The stored restart states, by ascending step.
+        snapshots: What is stored, by ascending step; of a step there is at most one.
+        open: The loop may end before `steps`; see `ended`.
 
     Raises:
         ScheduleError: A number lies outside of the loop.
@@ -60,6 +65,7 @@ class Position:
     forward_ended: bool = False
     finished: bool = False
     snapshots: tuple[Snapshot, ...] = ()
+    open: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.reversed <= self.steps:
@@ -87,7 +93,8 @@ class Position:
         """
         Return the position after an action; this one stays as it is.
 
-        After `Reverse` a working state that no remaining step can start from is gone (None).
+        After `Reverse` a working state that no remaining step can start from is gone (None). `EndForward` at
+        the upper bound of an open position closes it.
 
         Args:
             action: The action to follow.
@@ -110,7 +117,7 @@ class Position:
             return self._after_forward(action)
         if isinstance(action, Reverse):
             return self._after_reverse(action)
-        if isinstance(action, (Copy, Move)):
+        if isinstance(action, (Copy, Move, Delete)):
             return self._after_load(action)
         if isinstance(action, EndForward):
             if self.forward_ended or self.state != self.steps:
@@ -119,7 +126,7 @@ class Position:
                     f"{self.steps}, forward_ended is {self.forward_ended}. Say it once, right after the last "
                     "step."
                 )
-            return self._with(state=self.state, saved=self.saved, forward_ended=True)
+            return self._with(state=self.state, saved=self.saved, forward_ended=True, still_open=False)
         if not self.forward_ended or self.end > 0:
             raise ScheduleError(
                 f"Cannot follow EndReverse: {self.end} of {self.steps} steps are not yet reversed, "
@@ -141,12 +148,7 @@ class Position:
             )
         snapshots, saved = self.snapshots, self.saved
         if action.snapshot:
-            place = self._place(start)
-            if place < len(snapshots) and snapshots[place].step == start:
-                raise ScheduleError(
-                    f"Cannot follow {action}: step {start} already has a snapshot. Use snapshot=False."
-                )
-            snapshots = (*snapshots[:place], Snapshot(start), *snapshots[place:])
+            snapshots = self._stored(action)
         if action.save:
             if saved is not None and saved[1] != start:
                 raise ScheduleError(
@@ -177,18 +179,61 @@ class Position:
         state = self.state if self.state is not None and self.state < stop else None
         return self._with(state=state, saved=saved, done=self.reversed + start - stop)
 
-    def _after_load(self, action: Copy | Move) -> Position:
-        snapshots = self.snapshots
-        place = self._place(action.step)
-        if place == len(snapshots) or snapshots[place].step != action.step:
+    def _stored(self, action: Forward) -> tuple[Snapshot, ...]:
+        """The snapshots with the one that a `Forward` stores."""
+        step, kind, snapshots = action.start, action.kind, self.snapshots
+        if kind not in KINDS or action.tier not in TIERS:
+            raise ScheduleError(
+                f"Cannot follow {action}: the kind of a snapshot is one of {KINDS}, its tier one of {TIERS}."
+            )
+        if kind == "saved" and (action.stop != step + 1 or action.save):
+            raise ScheduleError(
+                f"Cannot follow {action}: a snapshot of kind 'saved' is of one step, which is not kept at hand "
+                f"too. Give stop={step + 1}, save=False."
+            )
+        place = self._place(step)
+        if place < len(snapshots) and snapshots[place].step == step:
+            raise ScheduleError(
+                f"Cannot follow {action}: step {step} already has a snapshot. Use snapshot=False."
+            )
+        return (*snapshots[:place], Snapshot(step, kind, action.tier), *snapshots[place:])
+
+    def _after_load(self, action: Copy | Move | Delete) -> Position:
+        snapshots, step = self.snapshots, action.step
+        place = self._place(step)
+        if place == len(snapshots) or snapshots[place].step != step:
             held = [snapshot.step for snapshot in snapshots]
             raise ScheduleError(
-                f"Cannot follow {action}: there is no snapshot of step {action.step}, only of {held}. "
+                f"Cannot follow {action}: there is no snapshot of step {step}, only of {held}. "
                 "Load one of these."
             )
-        if isinstance(action, Move):
+        kind = snapshots[place].kind
+        if not isinstance(action, Copy):
             snapshots = (*snapshots[:place], *snapshots[place + 1 :])
-        return self._with(state=action.step, saved=self.saved, snapshots=snapshots)
+        if isinstance(action, Delete):
+            return self._with(state=self.state, saved=self.saved, snapshots=snapshots)
+        if kind == "saved":
+            return self._with(state=self.state, saved=self._joined(action), snapshots=snapshots)
+        return self._with(state=step, saved=self.saved, snapshots=snapshots)
+
+    def _joined(self, action: Copy | Move) -> tuple[int, int]:
+        """The range of the saved values at hand, with those that a snapshot brings."""
+        step, saved = action.step, self.saved
+        if step >= self.end:
+            raise ScheduleError(
+                f"Cannot follow {action}: step {step} is already reversed, its saved values are of no use. "
+                "Use Delete."
+            )
+        if saved is None:
+            return step, step + 1
+        if step == saved[1]:
+            return saved[0], step + 1
+        if step == saved[0] - 1:
+            return step, saved[1]
+        raise ScheduleError(
+            f"Cannot follow {action}: saved values are at hand for the steps {saved}, and step {step} is no "
+            "neighbor of these. Reverse these steps first."
+        )
 
     def _place(self, step: int) -> int:
         """The number of snapshots of earlier steps; from the end, where nearly all changes happen."""
@@ -206,6 +251,7 @@ class Position:
         done: int | None = None,
         forward_ended: bool = False,
         finished: bool = False,
+        still_open: bool = True,
     ) -> Position:
         """A copy with changes; written out because `dataclasses.replace` takes twice the time."""
         return Position(
@@ -216,7 +262,39 @@ class Position:
             forward_ended=self.forward_ended or forward_ended,
             finished=finished,
             snapshots=self.snapshots if snapshots is None else snapshots,
+            open=self.open and still_open,
         )
+
+    def ended(self, at: int) -> Position:
+        """
+        Return the position of an open loop once it is known that it ends here.
+
+        Args:
+            at: The number of steps that it has; the step of the working state.
+
+        Returns:
+            The position with `steps == at`, no longer open; the next action of any schedule is `EndForward`.
+
+        Raises:
+            ScheduleError: The position is not open, or its working state is not that of `at`.
+
+        Example:
+            >>> position = Position(steps=100, open=True).after(Forward(start=0, stop=7))
+            >>> position.ended(7).steps
+            7
+        """
+        if not self.open or self.state != at:
+            raise ScheduleError(
+                f"The loop cannot end at step {at}: the working state is that of step {self.state} of at most "
+                f"{self.steps} steps, and the position is {'open' if self.open else 'not open'}. End an open "
+                "position at the step of its working state."
+            )
+        if self.snapshots and self.snapshots[-1].step >= at:
+            raise ScheduleError(
+                f"The loop cannot end at step {at}: there is a snapshot of step {self.snapshots[-1].step}. "
+                "Delete it first."
+            )
+        return replace(self, steps=at, open=False)
 
     def to_json(self) -> dict[str, object]:
         """
@@ -234,6 +312,7 @@ class Position:
             "forward_ended": self.forward_ended,
             "finished": self.finished,
             "snapshots": [[snapshot.step, snapshot.kind, snapshot.tier] for snapshot in self.snapshots],
+            "open": self.open,
         }
 
     @staticmethod
@@ -265,6 +344,7 @@ class Position:
                 forward_ended=bool(record["forward_ended"]),
                 finished=bool(record["finished"]),
                 snapshots=tuple(Snapshot(step, kind, tier) for step, kind, tier in rows),
+                open=bool(record["open"]),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, ScheduleError):
@@ -279,4 +359,7 @@ class Position:
                 f"The snapshots of the steps {held} do not fit a loop of {position.steps} steps: "
                 "give ascending steps, each once, all below the number of steps."
             )
+        for snapshot in position.snapshots:
+            if snapshot.kind not in KINDS or snapshot.tier not in TIERS:
+                raise ScheduleError(f"{snapshot} has no kind of {KINDS} or no tier of {TIERS}. Give one of each.")
         return position

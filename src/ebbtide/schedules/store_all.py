@@ -22,7 +22,7 @@ class StoreAll(Schedule):
 
     Example:
         >>> StoreAll().next_action(Position(steps=7))
-        Forward(start=0, stop=7, snapshot=False, save=True)
+        Forward(start=0, stop=7, snapshot=False, save=True, kind='restart', tier='memory')
     """
 
     def next_action(self, position: Position) -> Action | None:

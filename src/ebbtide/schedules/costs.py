@@ -1,0 +1,59 @@
+"""What steps and transfers cost: the numbers by which schedules are chosen and compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import final
+
+from ebbtide.errors import ScheduleError
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """
+    The costs of one step and of one transfer to or from disk, all in one unit: seconds, or forward steps.
+
+    Args:
+        forward: Running one step.
+        reverse: Reversing one step.
+        write: Writing one snapshot to disk.
+        read: Reading one snapshot from disk.
+
+    Raises:
+        ScheduleError: A cost is negative, infinite or not a number, or `forward` is 0.
+
+    Example:
+        >>> Costs(write=2, read=2)
+        Costs(forward=1.0, reverse=1.0, write=2, read=2)
+    """
+
+    forward: float = 1.0
+    reverse: float = 1.0
+    write: float = 0.0
+    read: float = 0.0
+
+    def __post_init__(self) -> None:
+        wrong = [field.name for field in fields(self) if not 0 <= getattr(self, field.name) < float("inf")]
+        if wrong or not isfinite(self.forward) or self.forward == 0:
+            raise ScheduleError(
+                f"{self} are no costs: {', '.join(wrong) or 'forward'} is out of range. Give finite numbers of at "
+                "least 0, and more than 0 for forward."
+            )
+
+    def time(self, *, forward: int, reverse: int = 0, writes: int = 0, reads: int = 0) -> float:
+        """
+        Return the cost of steps and transfers one after the other.
+
+        Args:
+            forward: The number of forward steps.
+            reverse: The number of steps reversed.
+            writes: The number of snapshots written to disk.
+            reads: The number of snapshots read from disk.
+
+        Example:
+            >>> Costs(write=2, read=2).time(forward=3797, writes=10, reads=15)
+            3847.0
+        """
+        return self.forward * forward + self.reverse * reverse + self.write * writes + self.read * reads

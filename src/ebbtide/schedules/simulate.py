@@ -1,0 +1,88 @@
+"""Following a schedule without a loop: what it is going to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from ebbtide.schedules.actions import Action, Copy, Forward, Move
+from ebbtide.schedules.position import Position
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """
+    What following a schedule from a position to the end takes.
+
+    Args:
+        forward_steps: All runs of all steps.
+        disk_writes: Snapshots written to disk.
+        disk_reads: Snapshots read from disk.
+        peak_snapshots: The largest number of snapshots at the same time, in all tiers together.
+        peak_memory: The largest size of the snapshots in memory and the saved values at hand, together.
+        peak_disk: The largest size of the snapshots on disk.
+    """
+
+    forward_steps: int
+    disk_writes: int
+    disk_reads: int
+    peak_snapshots: int
+    peak_memory: int
+    peak_disk: int
+
+
+def simulate(
+    next_action: Callable[[Position], Action | None], position: Position, *, restart: int = 1, saved: int = 1
+) -> Simulation:
+    """
+    Follow a schedule from a position to its end and count.
+
+    Args:
+        next_action: That of the schedule.
+        position: Where to begin.
+        restart: The size of one restart state, in any unit.
+        saved: The size of what one step saves, in the same unit.
+
+    Returns:
+        The counts; peaks include what is held at the beginning.
+
+    Raises:
+        ScheduleError: The position cannot be completed.
+
+    Memory:
+        Holds one position.
+    """
+    sizes = {"restart": restart, "saved": saved}
+    held = {"memory": 0, "disk": 0}
+    for snapshot in position.snapshots:
+        held[snapshot.tier] += sizes[snapshot.kind]
+    forward_steps = disk_writes = disk_reads = 0
+    peak_snapshots, peak_memory, peak_disk = len(position.snapshots), held["memory"], held["disk"]
+    while (action := next_action(position)) is not None:
+        if isinstance(action, Forward):
+            forward_steps += action.stop - action.start
+            disk_writes += action.snapshot and action.tier == "disk"
+        after = position.after(action)
+        if len(after.snapshots) != len(position.snapshots):
+            changed = set(after.snapshots) ^ set(position.snapshots)
+            sign = 1 if len(after.snapshots) > len(position.snapshots) else -1
+            for snapshot in changed:
+                held[snapshot.tier] += sign * sizes[snapshot.kind]
+        if isinstance(action, (Copy, Move)):
+            tier = next(kept.tier for kept in reversed(position.snapshots) if kept.step == action.step)
+            disk_reads += tier == "disk"
+        position = after
+        at_hand = 0 if position.saved is None else saved * (position.saved[1] - position.saved[0])
+        peak_snapshots = max(peak_snapshots, len(position.snapshots))
+        peak_memory = max(peak_memory, held["memory"] + at_hand)
+        peak_disk = max(peak_disk, held["disk"])
+    return Simulation(
+        forward_steps=forward_steps,
+        disk_writes=disk_writes,
+        disk_reads=disk_reads,
+        peak_snapshots=peak_snapshots,
+        peak_memory=peak_memory,
+        peak_disk=peak_disk,
+    )
