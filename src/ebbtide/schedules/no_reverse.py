@@ -1,0 +1,71 @@
+"""The schedule of a loop that is never reversed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules.actions import Action, EndForward, Forward
+from ebbtide.schedules.base import Schedule
+from ebbtide.schedules.position import Position
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NoReverse(Schedule):
+    """
+    Run forward and keep nothing: for values without gradients, of a length that may be known or not.
+
+    Memory:
+        Who follows it holds the working state alone.
+
+    Example:
+        >>> NoReverse().next_action(Position(steps=7)).stop
+        7
+    """
+
+    def next_action(self, position: Position) -> Action | None:
+        """See `Schedule.next_action`; after `EndForward` there is no next action, and asking for it is an error."""
+        state = position.state
+        if position.finished:
+            return None
+        if position.forward_ended:
+            raise ScheduleError(
+                f"A loop of {position.steps} steps that ran with NoReverse cannot be reversed: {position.end} steps "
+                f"are not yet reversed, and nothing was kept for that. Give another schedule, as Revolve(10), or "
+                "Online(10) if the length is not known."
+            )
+        if state is None:
+            raise ScheduleError(
+                f"NoReverse cannot go on: there is no working state of the {position.steps} steps, and it stores no "
+                "snapshot. Start again from step 0."
+            )
+        return Forward(start=state, stop=position.steps) if state < position.steps else EndForward()
+
+    def forward_steps(self, steps: int) -> int:
+        """
+        Return `steps`: each step runs once, and no gradient follows.
+
+        Example:
+            >>> NoReverse().forward_steps(100)
+            100
+        """
+        return steps
+
+    def forward_steps_left(self, position: Position) -> int:
+        """
+        Return the number of steps that have not been run.
+
+        Args:
+            position: A position of the forward sweep, or its end.
+
+        Example:
+            >>> NoReverse().forward_steps_left(Position(steps=9, state=4))
+            5
+        """
+        return 0 if position.forward_ended or position.state is None else position.steps - position.state
+
+    def peak_snapshots(self, steps: int) -> int:
+        """Return 0: it stores no snapshot."""
+        return 0
