@@ -255,12 +255,12 @@ class Position:
     ) -> Position:
         """A copy with changes, whose numbers are known to fit; see `_SETTERS`."""
         new = object.__new__(Position)
-        set_steps, set_reversed, set_state, set_saved, set_forward_ended, set_finished, set_snapshots, set_open = _SETTERS
+        set_steps, set_reversed, set_state, set_saved, set_ended, set_finished, set_snapshots, set_open = _SETTERS
         set_steps(new, self.steps)
         set_reversed(new, self.reversed if done is None else done)
         set_state(new, state)
         set_saved(new, saved)
-        set_forward_ended(new, self.forward_ended or forward_ended)
+        set_ended(new, self.forward_ended or forward_ended)
         set_finished(new, finished)
         set_snapshots(new, self.snapshots if snapshots is None else snapshots)
         set_open(new, self.open and still_open)

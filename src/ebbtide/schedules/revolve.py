@@ -8,40 +8,41 @@ from math import comb
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, EndForward, EndReverse, Forward, Move, Reverse
+from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
+from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.position import Position
 
 
-def _count_reach(snapshots: int, repetitions: int) -> int:
+def count_reach(snapshots: int, repetitions: int) -> int:
     """The most steps that can be reversed if no step runs more than `repetitions` times unsaved."""
     return comb(snapshots + repetitions, snapshots) if repetitions >= 0 else 0
 
 
-def _find_repetitions(steps: int, snapshots: int) -> int:
+def find_repetitions(steps: int, snapshots: int) -> int:
     """The least number of repetitions whose reach is at least `steps`; by doubling and bisection."""
     high = 1
-    while _count_reach(snapshots, high) < steps:
+    while count_reach(snapshots, high) < steps:
         high *= 2
     low = -1 if high == 1 else high // 2
     # The reach of `low` is too short, that of `high` is not.
     while high - low > 1:
         middle = (low + high) // 2
-        if _count_reach(snapshots, middle) < steps:
+        if count_reach(snapshots, middle) < steps:
             low = middle
         else:
             high = middle
     return high
 
 
-def _count_forward(steps: int, snapshots: int) -> int:
+def count_forward(steps: int, snapshots: int) -> int:
     """All runs of all of `steps` steps with `snapshots` states, the first one included."""
     snapshots = max(1, min(snapshots, steps))
-    repetitions = _find_repetitions(steps, snapshots)
+    repetitions = find_repetitions(steps, snapshots)
     return steps + repetitions * steps - comb(snapshots + repetitions, snapshots + 1)
 
 
-def _split(steps: int, snapshots: int) -> int:
+def split(steps: int, snapshots: int) -> int:
     """
     The best distance from the first to the second of `snapshots >= 2` states, for `steps >= 2` steps.
 
@@ -51,11 +52,11 @@ def _split(steps: int, snapshots: int) -> int:
     for 715 at 1000 steps and 10 states, 846 for 902 at 20 states).
     """
     snapshots = min(snapshots, steps)
-    repetitions = _find_repetitions(steps, snapshots)
+    repetitions = find_repetitions(steps, snapshots)
     return max(
         1,
-        _count_reach(snapshots, repetitions - 2),
-        steps - _count_reach(snapshots - 1, repetitions),
+        count_reach(snapshots, repetitions - 2),
+        steps - count_reach(snapshots - 1, repetitions),
     )
 
 
@@ -100,17 +101,20 @@ class Revolve(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; its cost grows with the logarithm of the number of steps."""
-        if position.finished:
-            return None
-        end, state, saved = position.end, position.state, position.saved
-        if not position.forward_ended and state == position.steps:
-            return EndForward()
-        if end == 0 and position.forward_ended:
-            return EndReverse()
-        if saved is not None and saved[1] == end and position.forward_ended:
-            return Reverse(start=end, stop=saved[0])
-        if saved is not None:
-            return self._close_gap(position, saved[1])
+        return restart_action(position, self.choose)
+
+    def choose(self, position: Position) -> Action:
+        """
+        Return the action at a position where only this schedule knows what to do; see `restart_action`.
+
+        Args:
+            position: A position that is not finished, without saved values at hand, whose last snapshot is a restart
+                state below its end.
+
+        Raises:
+            ScheduleError: The position cannot be completed.
+        """
+        end, state = position.end, position.state
         self._require_initial(position)
         latest = self._find_latest(position)
         if latest is None:
@@ -139,7 +143,7 @@ class Revolve(Schedule):
             >>> Revolve(5).forward_steps(1000)
             7284
         """
-        return _count_forward(steps, self.snapshots)
+        return count_forward(steps, self.snapshots)
 
     def peak_snapshots(self, steps: int) -> int:
         """
@@ -182,17 +186,17 @@ class Revolve(Schedule):
         state = position.state
         self._require_initial(position)
         if not held:
-            return _count_forward(end, self.snapshots)
+            return count_forward(end, self.snapshots)
         latest = held[-1]
         slots = max(1, self.snapshots - len(held) + 1)
         total = _count_intervals(held, self.snapshots)
         if state is None or not latest < state < end:
-            return total + _count_forward(end - latest, slots)
+            return total + count_forward(end - latest, slots)
         if slots == 1:
-            return total + end - state + _count_forward(end - 1 - latest, 1)
-        target = max(state, latest + _split(end - latest, slots))
-        tail = _count_forward(end - target, slots - 1)
-        return total + target - state + tail + _count_forward(target - latest, slots)
+            return total + end - state + count_forward(end - 1 - latest, 1)
+        target = max(state, latest + split(end - latest, slots))
+        tail = count_forward(end - target, slots - 1)
+        return total + target - state + tail + count_forward(target - latest, slots)
 
     def find_surplus(self, position: Position) -> tuple[int, ...]:
         """
@@ -228,9 +232,10 @@ class Revolve(Schedule):
     def _load(self, position: Position, latest: int) -> Action:
         """The working state is of no use: load the latest snapshot, after those of no use are gone."""
         held = [snapshot.step for snapshot in position.snapshots]
-        if held[-1] >= position.end:
-            return Move(step=held[-1])
         if len(held) > self.snapshots:
+            left = next((snapshot for snapshot in position.snapshots if snapshot.kind == "saved"), None)
+            if left is not None:
+                return Delete(step=left.step)
             return Move(step=held[_find_least(held, position.end, self.snapshots)])
         # Only the step of the snapshot itself is left to run from it, so that this is its last use.
         return Move(step=latest) if latest == position.end - 1 else Copy(step=latest)
@@ -246,25 +251,14 @@ class Revolve(Schedule):
         elif free < 1:
             store = False
         else:
-            target = latest + _split(end - latest, free + 1)
+            target = latest + split(end - latest, free + 1)
             if state < target:
                 return Forward(start=state, stop=target)
             # Past the target nothing is gained by waiting: the cost rises with the distance from it.
             store = True
         if store and free > 1:
-            return Forward(start=state, stop=state + _split(end - state, free), snapshot=True)
+            return Forward(start=state, stop=state + split(end - state, free), snapshot=True)
         return Forward(start=state, stop=end - 1, snapshot=store)
-
-    def _close_gap(self, position: Position, stop: int) -> Action:
-        """Another schedule saved values up to `stop`, short of the end: save those of the rest, too."""
-        state = position.state
-        if state is not None and state <= stop:
-            save = state == stop
-            return Forward(start=state, stop=position.end if save else stop, save=save)
-        start = next((held.step for held in reversed(position.snapshots) if held.step <= stop), None)
-        if start is None:
-            raise self._describe_loss(position)
-        return Copy(step=start)
 
     def _require_initial(self, position: Position) -> None:
         """Fail before any work is done if there is no way back to step 0."""
@@ -273,36 +267,27 @@ class Revolve(Schedule):
             return
         # In hand is not enough: without a free slot it could not be kept for the steps before the last one.
         if position.state != 0 or (position.end > 1 and len(snapshots) >= self.snapshots):
-            raise self._describe_loss(position)
-
-    def _describe_loss(self, position: Position) -> ScheduleError:
-        held = [snapshot.step for snapshot in position.snapshots]
-        return ScheduleError(
-            f"Step 0 cannot be run again: the working state is that of step {position.state}, snapshots are "
-            f"held of the steps {held}, at most {self.snapshots} are allowed, and {position.end} of "
-            f"{position.steps} steps are not yet reversed. Supply the initial state as the working state of "
-            "a position without snapshots, or as the snapshot of step 0."
-        )
+            raise describe_loss(position)
 
 
 def _find_least(held: list[int], end: int, snapshots: int) -> int:
     """The place, not the first, of the snapshot without which the fewest forward steps are left."""
     lengths = [stop - start for start, stop in pairwise([*held, end])]
     # Without one snapshot two intervals join, and all later ones have one state more.
-    before = sum(_count_forward(length, snapshots - index) for index, length in enumerate(lengths[:-2]))
+    before = sum(count_forward(length, snapshots - index) for index, length in enumerate(lengths[:-2]))
     after, least, best = 0, len(held) - 1, -1
     for place in range(len(held) - 1, 0, -1):
-        joined = _count_forward(lengths[place - 1] + lengths[place], snapshots - place + 1)
+        joined = count_forward(lengths[place - 1] + lengths[place], snapshots - place + 1)
         total = before + joined + after
         if best < 0 or total < best:
             least, best = place, total
-        after += _count_forward(lengths[place], snapshots - place + 1)
+        after += count_forward(lengths[place], snapshots - place + 1)
         if place > 1:
-            before -= _count_forward(lengths[place - 2], snapshots - place + 2)
+            before -= count_forward(lengths[place - 2], snapshots - place + 2)
     return least
 
 
 def _count_intervals(places: list[int], snapshots: int) -> int:
     """Forward steps to reverse all intervals between neighboring places, from the last to the first."""
     intervals = enumerate(pairwise(places))
-    return sum(_count_forward(stop - start, snapshots - index) for index, (start, stop) in intervals)
+    return sum(count_forward(stop - start, snapshots - index) for index, (start, stop) in intervals)

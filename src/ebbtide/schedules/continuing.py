@@ -1,0 +1,160 @@
+"""What all schedules do alike: the ends of both sweeps, and what another schedule left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Reverse
+from ebbtide.schedules.position import Position, Snapshot
+
+
+def end_action(position: Position) -> Action | None:
+    """
+    Return the action where there is no choice: an end of a sweep, or a step whose saved values are at hand.
+
+    Args:
+        position: Where the loop stands; it is not finished.
+
+    Returns:
+        The action, None where a schedule has to choose.
+    """
+    if position.forward_ended:
+        saved = position.saved
+        if saved is not None and saved[1] == position.end:
+            return Reverse(start=saved[1], stop=saved[0])
+        return EndReverse() if position.end == 0 else None
+    return EndForward() if position.state == position.steps else None
+
+
+def close_gap(position: Position) -> Action | None:
+    """
+    Return the action where another schedule left saved values at hand that do not reach the end.
+
+    Saved values at hand cannot be given up and are one range, so that all steps behind them have to be saved, too.
+
+    Args:
+        position: A position with saved values at hand which `end_action` has no action for.
+
+    Returns:
+        The action, None if no state is held from which the steps behind the range can be run.
+    """
+    assert position.saved is not None
+    stop, state = position.saved[1], position.state
+    held = next((kept for kept in position.snapshots if kept.step == stop and stop < position.end), None)
+    if held is not None and held.kind == "saved":
+        return Move(step=stop)
+    if state is not None and state <= stop:
+        save = state == stop
+        return Forward(start=state, stop=position.end if save else stop, save=save)
+    restarts = [kept.step for kept in position.snapshots if kept.kind == "restart" and kept.step <= stop]
+    return Copy(step=restarts[-1]) if restarts else None
+
+
+def count_base(position: Position) -> int:
+    """
+    Return the number of first steps that each have a snapshot of their own, up to the last of kind `"saved"`.
+
+    These steps can be reversed whatever happens above them: to the others, the step behind them is the first.
+    """
+    snapshots = position.snapshots
+    if not snapshots or snapshots[0].kind != "saved":
+        return 0
+    low, high = 0, len(snapshots)
+    # Steps ascend, so that the one at a place is the place itself as long as no step is left out.
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if snapshots[middle].step == middle else (low, middle)
+    if snapshots[low].step != low:
+        return 0
+    while snapshots[low].kind != "saved":
+        low -= 1
+    return low + 1
+
+
+def restart_action(position: Position, choose: Callable[[Position], Action]) -> Action | None:
+    """
+    Return the next action of a schedule whose snapshots are all of kind `"restart"`.
+
+    Args:
+        position: Where the loop stands.
+        choose: The schedule's own choice. It is asked at positions that are not finished, where nothing is saved at
+            hand, no snapshot lies beyond the end, and the last snapshot is a restart state; the steps that another
+            schedule's snapshots of saved values take care of are left out of them.
+
+    Returns:
+        The action, None if the position is finished.
+
+    Raises:
+        ScheduleError: The position cannot be completed.
+    """
+    if position.finished:
+        return None
+    action = end_action(position)
+    if action is not None:
+        return action
+    if position.saved is not None:
+        action = close_gap(position)
+        if action is None:
+            raise describe_loss(position)
+        return action
+    snapshots = position.snapshots
+    if not snapshots or (snapshots[-1].kind == "restart" == snapshots[0].kind and snapshots[-1].step < position.end):
+        return choose(position)
+    return _choose_above_saved(position, choose)
+
+
+def _choose_above_saved(position: Position, choose: Callable[[Position], Action]) -> Action:
+    """There are snapshots of saved values, or one beyond the end."""
+    last, end, state = position.snapshots[-1], position.end, position.state
+    base = count_base(position)
+    if last.step >= end:
+        return Delete(step=last.step)
+    if last.step == end - 1 and last.kind == "saved":
+        return Move(step=last.step)
+    if base >= end:
+        return Forward(start=end - 1, stop=end, save=True) if state == end - 1 else Move(step=last.step)
+    if last.kind == "saved" and last.step >= base:
+        return Delete(step=last.step)
+    kept = tuple(Snapshot(one.step - base, one.kind, one.tier) for one in position.snapshots if one.step >= base)
+    above = Position(
+        steps=position.steps - base,
+        reversed=position.reversed,
+        state=None if state is None or state < base else state - base,
+        forward_ended=position.forward_ended,
+        snapshots=kept,
+        open=position.open,
+    )
+    return shift(choose(above), base)
+
+
+def shift(action: Action, by: int) -> Action:
+    """Return the action for a loop that has `by` more steps before the first one."""
+    if isinstance(action, Forward):
+        return Forward(
+            start=action.start + by,
+            stop=action.stop + by,
+            snapshot=action.snapshot,
+            save=action.save,
+            kind=action.kind,
+            tier=action.tier,
+        )
+    if isinstance(action, Copy):
+        return Copy(step=action.step + by)
+    if isinstance(action, Move):
+        return Move(step=action.step + by)
+    if isinstance(action, Delete):
+        return Delete(step=action.step + by)
+    if isinstance(action, Reverse):
+        return Reverse(start=action.start + by, stop=action.stop + by)
+    return action
+
+
+def describe_loss(position: Position) -> ScheduleError:
+    """Return the error of a position without a way back to its first steps."""
+    held = [(kept.step, kept.kind) for kept in position.snapshots]
+    return ScheduleError(
+        f"Step 0 cannot be run again: the working state is that of step {position.state}, snapshots are held of "
+        f"{held}, and {position.end} of {position.steps} steps are not yet reversed. Supply the initial state as the "
+        "working state of a position without snapshots, or as the snapshot of step 0."
+    )

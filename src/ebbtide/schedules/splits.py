@@ -1,0 +1,137 @@
+"""The dynamic programme behind schedules without a closed form: where to place the next snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+# Half of it on each side of the last best place. Tests compare the results with a search over all places.
+WINDOW = 96
+# Up to this length all places are searched. The best place may also jump later on: once in so many lengths, too.
+FULL, REFRESH = 768, 64
+# A table has so many lengths and so many cells at most; longer loops are split as Revolve does until they fit.
+MOST_STEPS, MOST_CELLS = 2**15, 2**22
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """
+    For each length and each number of free slots, the least cost and what to do first.
+
+    Args:
+        costs: The least cost, of shape (rows, lengths + 1) and dtype float64; infinite where nothing can be done.
+        places: The distance from this snapshot to the next, of the same shape and dtype int32; 0 where the
+            alternative to a snapshot is at least as good.
+
+    Memory:
+        12 bytes for each row and length.
+    """
+
+    costs: NDArray[np.float64]
+    places: NDArray[np.int32]
+
+    @property
+    def steps(self) -> int:
+        """The largest length."""
+        return self.costs.shape[1] - 1
+
+    def cost(self, row: int, length: int) -> float:
+        """Return one cost."""
+        return self.costs.item(row, length)
+
+    def place(self, row: int, length: int) -> int:
+        """Return one place."""
+        return self.places.item(row, length)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recursion:
+    """
+    C(k, n) = min(A(k, n), min over j of forward * j + again + C(k, j) + R(k, n - j)), for 1 <= j < n.
+
+    Args:
+        rows: The number of rows k.
+        single: C(k, 1), the cost of one step, whatever the row.
+        forward: The cost of a forward step.
+        again: What loading the snapshot costs.
+        alternative: A(., n), of shape (rows,), from n and the costs of all smaller lengths.
+        remainder: R(., n), of shape (rows,), from n and C(., n), of shape (rows,).
+    """
+
+    rows: int
+    single: float
+    forward: float
+    again: float
+    alternative: Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
+    remainder: Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
+
+    def solve(self, steps: int) -> Splits:
+        """
+        Return the table for all lengths up to `steps`.
+
+        The best place moves by few steps from one length to the next, so that a window around the last one is
+        searched, for all rows at once, and all places now and then.
+
+        Args:
+            steps: The largest length; at least 1.
+
+        Memory:
+            Holds 16 bytes for each row and length beside the table, until it returns.
+        """
+        rows, width = self.rows, steps + 1 + 2 * WINDOW
+        costs = np.full((rows, steps + 1), np.inf)
+        places = np.zeros((rows, steps + 1), np.int32)
+        # Infinite columns on both sides let a window reach beyond the lengths that there are.
+        left, right = np.full((rows, width), np.inf), np.full((rows, width), np.inf)
+        search = _Search(left, right)
+        costs[:, 0], costs[:, 1] = 0.0, self.single
+        for length in range(1, steps + 1):
+            if length > 1:
+                best, place = search.all(length) if length <= FULL or length % REFRESH == 0 else search.near(length)
+                other = self.alternative(length, costs)
+                costs[:, length] = np.minimum(other, best)
+                places[:, length] = np.where(other <= best, 0, place)
+            found = costs[:, length]
+            left[:, WINDOW + length] = found + (self.forward * length + self.again)
+            right[:, WINDOW + length] = self.remainder(length, found)
+        return Splits(costs, places)
+
+
+@final
+class _Search:
+    """The least left[k, j] + right[k, n - j] for each row k, and the j of it."""
+
+    __slots__ = ("_left", "_left_windows", "_right", "_right_windows", "_rows", "_start")
+
+    def __init__(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+        self._left, self._right = left, right
+        # Windows are views; the second runs down, as n - j does.
+        self._left_windows = sliding_window_view(left, WINDOW, axis=1)
+        self._right_windows = sliding_window_view(right, WINDOW, axis=1)[:, :, ::-1]
+        self._rows = np.arange(left.shape[0])
+        self._start = np.ones(left.shape[0], np.int64)
+
+    def near(self, length: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Search the window."""
+        rows, start = self._rows, self._start
+        total = self._left_windows[rows, start + WINDOW]
+        total += self._right_windows[rows, length - start + 1]
+        offset = total.argmin(axis=1)
+        place = start + offset
+        self._start = np.maximum(place - WINDOW // 2, 1)
+        return total[rows, offset], place
+
+    def all(self, length: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Search all places."""
+        last = WINDOW + length - 1
+        total = self._left[:, WINDOW + 1 : last + 1] + self._right[:, last:WINDOW:-1]
+        offset = total.argmin(axis=1)
+        self._start = np.maximum(offset + 1 - WINDOW // 2, 1)
+        return total[self._rows, offset], offset + 1
