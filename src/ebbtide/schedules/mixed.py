@@ -1,0 +1,253 @@
+"""Snapshots that hold a restart state or the saved values of one step, whichever is worth more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from typing import final
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.base import Schedule
+from ebbtide.schedules.continuing import close_gap, count_base, describe_loss, end_action
+from ebbtide.schedules.mixed_table import MixedTable
+from ebbtide.schedules.position import Position, Snapshot
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mixed(Schedule):
+    """
+    The fewest forward steps if a snapshot may hold a restart state or what one step saves for its reverse sweep.
+
+    It goes on from any position that can be completed: with snapshots lost, with a working state between two
+    snapshots, or with another number of units than the sweep began with.
+
+    Args:
+        units: The size of the memory for snapshots, in any unit, such as bytes.
+        restart: The size of one restart state, in this unit.
+        saved: The size of what one step saves, in this unit.
+
+    Raises:
+        ScheduleError: A size is less than 1, or not even one restart state fits.
+
+    Memory:
+        Who follows it holds snapshots of at most `units`, the working state, and the saved values of one step.
+        The schedule itself holds a table of 12 bytes for each step and each number of free units that can occur, at
+        most 50 MB; it is made at the first question and is no part of ==, repr and pickle.
+
+    Source:
+        Maddison, Step-based checkpointing with high-level algorithmic differentiation, J. Comput. Sci. 82 (2024),
+        doi 10.1016/j.jocs.2024.102405: the recursion for equal sizes. Zhang and Constantinescu, CAMS, arXiv 2106.13879:
+        unequal sizes.
+
+    Example:
+        >>> Mixed(5).forward_steps(100), Mixed(10).forward_steps(100)
+        (352, 237)
+        >>> Mixed(12, restart=1, saved=3).forward_steps(100)
+        289
+    """
+
+    units: int
+    restart: int = 1
+    saved: int = 1
+    # At most one table, that of the longest loop so far.
+    _tables: list[MixedTable] = field(default_factory=list[MixedTable], init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if min(self.restart, self.saved) < 1 or self.units < self.restart:
+            raise ScheduleError(
+                f"Mixed needs room for the initial state, and sizes of at least 1: {self.units} units do not hold a "
+                f"restart state of {self.restart} (one step saves {self.saved}). Give more units."
+            )
+
+    def __reduce__(self) -> tuple[type[Mixed], tuple[int, int, int]]:
+        return Mixed, (self.units, self.restart, self.saved)
+
+    def next_action(self, position: Position) -> Action | None:
+        """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
+        if position.finished:
+            return None
+        action = end_action(position)
+        if action is None and position.saved is not None:
+            action = close_gap(position)
+            if action is None:
+                raise describe_loss(position)
+        return self._choose(position) if action is None else action
+
+    def forward_steps(self, steps: int) -> int:
+        """
+        Return the least number of forward steps of a whole gradient.
+
+        Args:
+            steps: The number of steps of the loop.
+
+        Returns:
+            All runs of all steps, those whose values are saved included.
+
+        Example:
+            >>> Mixed(10).forward_steps(1000)
+            3921
+        """
+        table = self._table(steps)
+        if not table.exact:
+            return self.forward_steps_left(Position(steps=steps))
+        return int(table.cost(table.row(self.units), steps))
+
+    def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
+        """
+        Return a bound of the size of what a loop holds at the same time; see `Schedule.peak`.
+
+        It is exact if the sizes are in the ratio of those of the schedule.
+
+        Example:
+            >>> Mixed(10).peak(1000, restart=80, saved=80)
+            880
+        """
+        if tier != "memory" or steps == 0:
+            return 0
+        # A unit of snapshots takes the most bytes of both kinds.
+        numerator, denominator = restart, self.restart
+        if saved * self.restart > restart * self.saved:
+            numerator, denominator = saved, self.saved
+        whole = -(-self.units * numerator // denominator)
+        return min(whole, (steps - 1) * max(restart, saved)) + saved
+
+    def _choose(self, position: Position) -> Action:
+        """The action where there is a choice."""
+        snapshots, end, state = position.snapshots, position.end, position.state
+        free = self._free(position)
+        if not snapshots:
+            if state != 0:
+                raise describe_loss(position)
+            return self._start(position, 0, free)
+        top = snapshots[-1]
+        if top.step >= end:
+            return Delete(step=top.step)
+        if top.step == end - 1 and top.kind == "saved":
+            return Move(step=top.step)
+        if free < 0:
+            return self._give_up(position, free)
+        if snapshots[0].kind == "saved" or snapshots[0].step > 0:
+            action = self._keep_way_back(position, free)
+            if action is not None:
+                return action
+        latest = _latest_restart(snapshots)
+        if state is None or state >= end or (latest is not None and state < latest.step):
+            if latest is None:
+                raise describe_loss(position)
+            return self._load(position, latest, free)
+        if top.kind == "saved" and state <= top.step:
+            return Forward(start=state, stop=top.step + 1)
+        return self._start(position, state, free) if top.kind == "saved" else self._go_on(position, state, free)
+
+    def _load(self, position: Position, latest: Snapshot, free: int) -> Action:
+        """The working state is of no use: load the latest restart state, and free its slot if that is worth more."""
+        step, length = latest.step, position.end - latest.step
+        if latest is not position.snapshots[-1]:
+            # Saved values that lie above it are not yet of use, and its state will be wanted again after them.
+            return Copy(step=step)
+        table = self._table(position.steps)
+        keep = length > 1 and table.place(table.row(free + self._size(latest)), length) > 0
+        return Copy(step=step) if keep else Move(step=step)
+
+    def _go_on(self, position: Position, state: int, free: int) -> Action:
+        """The last snapshot is a restart state, and the working state is that of the same step or of a later one."""
+        table, end, latest = self._table(position.steps), position.end, position.snapshots[-1]
+        step = latest.step
+        row, above = table.row(free + self._size(latest)), table.row(free)
+        place = table.place(row, end - step)
+        if state == step:
+            if end - state == 1:
+                return Forward(start=state, stop=end, save=True)
+            return Forward(start=state, stop=state + place) if place > 0 else Delete(step=step)
+        target = step + place
+        if state < target:
+            here = table.cost(above, end - state) + table.cost(row, state - step)
+            there = target - state + table.cost(above, end - target) + table.cost(row, place)
+            if there < here:
+                return Forward(start=state, stop=target)
+        return self._start(position, state, free)
+
+    def _start(self, position: Position, state: int, free: int) -> Action:
+        """Between the working state and the end nothing is stored: place the next snapshot."""
+        end = position.end
+        if end - state == 1:
+            return Forward(start=state, stop=end, save=True)
+        table = self._table(position.steps)
+        row = table.row(free)
+        if table.cost(row, end - state) < inf:
+            place = table.place(row, end - state)
+            if place > 0:
+                return Forward(start=state, stop=state + place, snapshot=True)
+            return Forward(start=state, stop=state + 1, snapshot=True, kind="saved")
+        if _latest_restart(position.snapshots) is None:
+            raise describe_loss(position)
+        return Forward(start=state, stop=end - 1)
+
+    def _keep_way_back(self, position: Position, free: int) -> Action | None:
+        """Without the initial state in a snapshot: all first steps must have their own, up to a restart state."""
+        base, state, snapshots = count_base(position), position.state, position.snapshots
+        if base >= position.end or any(kept.kind == "restart" and kept.step <= base for kept in snapshots):
+            return None
+        if state is None or state > base:
+            raise describe_loss(position)
+        top = snapshots[-1]
+        if top.step < base:
+            return None
+        if free < self.restart or any(kept.step == state for kept in snapshots):
+            return Delete(step=top.step)
+        return Forward(start=state, stop=state + 1, snapshot=True)
+
+    def _give_up(self, position: Position, free: int) -> Action:
+        """More is held than fits: delete the snapshot without which the fewest forward steps are left."""
+        base, snapshots = count_base(position), position.snapshots
+        first = next((kept for kept in snapshots if kept.kind == "restart" and kept.step <= base), None)
+        usable = [kept for kept in snapshots if first is not None and kept.step > first.step and self._size(kept) > 0]
+        if not usable:
+            raise describe_loss(position)
+        costs = [
+            self._left([kept for kept in snapshots if kept is not gone], position, free + self._size(gone))
+            for gone in usable
+        ]
+        return Delete(step=usable[costs.index(min(costs))].step)
+
+    def _left(self, held: list[Snapshot], position: Position, free: int) -> float:
+        """About how many forward steps are left with these snapshots, if the working state is of no use."""
+        table, end, total = self._table(position.steps), position.end, 0.0
+        for index in range(len(held) - 1, -1, -1):
+            kept = held[index]
+            start = kept.step + (kept.kind == "saved")
+            row = table.row(max(free, 0) + self._size(kept))
+            if start < end:
+                total += min(table.cost(row, end - start), (end - start) * (end - start + 1) / 2)
+                if kept.kind == "saved":
+                    total += start - (held[index - 1].step if index > 0 else 0)
+            free += self._size(kept)
+            end = kept.step
+        return total
+
+    def _size(self, snapshot: Snapshot) -> int:
+        """What a snapshot takes of the units; on disk it takes none."""
+        if snapshot.tier != "memory":
+            return 0
+        return self.restart if snapshot.kind == "restart" else self.saved
+
+    def _free(self, position: Position) -> int:
+        """The units that are free; less than 0 if more is held than fits."""
+        if self.restart == self.saved and all(kept.tier == "memory" for kept in position.snapshots):
+            return self.units - self.restart * len(position.snapshots)
+        return self.units - sum(map(self._size, position.snapshots))
+
+    def _table(self, steps: int) -> MixedTable:
+        """The table for a loop of so many steps; that of a longer loop does, too."""
+        tables = self._tables
+        if not tables or tables[0].steps < steps:
+            tables[:] = [MixedTable(steps, self.units, self.restart, self.saved)]
+        return tables[0]
+
+
+def _latest_restart(snapshots: tuple[Snapshot, ...]) -> Snapshot | None:
+    """The last snapshot that holds a restart state; all lie below the end."""
+    return next((kept for kept in reversed(snapshots) if kept.kind == "restart"), None)

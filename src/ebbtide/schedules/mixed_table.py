@@ -1,0 +1,118 @@
+"""The tables behind `Mixed`: forward steps for each length and each number of free units that can occur."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from math import inf
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.schedules.revolve import split
+from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, Splits
+
+# No table tells more numbers of free units apart; those between two of them count as the lower one.
+MOST_LEVELS = 512
+
+
+@final
+class MixedTable:
+    """
+    The least numbers of forward steps by the recursion of Maddison (2024), for sizes of any ratio.
+
+    Args:
+        steps: The number of steps of the loop.
+        units: The size of the memory for snapshots.
+        restart: The size of one restart state.
+        saved: The size of what one step saves.
+
+    Memory:
+        12 bytes for each row (a number of free units that can occur) and length; at most 50 MB.
+    """
+
+    __slots__ = ("_known", "_levels", "_restart", "_splits", "exact", "steps")
+
+    def __init__(self, steps: int, units: int, restart: int, saved: int) -> None:
+        self._levels, thinned = _find_levels(steps, units, restart, saved)
+        self._restart = restart
+        rows = len(self._levels)
+        length = max(1, min(steps, MOST_STEPS, MOST_CELLS // rows))
+        self._splits = _solve(self._levels, restart, saved, length)
+        self._known: dict[tuple[int, int], float] = {}
+        self.steps = steps
+        self.exact = not thinned and length >= steps
+
+    def row(self, free: int) -> int:
+        """Return the row for a number of free units; less than none is none."""
+        return max(0, bisect_right(self._levels, free) - 1)
+
+    def place(self, row: int, length: int) -> int:
+        """Return the distance to the next snapshot, 0 to store saved values, for `length >= 2`."""
+        if length <= self._splits.steps:
+            return self._splits.place(row, length)
+        return split(length, max(1, self._levels[row] // self._restart))
+
+    def cost(self, row: int, length: int) -> float:
+        """Return the number of forward steps, infinite if nothing can be stored and more than one step is left."""
+        if length <= self._splits.steps:
+            return self._splits.cost(row, length)
+        if (row, length) not in self._known:
+            self._known[row, length] = self._sum(row, length)
+        return self._known[row, length]
+
+    def _sum(self, row: int, length: int) -> float:
+        """Forward steps beyond the table: interval after interval, from the last to the first."""
+        states, whole, total = self._levels[row] // self._restart, self._splits.steps, 0.0
+        if states == 0:
+            return inf
+        if states == 1:
+            return (length * (length + 1) - whole * (whole + 1)) // 2 + self.cost(row, whole)
+        above = self.row(self._levels[row] - self._restart)
+        while length > whole:
+            place = split(length, states)
+            total += place + self.cost(above, length - place)
+            length = place
+        return total + self.cost(row, length)
+
+
+def _find_levels(steps: int, units: int, restart: int, saved: int) -> tuple[list[int], bool]:
+    """The numbers of free units that can occur, ascending, and whether some are left out."""
+    least = min(restart, saved)
+    levels = {0, units}
+    # More snapshots than steps are of no use. Ever finer steps of one size are cut off, before they are many.
+    most = 8 * MOST_LEVELS
+    for count in range(min(steps, units // restart, most) + 1):
+        rest = units - count * restart
+        levels.update(rest - other * saved for other in range(min(steps, rest // saved, most) + 1))
+        if len(levels) > 64 * MOST_LEVELS:
+            break
+    found = sorted({level if level >= least else 0 for level in levels})
+    if len(found) <= MOST_LEVELS:
+        return found, False
+    kept = np.linspace(0, len(found) - 1, MOST_LEVELS).round().astype(int)
+    return [found[index] for index in kept], True
+
+
+def _solve(levels: list[int], restart: int, saved: int, length: int) -> Splits:
+    """The recursion: save the first step's values, or store its restart state and split."""
+    free = np.array(levels)
+    # Row -1 is the appended one, for what does not fit.
+    after_restart = np.where(free >= restart, np.searchsorted(free, free - restart, side="right") - 1, -1)
+    after_saved = np.where(free >= saved, np.searchsorted(free, free - saved, side="right") - 1, -1)
+    column = np.full(len(levels) + 1, np.inf)
+
+    def alternative(steps: int, costs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The saved values of one step are stored."""
+        column[:-1] = costs[:, steps - 1]
+        return column[after_saved] + 1.0
+
+    def remainder(_: int, costs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What follows a restart state."""
+        column[:-1] = costs
+        return column[after_restart]
+
+    rows = len(levels)
+    return Recursion(
+        rows=rows, single=1.0, forward=1.0, again=0.0, alternative=alternative, remainder=remainder
+    ).solve(length)
