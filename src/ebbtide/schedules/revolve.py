@@ -60,6 +60,50 @@ def split(steps: int, snapshots: int) -> int:
     )
 
 
+def run_to_next(end: int, state: int, latest: int | None, free: int) -> Forward:
+    """
+    Run to the place of the next snapshot, and store one when there.
+
+    Args:
+        end: The step after the next one to reverse.
+        state: The step of the working state, below `end` and not below `latest`.
+        latest: The step of the last snapshot, None if there is none.
+        free: The number of snapshots that may be stored beside those that are there.
+    """
+    if state == end - 1:
+        return Forward(start=state, stop=end, save=True)
+    if latest is None:
+        store = free > 0
+    elif free < 1:
+        store = False
+    else:
+        target = latest + split(end - latest, free + 1)
+        if state < target:
+            return Forward(start=state, stop=target)
+        # Past the target nothing is gained by waiting: the cost rises with the distance from it.
+        store = True
+    if store and free > 1:
+        return Forward(start=state, stop=state + split(end - state, free), snapshot=True)
+    return Forward(start=state, stop=end - 1, snapshot=store)
+
+
+def find_least(held: list[int], end: int, snapshots: int) -> int:
+    """The place, not the first, of the snapshot without which the fewest forward steps are left."""
+    lengths = [stop - start for start, stop in pairwise([*held, end])]
+    # Without one snapshot two intervals join, and all later ones have one state more.
+    before = sum(count_forward(length, snapshots - index) for index, length in enumerate(lengths[:-2]))
+    after, least, best = 0, len(held) - 1, -1
+    for place in range(len(held) - 1, 0, -1):
+        joined = count_forward(lengths[place - 1] + lengths[place], snapshots - place + 1)
+        total = before + joined + after
+        if best < 0 or total < best:
+            least, best = place, total
+        after += count_forward(lengths[place], snapshots - place + 1)
+        if place > 1:
+            before -= count_forward(lengths[place - 2], snapshots - place + 2)
+    return least
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Revolve(Schedule):
@@ -118,13 +162,13 @@ class Revolve(Schedule):
         self._require_initial(position)
         latest = self._find_latest(position)
         if latest is None:
-            return self._advance(position, latest, 0)
+            return run_to_next(end, 0, None, self.snapshots)
         if state == 0 and end > 1 and position.snapshots[0].step > 0:
             # Only in hand, and a later snapshot is the better start: store the initial state before it is lost.
             return Forward(start=0, stop=1, snapshot=True)
         if state is None or not latest <= state < end:
             return self._load(position, latest)
-        return self._advance(position, latest, state)
+        return run_to_next(end, state, latest, self.snapshots - len(position.snapshots))
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -221,7 +265,7 @@ class Revolve(Schedule):
         surplus = [snapshot.step for snapshot in position.snapshots if snapshot.step >= end]
         held = [snapshot.step for snapshot in position.snapshots if snapshot.step < end]
         while len(held) > self.snapshots:
-            surplus.append(held.pop(_find_least(held, end, self.snapshots)))
+            surplus.append(held.pop(find_least(held, end, self.snapshots)))
         return tuple(surplus)
 
     def _find_latest(self, position: Position) -> int | None:
@@ -236,29 +280,9 @@ class Revolve(Schedule):
             left = next((snapshot for snapshot in position.snapshots if snapshot.kind == "saved"), None)
             if left is not None:
                 return Delete(step=left.step)
-            return Move(step=held[_find_least(held, position.end, self.snapshots)])
+            return Move(step=held[find_least(held, position.end, self.snapshots)])
         # Only the step of the snapshot itself is left to run from it, so that this is its last use.
         return Move(step=latest) if latest == position.end - 1 else Copy(step=latest)
-
-    def _advance(self, position: Position, latest: int | None, state: int) -> Forward:
-        """The working state is at or after the latest snapshot: run to the next place, store when there."""
-        end = position.end
-        if state == end - 1:
-            return Forward(start=state, stop=end, save=True)
-        free = self.snapshots - len(position.snapshots)
-        if latest is None:
-            store = free > 0
-        elif free < 1:
-            store = False
-        else:
-            target = latest + split(end - latest, free + 1)
-            if state < target:
-                return Forward(start=state, stop=target)
-            # Past the target nothing is gained by waiting: the cost rises with the distance from it.
-            store = True
-        if store and free > 1:
-            return Forward(start=state, stop=state + split(end - state, free), snapshot=True)
-        return Forward(start=state, stop=end - 1, snapshot=store)
 
     def _require_initial(self, position: Position) -> None:
         """Fail before any work is done if there is no way back to step 0."""
@@ -268,23 +292,6 @@ class Revolve(Schedule):
         # In hand is not enough: without a free slot it could not be kept for the steps before the last one.
         if position.state != 0 or (position.end > 1 and len(snapshots) >= self.snapshots):
             raise describe_loss(position)
-
-
-def _find_least(held: list[int], end: int, snapshots: int) -> int:
-    """The place, not the first, of the snapshot without which the fewest forward steps are left."""
-    lengths = [stop - start for start, stop in pairwise([*held, end])]
-    # Without one snapshot two intervals join, and all later ones have one state more.
-    before = sum(count_forward(length, snapshots - index) for index, length in enumerate(lengths[:-2]))
-    after, least, best = 0, len(held) - 1, -1
-    for place in range(len(held) - 1, 0, -1):
-        joined = count_forward(lengths[place - 1] + lengths[place], snapshots - place + 1)
-        total = before + joined + after
-        if best < 0 or total < best:
-            least, best = place, total
-        after += count_forward(lengths[place], snapshots - place + 1)
-        if place > 1:
-            before -= count_forward(lengths[place - 2], snapshots - place + 2)
-    return least
 
 
 def _count_intervals(places: list[int], snapshots: int) -> int:

@@ -1,0 +1,66 @@
+"""Schedules of two tiers: the block of steps behind the last snapshot on disk, which memory alone takes care of."""
+
+from __future__ import annotations
+
+from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.continuing import describe_loss
+from ebbtide.schedules.position import Position
+from ebbtide.schedules.revolve import find_least, run_to_next
+
+
+def block_action(position: Position, memory: int) -> Action:
+    """
+    Return the next action of `Revolve` in the block of steps from the first snapshot in memory, or from the state.
+
+    Args:
+        position: A position whose last snapshot is in memory, or whose working state is where a block shall begin.
+        memory: The largest number of snapshots in memory, at least 1.
+    """
+    snapshots, end, state = position.snapshots, position.end, position.state
+    count = len(snapshots)
+    first = count
+    while first > 0 and snapshots[first - 1].tier == "memory":
+        first -= 1
+    held = count - first
+    # Those below the last snapshot on disk were left behind by others; they take their slots, too.
+    free = memory - held - sum(kept.tier == "memory" for kept in snapshots[:first])
+    if held == 0:
+        assert state is not None
+        return run_to_next(end, state, None, free)
+    latest = snapshots[-1].step
+    if state is not None and latest <= state < end:
+        return run_to_next(end, state, latest, free)
+    if free < 0 and held > 1:
+        steps = [kept.step for kept in snapshots[first:]]
+        return Delete(step=steps[find_least(steps, end, max(1, held + free))])
+    return Move(step=latest) if latest == end - 1 else Copy(step=latest)
+
+
+def make_way_back(position: Position, *, memory: int, disk: int | None) -> Action | None:
+    """
+    Return the action that stores the initial state where it is only in hand and other snapshots are there.
+
+    Args:
+        position: Where the loop stands.
+        memory: The largest number of snapshots in memory.
+        disk: The largest number of snapshots on disk, None if there is no bound.
+
+    Returns:
+        The action, None if there is nothing to be done.
+
+    Raises:
+        ScheduleError: There is no way back to the first steps.
+    """
+    snapshots, state = position.snapshots, position.state
+    if snapshots and snapshots[0].step == 0:
+        return None
+    if state != 0:
+        raise describe_loss(position)
+    if not snapshots or position.end == 1:
+        return None
+    in_memory = sum(kept.tier == "memory" for kept in snapshots)
+    if disk is None or len(snapshots) - in_memory < disk:
+        return Forward(start=0, stop=1, snapshot=True, tier="disk")
+    if in_memory < memory:
+        return Forward(start=0, stop=1, snapshot=True)
+    return Delete(step=snapshots[-1].step)

@@ -1,0 +1,174 @@
+"""Two tiers of slots, memory and disk, with the least cost for what steps and transfers really cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import final
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.base import Schedule
+from ebbtide.schedules.block import block_action, make_way_back
+from ebbtide.schedules.continuing import describe_loss, restart_action
+from ebbtide.schedules.costs import Costs
+from ebbtide.schedules.hierarchical_table import HierarchicalTable
+from ebbtide.schedules.position import Position, Snapshot
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Hierarchical(Schedule):
+    """
+    The least cost with slots in memory, which cost nothing, and slots on disk, which are written and read in line.
+
+    It goes on from any position that can be completed: with snapshots of either tier lost, with a working state
+    between two snapshots, or with other numbers of slots than the sweep began with.
+
+    Args:
+        memory: The largest number of snapshots in memory.
+        disk: The largest number of snapshots on disk.
+        costs: What a forward step, a write and a read cost; `costs.reverse` changes nothing.
+
+    Raises:
+        ScheduleError: A number of slots is negative, or both are 0.
+
+    Memory:
+        Who follows it holds at most `memory` restart states in memory and `disk` on disk, the working state, and the
+        saved values of one step. The schedule itself holds a table of 12 bytes for each step and each slot on disk, at
+        most 50 MB; it is made at the first question and is no part of ==, repr and pickle.
+
+    Source:
+        Herrmann and Pallez, H-Revolve, ACM TOMS 46 (2020), doi 10.1145/3378672. Loops of more steps than the table has
+        begin with the places of `Revolve`.
+
+    Example:
+        >>> schedule = Hierarchical(10, 10, Costs(write=2, read=2))
+        >>> schedule.predicted_time(1000, schedule.costs) - 1000 * schedule.costs.reverse
+        3847.0
+    """
+
+    memory: int
+    disk: int
+    costs: Costs = field(default_factory=Costs)
+    # At most one table, that of the longest loop so far.
+    _tables: list[HierarchicalTable] = field(
+        default_factory=list[HierarchicalTable], init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if min(self.memory, self.disk) < 0 or self.memory + self.disk < 1:
+            raise ScheduleError(
+                f"Hierarchical needs at least one slot, in memory or on disk, not {self.memory} and {self.disk}. "
+                "Give numbers of at least 0, not both 0."
+            )
+
+    def __reduce__(self) -> tuple[type[Hierarchical], tuple[int, int, Costs]]:
+        return Hierarchical, (self.memory, self.disk, self.costs)
+
+    def next_action(self, position: Position) -> Action | None:
+        """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
+        return restart_action(position, self._choose)
+
+    def predicted_time(self, steps: int, costs: Costs) -> float:
+        """
+        Return the time of a whole gradient, transfers in line; by the table if the costs are those of the schedule.
+
+        Args:
+            steps: The number of steps of the loop.
+            costs: What steps and transfers cost.
+        """
+        same = (costs.forward, costs.write, costs.read) == (self.costs.forward, self.costs.write, self.costs.read)
+        if not same or steps == 0:
+            # Not `super()`: a class with slots is made anew, and does not find itself in it.
+            return Schedule.predicted_time(self, steps, costs)
+        return self._table(steps).fresh(self.disk, steps) + costs.reverse * steps
+
+    def _choose(self, position: Position) -> Action:
+        """The action where there is a choice."""
+        snapshots, end, state = position.snapshots, position.end, position.state
+        if len(snapshots) > self.disk:
+            surplus = self._find_surplus(position)
+            if surplus is not None:
+                return Delete(step=surplus)
+        way_back = make_way_back(position, memory=self.memory, disk=self.disk)
+        if way_back is not None:
+            return way_back
+        if snapshots and snapshots[-1].tier == "memory":
+            return block_action(position, self.memory)
+        if state is None or state >= end or (snapshots and state < snapshots[-1].step):
+            return self._load(position)
+        if not snapshots:
+            return self._start(position, state, self.disk)
+        latest = snapshots[-1].step
+        free = max(0, self.disk - _count_disk(snapshots))
+        table, length = self._table(position.steps), end - latest
+        place = table.place(free + 1, length)
+        if state == latest:
+            if length == 1:
+                return Forward(start=state, stop=end, save=True)
+            return Forward(start=state, stop=state + place) if place > 0 else Delete(step=latest)
+        target = latest + place
+        if state < target:
+            forward = table.costs.forward
+            here = table.fresh(free, end - state) + table.stored(free + 1, state - latest)
+            there = forward * (target - state) + table.fresh(free, end - target) + table.stored(free + 1, place)
+            # By rounding alone it would run on where both are equal, and no longer as predicted.
+            if there < here * (1 - 1e-12):
+                return Forward(start=state, stop=target)
+        return self._start(position, state, free)
+
+    def _load(self, position: Position) -> Action:
+        """The working state is of no use: load the last snapshot, for the last time if memory does alone from there."""
+        latest, snapshots = position.snapshots[-1].step, position.snapshots
+        length = position.end - latest
+        free = self.disk - _count_disk(snapshots)
+        keep = length > 1 and (free >= 0 or self.memory == 0)
+        keep = keep and self._table(position.steps).place(max(1, free + 1), length) > 0
+        return Copy(step=latest) if keep else Move(step=latest)
+
+    def _start(self, position: Position, state: int, free: int) -> Action:
+        """Between the working state and the end nothing is stored: write to disk, or go on with memory alone."""
+        end = position.end
+        length = end - state
+        if length == 1:
+            return Forward(start=state, stop=end, save=True)
+        table = self._table(position.steps)
+        slots = self.memory - sum(kept.tier == "memory" for kept in position.snapshots)
+        if free > 0 and table.costs.write + table.stored(free, length) < table.alone(length, slots):
+            place = table.place(free, length)
+            return Forward(start=state, stop=state + max(1, place), snapshot=True, tier="disk")
+        if slots > 0:
+            return block_action(position, self.memory)
+        if not position.snapshots:
+            raise describe_loss(position)
+        return Forward(start=state, stop=end - 1)
+
+    def _find_surplus(self, position: Position) -> int | None:
+        """The step of the snapshot on disk without which the least cost is left, if there are too many."""
+        held = [kept.step for kept in position.snapshots if kept.tier == "disk"]
+        if len(held) <= self.disk:
+            return None
+        table = self._table(position.steps)
+        first = position.snapshots[0].step
+
+        def left(gone: int) -> float:
+            """The cost of all intervals between the others."""
+            places = [*(step for step in held if step != gone), position.end]
+            intervals = enumerate(pairwise(places))
+            return sum(table.stored(max(1, self.disk - index), stop - start) for index, (start, stop) in intervals)
+
+        # The first of all is the way back to the first steps.
+        return min((step for step in held if step != first), key=left, default=None)
+
+    def _table(self, steps: int) -> HierarchicalTable:
+        """The table for a loop of so many steps; that of a longer loop does, too."""
+        tables = self._tables
+        if not tables or tables[0].steps < steps:
+            tables[:] = [HierarchicalTable(steps, self.memory, max(1, self.disk), self.costs)]
+        return tables[0]
+
+
+def _count_disk(snapshots: tuple[Snapshot, ...]) -> int:
+    """The number of snapshots on disk."""
+    return sum(kept.tier == "disk" for kept in snapshots)

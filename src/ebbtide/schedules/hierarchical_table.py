@@ -1,0 +1,110 @@
+"""The table behind `Hierarchical`: the least cost for each length and each number of slots on disk."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from math import inf
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.schedules.costs import Costs
+from ebbtide.schedules.revolve import count_forward, count_reach, split
+from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion
+
+
+@final
+class HierarchicalTable:
+    """
+    P(l, m): the least cost of l steps if the initial state is in hand and in one of m slots on disk.
+
+    P(l, m) = min(M(l), min over j of j u + O(l - j, m - 1) + r + P(j, m)), O(l, m) = min(M(l), w + P(l, m)), where M is
+    the cost with the slots in memory alone, by the closed form.
+
+    Args:
+        steps: The number of steps of the loop.
+        memory: Slots in memory.
+        disk: Slots on disk, at least 1.
+        costs: What a forward step, a write and a read cost.
+
+    Memory:
+        12 bytes for each slot on disk and length; at most 50 MB.
+    """
+
+    __slots__ = ("_known", "_splits", "costs", "disk", "memory", "steps")
+
+    def __init__(self, steps: int, memory: int, disk: int, costs: Costs) -> None:
+        self.steps, self.memory, self.costs = steps, memory, costs
+        self.disk = min(disk, max(1, steps))
+        length = max(1, min(steps, MOST_STEPS, MOST_CELLS // self.disk))
+        alone = self._find_alone(length)
+        column = np.empty(self.disk)
+
+        def alternative(length: int, _: NDArray[np.float64]) -> NDArray[np.float64]:
+            """The slots in memory alone, whatever the number of those on disk."""
+            column.fill(alone[length])
+            return column
+
+        def remainder(length: int, found: NDArray[np.float64]) -> NDArray[np.float64]:
+            """What follows: one slot less on disk; nothing is written if that is dearer."""
+            after = np.empty(self.disk)
+            after[0], after[1:] = alone[length], np.minimum(alone[length], costs.write + found[:-1])
+            return after
+
+        self._splits = Recursion(
+            rows=self.disk,
+            single=costs.forward,
+            forward=costs.forward,
+            again=costs.read,
+            alternative=alternative,
+            remainder=remainder,
+        ).solve(length)
+        self._known: dict[tuple[int, int], float] = {}
+
+    def _find_alone(self, length: int) -> NDArray[np.float64]:
+        """The cost with the slots in memory alone, for all lengths."""
+        alone = np.full(length + 1, inf)
+        if self.memory > 0:
+            # Each further step costs itself and the number of repetitions; see `count_forward`.
+            reaches = takewhile(lambda reach: reach < length, (count_reach(self.memory, r) for r in range(length)))
+            repetitions = np.searchsorted(np.array([*reaches, length], dtype=np.int64), np.arange(1, length + 1))
+            alone[1:] = self.costs.forward * np.cumsum(repetitions + 1)
+        alone[0], alone[1] = 0.0, self.costs.forward
+        return alone
+
+    def alone(self, length: int, memory: int) -> float:
+        """Return the cost with so many slots in memory alone."""
+        if memory < 1:
+            return self.costs.forward if length == 1 else inf
+        return self.costs.forward * count_forward(length, memory)
+
+    def place(self, disk: int, length: int) -> int:
+        """Return the distance to the next slot on disk, 0 if the slots in memory do as well alone."""
+        row = min(disk, self.disk) - 1
+        if length <= self._splits.steps:
+            return self._splits.place(row, length)
+        return split(length, disk)
+
+    def stored(self, disk: int, length: int) -> float:
+        """Return P: the state in hand is stored in one of so many slots on disk."""
+        row = min(disk, self.disk) - 1
+        if length <= self._splits.steps:
+            return self._splits.cost(row, length)
+        if (row, length) not in self._known:
+            self._known[row, length] = self._sum(row + 1, length)
+        return self._known[row, length]
+
+    def fresh(self, disk: int, length: int) -> float:
+        """Return O: the state in hand is not stored, and so many slots on disk are free."""
+        alone = self.alone(length, self.memory)
+        return min(alone, self.costs.write + self.stored(disk, length)) if disk > 0 else alone
+
+    def _sum(self, disk: int, length: int) -> float:
+        """P beyond the table, where places are those of `Revolve` on disk."""
+        whole, total, costs = self._splits.steps, 0.0, self.costs
+        while length > whole:
+            place = split(length, disk)
+            total += costs.forward * place + self.fresh(disk - 1, length - place) + costs.read
+            length = place
+        return total + self.stored(disk, length)
