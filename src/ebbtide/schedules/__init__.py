@@ -14,8 +14,11 @@ from ebbtide.schedules.actions import (
     action_from_json,
     action_to_json,
 )
+from ebbtide.schedules.adapter import Recorded, from_checkpoint_schedules
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.costs import Costs
+from ebbtide.schedules.no_reverse import NoReverse
+from ebbtide.schedules.online import Online
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.revolve import Revolve
 from ebbtide.schedules.store_all import StoreAll
@@ -29,7 +32,10 @@ __all__ = [
     "EndReverse",
     "Forward",
     "Move",
+    "NoReverse",
+    "Online",
     "Position",
+    "Recorded",
     "Reverse",
     "Revolve",
     "Schedule",
@@ -37,4 +43,5 @@ __all__ = [
     "StoreAll",
     "action_from_json",
     "action_to_json",
+    "from_checkpoint_schedules",
 ]

@@ -9,11 +9,11 @@ from typing import final
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.block import block_action, make_way_back
+from ebbtide.schedules.block import block_action, count_disk, make_way_back
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.hierarchical_table import HierarchicalTable
-from ebbtide.schedules.position import Position, Snapshot
+from ebbtide.schedules.position import Position
 
 
 @final
@@ -87,26 +87,28 @@ class Hierarchical(Schedule):
     def _choose(self, position: Position) -> Action:
         """The action where there is a choice."""
         snapshots, end, state = position.snapshots, position.end, position.state
-        if len(snapshots) > self.disk:
+        if state == end - 1 and snapshots and snapshots[0].step == 0:
+            return Forward(start=state, stop=end, save=True)
+        on_disk = count_disk(snapshots)
+        if on_disk > self.disk:
             surplus = self._find_surplus(position)
             if surplus is not None:
                 return Delete(step=surplus)
-        way_back = make_way_back(position, memory=self.memory, disk=self.disk)
-        if way_back is not None:
-            return way_back
+        if not snapshots or snapshots[0].step > 0:
+            way_back = make_way_back(position, memory=self.memory, disk=self.disk)
+            if way_back is not None:
+                return way_back
         if snapshots and snapshots[-1].tier == "memory":
-            return block_action(position, self.memory)
+            return block_action(position, self.memory, on_disk)
+        free = max(0, self.disk - on_disk)
         if state is None or state >= end or (snapshots and state < snapshots[-1].step):
-            return self._load(position)
+            return self._load(position, on_disk)
         if not snapshots:
-            return self._start(position, state, self.disk)
+            return self._start(position, state, free)
         latest = snapshots[-1].step
-        free = max(0, self.disk - _count_disk(snapshots))
         table, length = self._table(position.steps), end - latest
         place = table.place(free + 1, length)
         if state == latest:
-            if length == 1:
-                return Forward(start=state, stop=end, save=True)
             return Forward(start=state, stop=state + place) if place > 0 else Delete(step=latest)
         target = latest + place
         if state < target:
@@ -118,11 +120,11 @@ class Hierarchical(Schedule):
                 return Forward(start=state, stop=target)
         return self._start(position, state, free)
 
-    def _load(self, position: Position) -> Action:
+    def _load(self, position: Position, on_disk: int) -> Action:
         """The working state is of no use: load the last snapshot, for the last time if memory does alone from there."""
-        latest, snapshots = position.snapshots[-1].step, position.snapshots
+        latest = position.snapshots[-1].step
         length = position.end - latest
-        free = self.disk - _count_disk(snapshots)
+        free = self.disk - on_disk
         keep = length > 1 and (free >= 0 or self.memory == 0)
         keep = keep and self._table(position.steps).place(max(1, free + 1), length) > 0
         return Copy(step=latest) if keep else Move(step=latest)
@@ -134,21 +136,20 @@ class Hierarchical(Schedule):
         if length == 1:
             return Forward(start=state, stop=end, save=True)
         table = self._table(position.steps)
-        slots = self.memory - sum(kept.tier == "memory" for kept in position.snapshots)
+        on_disk = count_disk(position.snapshots)
+        slots = self.memory + on_disk - len(position.snapshots)
         if free > 0 and table.costs.write + table.stored(free, length) < table.alone(length, slots):
             place = table.place(free, length)
             return Forward(start=state, stop=state + max(1, place), snapshot=True, tier="disk")
         if slots > 0:
-            return block_action(position, self.memory)
+            return block_action(position, self.memory, on_disk)
         if not position.snapshots:
             raise describe_loss(position)
         return Forward(start=state, stop=end - 1)
 
     def _find_surplus(self, position: Position) -> int | None:
-        """The step of the snapshot on disk without which the least cost is left, if there are too many."""
+        """There are too many on disk: the step of the one without which the least cost is left."""
         held = [kept.step for kept in position.snapshots if kept.tier == "disk"]
-        if len(held) <= self.disk:
-            return None
         table = self._table(position.steps)
         first = position.snapshots[0].step
 
@@ -167,8 +168,3 @@ class Hierarchical(Schedule):
         if not tables or tables[0].steps < steps:
             tables[:] = [HierarchicalTable(steps, self.memory, max(1, self.disk), self.costs)]
         return tables[0]
-
-
-def _count_disk(snapshots: tuple[Snapshot, ...]) -> int:
-    """The number of snapshots on disk."""
-    return sum(kept.tier == "disk" for kept in snapshots)

@@ -237,8 +237,9 @@ class Position:
 
     def _place(self, step: int) -> int:
         """The number of snapshots of earlier steps; from the end, where nearly all changes happen."""
-        place = len(self.snapshots)
-        while place > 0 and self.snapshots[place - 1].step >= step:
+        snapshots = self.snapshots
+        place = len(snapshots)
+        while place > 0 and snapshots[place - 1].step >= step:
             place -= 1
         return place
 
