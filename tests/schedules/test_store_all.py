@@ -44,9 +44,9 @@ def test_it_goes_on_from_the_middle():
 
 def test_it_refuses_what_it_cannot_complete():
     """Without the saved values of all earlier steps the error names those that are held."""
-    with pytest.raises(ScheduleError, match="working state of step 3"):
+    with pytest.raises(ScheduleError, match="working state is that of step 3"):
         StoreAll().next_action(Position(steps=10, state=3))
-    with pytest.raises(ScheduleError, match=r"held for \(4, 10\)"):
+    with pytest.raises(ScheduleError, match=r"at hand for \(4, 10\)"):
         StoreAll().next_action(Position(steps=10, state=None, saved=(4, 10), forward_ended=True))
 
 

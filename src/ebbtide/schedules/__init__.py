@@ -17,8 +17,11 @@ from ebbtide.schedules.actions import (
 from ebbtide.schedules.adapter import Recorded, from_checkpoint_schedules
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.costs import Costs
+from ebbtide.schedules.hierarchical import Hierarchical
+from ebbtide.schedules.mixed import Mixed
 from ebbtide.schedules.no_reverse import NoReverse
 from ebbtide.schedules.online import Online
+from ebbtide.schedules.periodic import Periodic
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.revolve import Revolve
 from ebbtide.schedules.store_all import StoreAll
@@ -31,9 +34,12 @@ __all__ = [
     "EndForward",
     "EndReverse",
     "Forward",
+    "Hierarchical",
+    "Mixed",
     "Move",
     "NoReverse",
     "Online",
+    "Periodic",
     "Position",
     "Recorded",
     "Reverse",

@@ -9,7 +9,6 @@ from ebbtide.schedules.continuing import describe_loss
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.revolve import find_least, run_to_next
 
-
 _tier = attrgetter("tier")
 
 

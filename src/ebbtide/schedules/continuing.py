@@ -155,6 +155,7 @@ def describe_loss(position: Position) -> ScheduleError:
     held = [(kept.step, kept.kind) for kept in position.snapshots]
     return ScheduleError(
         f"Step 0 cannot be run again: the working state is that of step {position.state}, snapshots are held of "
-        f"{held}, and {position.end} of {position.steps} steps are not yet reversed. Supply the initial state as the "
-        "working state of a position without snapshots, or as the snapshot of step 0."
+        f"{held}, saved values are at hand for {position.saved}, and {position.end} of {position.steps} steps are not "
+        "yet reversed. Supply the initial state as the working state of a position without snapshots, or as the "
+        "snapshot of step 0."
     )

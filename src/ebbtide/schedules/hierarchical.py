@@ -88,7 +88,7 @@ class Hierarchical(Schedule):
         """The action where there is a choice."""
         snapshots, end, state = position.snapshots, position.end, position.state
         if state == end - 1 and snapshots and snapshots[0].step == 0:
-            return Forward(start=state, stop=end, save=True)
+            return Forward(start=end - 1, stop=end, save=True)
         on_disk = count_disk(snapshots)
         if on_disk > self.disk:
             surplus = self._find_surplus(position)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf
 from typing import final
 
@@ -46,7 +45,7 @@ class Mixed(Schedule):
         >>> Mixed(5).forward_steps(100), Mixed(10).forward_steps(100)
         (352, 237)
         >>> Mixed(12, restart=1, saved=3).forward_steps(100)
-        289
+        268
     """
 
     units: int

@@ -115,7 +115,7 @@ class _Search:
         # Windows are views; the second runs down, as n - j does.
         self._left_windows = sliding_window_view(left, WINDOW, axis=1)
         self._right_windows = sliding_window_view(right, WINDOW, axis=1)[:, :, ::-1]
-        self._rows = np.arange(left.shape[0])
+        self._rows: NDArray[np.int64] = np.arange(left.shape[0])
         self._start = np.ones(left.shape[0], np.int64)
 
     def near(self, length: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

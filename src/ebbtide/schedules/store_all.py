@@ -6,47 +6,59 @@ from dataclasses import dataclass
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, EndForward, EndReverse, Forward, Reverse
+from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.position import Position
+from ebbtide.schedules.continuing import close_gap, count_base, describe_loss, end_action
+from ebbtide.schedules.costs import Costs
+from ebbtide.schedules.position import TIERS, Position
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StoreAll(Schedule):
     """
-    Keep the saved values of all steps: no step runs twice, and memory grows with the number of steps.
+    Keep the saved values of all steps: no step runs twice, and memory or disk grows with the number of steps.
+
+    What is lost is made again if there is a state to run from, that is a restart state or the working state.
+
+    Args:
+        tier: `"memory"`, where they stay at hand, or `"disk"`, where each step but the last has a snapshot of what it
+            saves.
+
+    Raises:
+        ScheduleError: The tier is neither.
 
     Memory:
-        Who follows it holds the saved values of every step from its run to its reversal, and no snapshot.
+        Who follows it holds the saved values of every step from its run to its reversal; with `"disk"` those of one
+        step in memory. No restart state is stored.
 
     Example:
         >>> StoreAll().next_action(Position(steps=7))
         Forward(start=0, stop=7, snapshot=False, save=True, kind='restart', tier='memory')
+        >>> StoreAll("disk").next_action(Position(steps=7))
+        Forward(start=0, stop=1, snapshot=True, save=False, kind='saved', tier='disk')
     """
 
+    tier: str = "memory"
+
+    def __post_init__(self) -> None:
+        if self.tier not in TIERS:
+            raise ScheduleError(f"StoreAll has no tier {self.tier!r}. Give one of {TIERS}.")
+
     def next_action(self, position: Position) -> Action | None:
-        """See `Schedule.next_action`; it needs the saved values of all steps below the working state."""
+        """See `Schedule.next_action`."""
         if position.finished:
             return None
-        end, saved, state = position.end, position.saved, position.state
-        if not position.forward_ended:
-            held = (0, 0) if saved is None else saved
-            if state is None or held != (0, state):
-                raise ScheduleError(
-                    f"StoreAll cannot go on from the working state of step {state}: it needs the saved "
-                    f"values of all earlier steps, and those of {saved} are held. Start again from step 0, "
-                    "or use Revolve."
-                )
-            return Forward(start=state, stop=end, save=True) if state < end else EndForward()
-        if end == 0:
-            return EndReverse()
-        if saved != (0, end):
-            raise ScheduleError(
-                f"StoreAll cannot reverse the steps 0 to {end - 1}: saved values are held for {saved}. "
-                "Start again from step 0, or use Revolve."
-            )
-        return Reverse(start=end, stop=0)
+        _require_way_back(position)
+        action = end_action(position)
+        if action is not None:
+            return action
+        if position.saved is not None:
+            action = close_gap(position)
+            if action is None:
+                raise describe_loss(position)
+            return action
+        return self._choose(position)
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -59,5 +71,68 @@ class StoreAll(Schedule):
         return steps
 
     def peak_snapshots(self, steps: int) -> int:
-        """Return 0: it stores no snapshot."""
-        return 0
+        """Return the number of steps but one with the tier `"disk"`, 0 with `"memory"`."""
+        return max(0, steps - 1) if self.tier == "disk" else 0
+
+    def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
+        """
+        Return the largest size of what a loop holds at the same time; see `Schedule.peak`.
+
+        Example:
+            >>> StoreAll().peak(100, saved=8), StoreAll("disk").peak(100, saved=8)
+            (800, 8)
+        """
+        if self.tier == "disk":
+            return (max(0, steps - 1) if tier == "disk" else min(1, steps)) * saved
+        return steps * saved if tier == "memory" else 0
+
+    def predicted_time(self, steps: int, costs: Costs) -> float:
+        """
+        Return the time of a whole gradient: each step forward and back, and to disk and from it with that tier.
+
+        Args:
+            steps: The number of steps of the loop.
+            costs: What steps and transfers cost.
+        """
+        transfers = self.peak_snapshots(steps)
+        return costs.time(forward=steps, reverse=steps, writes=transfers, reads=transfers)
+
+    def _choose(self, position: Position) -> Action:
+        """The next step to reverse is not at hand."""
+        snapshots, end, state = position.snapshots, position.end, position.state
+        if snapshots:
+            last = snapshots[-1]
+            if last.step >= end:
+                return Delete(step=last.step)
+            if position.forward_ended and last.step == end - 1 and last.kind == "saved":
+                return Move(step=last.step)
+        latest = next((kept.step for kept in reversed(snapshots) if kept.kind == "restart" and kept.step < end), None)
+        in_hand = state is not None and state < end and (latest is None or latest <= state)
+        base = count_base(position)
+        # Perhaps the working state is the only way back to the first steps that have no snapshot of their own.
+        if state is not None and state <= base < end:
+            in_hand = True
+        if not in_hand:
+            if latest is None:
+                raise describe_loss(position)
+            return Move(step=latest) if self.tier == "memory" or latest == end - 1 else Copy(step=latest)
+        assert state is not None
+        if self.tier == "memory" or state == end - 1:
+            return Forward(start=state, stop=end, save=True)
+        place = next((place for place in range(len(snapshots), 0, -1) if snapshots[place - 1].step < state), 0)
+        missing = state
+        while place < len(snapshots) and snapshots[place].step == missing:
+            missing, place = missing + 1, place + 1
+        if missing > state:
+            return Forward(start=state, stop=min(missing, end - 1))
+        return Forward(start=state, stop=state + 1, snapshot=True, kind="saved", tier="disk")
+
+
+def _require_way_back(position: Position) -> None:
+    """Fail before any work is done if steps cannot be run again whose saved values are held nowhere."""
+    saved, state, snapshots = position.saved, position.state, position.snapshots
+    missing, base = position.end if saved is None else saved[0], count_base(position)
+    if base >= missing or (state is not None and state <= base):
+        return
+    if not any(kept.kind == "restart" and kept.step <= base for kept in snapshots[: base + 1]):
+        raise describe_loss(position)
