@@ -65,12 +65,12 @@ def test_least_is_the_least():
         make_plan(100, SIZES, least - 1, 0, None, 0)
 
 
-@pytest.mark.parametrize("kib", [48, 56, 128, 192, 256, 512, 768])
+@pytest.mark.parametrize("kib", [48, 96, 256, 768])
 def test_budgets_in_which_no_array_counts(kib):
     """A loop on one number keeps a budget of a few KiB, where all bytes are the interpreter's own."""
 
     def objective(x: Any) -> Any:
-        return timeloop(lambda u, i: u + 0.1 * np.sin(u), x, 1500)
+        return timeloop(lambda u, i: u + 0.1 * np.sin(u), x, 800)
 
     def peak(call: Any) -> int:
         gc.collect()
