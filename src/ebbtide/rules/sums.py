@@ -32,7 +32,7 @@ def _contracted(operands: tuple[Any, ...], terms: tuple[str, ...], out: str) -> 
     if any(type(operand) is not np.ndarray for operand in operands):
         return np.einsum(f"{','.join(terms)}->{out}", *operands, optimize=len(operands) > 2)
     if len(operands) == 2:
-        return _pair(*operands, *terms, out)
+        return _pair(operands[0], operands[1], terms[0], terms[1], out)
     held = list(zip(operands, terms, strict=True))
     path = np.einsum_path(f"{','.join(terms)}->{out}", *operands, optimize="greedy")[0][1:]
     for places in path:
@@ -41,7 +41,7 @@ def _contracted(operands: tuple[Any, ...], terms: tuple[str, ...], out: str) -> 
         result = "".join(c for c in dict.fromkeys("".join(t for _, t in taken)) if c in needed) if held else out
         values, names = zip(*taken, strict=True)
         if len(taken) == 2:
-            held.append((_pair(*values, *names, result), result))
+            held.append((_pair(values[0], values[1], names[0], names[1], result), result))
         else:
             held.append((np.einsum(f"{','.join(names)}->{result}", *values), result))
     return held[0][0]
