@@ -68,8 +68,8 @@ class Tape:
         self.constancy = constancy
         self.outer = outer
         self.around = around
-        # Whether nothing but the operation itself has to be thought of: no region, no budget, no profile.
-        self.fast = pager is None and outer is None
+        # Whether nothing but the operation itself has to be thought of: no budget, no profile, no region running inside.
+        self.fast = pager is None
         # Static values of a region: address of the node outside -> (node here, array outside).
         self.statics: dict[int, tuple[Node, TracedArray]] = {}
 
@@ -147,7 +147,9 @@ class Tape:
     def mixed(self, primitive: Primitive, signature: Signature, operand: TracedArray, other: Any, left: bool) -> Any:
         """Record an elementwise operation of an array, the *left* operand or the right one, and one not traced."""
         parent = operand._node
-        if operand._sharing is not None or parent is None:
+        # A region looks whether the arrays that it meets stay the same from step to step.
+        unseen = self.outer is not None and type(other) is np.ndarray
+        if operand._sharing is not None or parent is None or unseen:
             return self.process(primitive, (operand, other) if left else (other, operand), None)
         values = (operand._value, other) if left else (other, operand._value)
         out = primitive.function(values[0], values[1])
