@@ -169,7 +169,7 @@ def _first_step(
     whole = stepper.inputs.nbytes if hasattr(stepper.inputs, "nbytes") and any(record.input_leaves) else 0
     sizes = Sizes(
         state=bytes_of(values),
-        saved=measure.held[SAVED],
+        saved=measure.held[SAVED] + pager.uncounted,
         sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0),
         gradients=sum(kinds) + whole,
         stored=describe_file(Path(), "", pack(values).arrays).nbytes,

@@ -158,7 +158,7 @@ declare(
 declare(np.sinh, d=lambda x: np.cosh(x))
 declare(np.cosh, d=lambda x: np.sinh(x))
 declare(
-    np.tanh, d=lambda out: 1 - np.square(out), alternatives=(lambda x: 1 - np.square(np.tanh(x)),)
+    np.tanh, d=lambda out: 1.0 - np.square(out), alternatives=(lambda x: 1.0 - np.square(np.tanh(x)),)
 )
 declare(np.arcsinh, d=lambda x: 1 / np.sqrt(np.square(x) + 1))
 declare(np.arccosh, d=lambda x: 1 / (np.sqrt(x - 1) * np.sqrt(x + 1)))

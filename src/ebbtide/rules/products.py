@@ -9,6 +9,7 @@ them costs up to 1.7x, so all products of a sweep go through one.
 
 from __future__ import annotations
 
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +33,7 @@ _GEMM = MappingProxyType({
     np.dtype(np.complex128): blas.zgemm,
 })  # fmt: skip
 # Below this many multiplications the call of NumPy is cheaper than the preparation of BLAS's.
-_SMALL = 1 << 15
+SMALL = 1 << 15
 
 
 def _fortran(a: Any) -> tuple[Any, bool] | None:
@@ -45,14 +46,20 @@ def _fortran(a: Any) -> tuple[Any, bool] | None:
 
 
 def product(a: Any, b: Any) -> Any:
-    """Return the matrix product of a derivative rule, by the BLAS of the sweep where it applies."""
+    """Return the (stacked) matrix product of a derivative rule, by the BLAS of the sweep where it applies."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return np.matmul(a, b)
-    gemm = _GEMM.get(a.dtype) if a.dtype == b.dtype and a.ndim == b.ndim == 2 else None
-    if gemm is None or a.shape[0] * a.shape[1] * b.shape[1] < _SMALL:
+    gemm = _GEMM.get(a.dtype) if a.dtype == b.dtype and min(a.ndim, b.ndim) >= 2 else None
+    if gemm is None or a.shape[-2] * a.shape[-1] * b.shape[-1] < SMALL or a.shape[-1] != b.shape[-2]:
         return np.matmul(a, b)
-    out = np.empty((a.shape[0], b.shape[1]), a.dtype)
-    return out if _gemm(gemm, a, b, out, 0.0) else np.matmul(a, b)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = np.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+    if not batch:
+        return out if _gemm(gemm, a, b, out, 0.0) else np.matmul(a, b)
+    a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
+    for place in np.ndindex(batch):
+        _gemm(gemm, a[place], b[place], out[place], 0.0)
+    return out
 
 
 def add_product(target: Any, a: Any, b: Any) -> bool:
@@ -102,7 +109,15 @@ def _as_matrices(g: Any, x_ndim: int, y_ndim: int) -> Any:
     return np.expand_dims(g, -2) if x_ndim == 1 else g
 
 
+def _rows(a: Any) -> Any:
+    """Return a vector, matrix or stack of matrices as one matrix of all its rows."""
+    return np.reshape(a, (prod(a.shape[:-1]), a.shape[-1]))
+
+
 def _matmul_left(g: Any, y: Any, kind: ArrayType) -> Any:
+    if y.ndim == 2:
+        # One product for a whole stack, in place of one for each matrix.
+        return np.reshape(product(_rows(g), _swap(y)), kind.shape)
     g = _as_matrices(g, len(kind.shape), y.ndim)
     y = np.expand_dims(y, -1) if y.ndim == 1 else y
     full = product(g, _swap(y))
@@ -112,6 +127,9 @@ def _matmul_left(g: Any, y: Any, kind: ArrayType) -> Any:
 
 
 def _matmul_right(g: Any, x: Any, kind: ArrayType) -> Any:
+    if len(kind.shape) == 2:
+        # Also no product for each matrix of a stack is held until they are summed.
+        return product(_swap(_rows(x)), _rows(g))
     g = _as_matrices(g, x.ndim, len(kind.shape))
     x = np.expand_dims(x, -2) if x.ndim == 1 else x
     full = product(_swap(x), g)
@@ -121,15 +139,19 @@ def _matmul_right(g: Any, x: Any, kind: ArrayType) -> Any:
 
 
 def _into_left(target: Any, g: Any, params: Any, y: Any) -> bool:
-    if target.ndim != 2 or type(y) is not np.ndarray or y.ndim > 2:
+    if type(y) is not np.ndarray or not target.flags.c_contiguous:
         return False
-    return add_product(target, g.reshape(target.shape[0], -1), y.reshape(y.shape[0], -1).T)
+    if y.ndim == 2 and target.ndim > 0:
+        return add_product(_rows(target), _rows(g), y.T)
+    if target.ndim != 2 or y.ndim != 1:
+        return False
+    return add_product(target, g.reshape(-1, 1), y.reshape(1, -1))
 
 
 def _into_right(target: Any, g: Any, params: Any, x: Any) -> bool:
-    if target.ndim != 2 or type(x) is not np.ndarray or x.ndim > 2:
+    if target.ndim != 2 or type(x) is not np.ndarray:
         return False
-    return add_product(target, x.reshape(-1, x.shape[-1]).T, g.reshape(-1, target.shape[-1]))
+    return add_product(target, _rows(x).T, _rows(g))
 
 
 _matmul = multilinear(
@@ -193,9 +215,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     inner = tuple(a.shape[k] for k in left)
     if inner != tuple(b.shape[k] for k in right):
         raise ValueError(f"tensordot: shapes {a.shape} and {b.shape} do not match over the axes {axes}.")
-    size = int(np.prod(inner))
-    first = np.reshape(np.transpose(a, (*kept_a, *left)), (int(np.prod(rows)), size))
-    second = np.reshape(np.transpose(b, (*right, *kept_b)), (size, int(np.prod(columns))))
+    size = prod(inner)
+    first = np.reshape(np.transpose(a, (*kept_a, *left)), (prod(rows), size))
+    second = np.reshape(np.transpose(b, (*right, *kept_b)), (size, prod(columns)))
     return np.reshape(np.matmul(first, second), rows + columns)
 
 

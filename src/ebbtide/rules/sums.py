@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.products import SMALL, product
 
 
 def _sum_of_products(*operands: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
@@ -25,6 +27,44 @@ def _sum_type(*kinds: ArrayType, terms: tuple[str, ...], out: str, optimize: Any
     return ArrayType(tuple(sizes[c] for c in out), np.result_type(*[kind.dtype for kind in kinds]))
 
 
+def _contracted(operands: tuple[Any, ...], terms: tuple[str, ...], out: str) -> Any:
+    """Return a sum of products of the reverse sweep, two operands at a time where there are more."""
+    if any(type(operand) is not np.ndarray for operand in operands):
+        return np.einsum(f"{','.join(terms)}->{out}", *operands, optimize=len(operands) > 2)
+    if len(operands) == 2:
+        return _pair(operands[0], operands[1], terms[0], terms[1], out)
+    held = list(zip(operands, terms, strict=True))
+    path = np.einsum_path(f"{','.join(terms)}->{out}", *operands, optimize="greedy")[0][1:]
+    for places in path:
+        taken = [held.pop(place) for place in sorted(places, reverse=True)]
+        needed = set(out).union(*[term for _, term in held])
+        result = "".join(c for c in dict.fromkeys("".join(t for _, t in taken)) if c in needed) if held else out
+        values, names = zip(*taken, strict=True)
+        if len(taken) == 2:
+            held.append((_pair(values[0], values[1], names[0], names[1], result), result))
+        else:
+            held.append((np.einsum(f"{','.join(names)}->{result}", *values), result))
+    return held[0][0]
+
+
+def _pair(x: Any, y: Any, of_x: str, of_y: str, out: str) -> Any:
+    """Return a sum of products of two arrays, as a product of matrices where they are large enough for BLAS."""
+    sizes = dict(zip(of_x, x.shape, strict=True)) | dict(zip(of_y, y.shape, strict=True))
+    stack = [c for c in of_x if c in of_y and c in out]
+    inner = [c for c in of_x if c in of_y and c not in out]
+    left, right = [c for c in of_x if c not in of_y], [c for c in of_y if c not in of_x]
+    rows, middle, columns = (prod(sizes[c] for c in letters) for letters in (left, inner, right))
+    broadcast = any(sizes[c] != n for c, n in zip(of_x, x.shape, strict=True))
+    if broadcast or not set(left + right) <= set(out) or rows * middle * columns < SMALL:
+        return np.einsum(f"{of_x},{of_y}->{out}", x, y)
+    shape = [sizes[c] for c in stack]
+    a = np.transpose(x, [of_x.index(c) for c in stack + left + inner]).reshape(*shape, rows, middle)
+    b = np.transpose(y, [of_y.index(c) for c in stack + inner + right]).reshape(*shape, middle, columns)
+    letters = stack + left + right
+    full = product(a, b).reshape([sizes[c] for c in letters])
+    return np.transpose(full, [letters.index(c) for c in out])
+
+
 def _of(count: int) -> Primitive:
     """Return the operation of *count* operands; each pull saves all the others."""
 
@@ -36,12 +76,13 @@ def _of(count: int) -> Primitive:
             # nowhere else was summed over, and is repeated.
             elsewhere = set(out).union(*theirs)
             known = [c for c, n in zip(terms[k], kind.shape, strict=True) if c in elsewhere and n != 1]
-            text = f"{','.join((out, *theirs))}->{''.join(known)}"
-            part = np.einsum(text, g, *others, optimize=len(others) > 1)
-            shape = tuple(n if c in known else 1 for c, n in zip(terms[k], kind.shape, strict=True))
+            part = _contracted((g, *others), (out, *theirs), "".join(known))
+            # Where all others are broadcast along a letter, so is their product.
+            sizes = dict(zip(known, part.shape, strict=True))
+            shape = tuple(sizes.get(c, 1) for c in terms[k])
             return matched(np.positive(np.broadcast_to(np.reshape(part, shape), kind.shape)), kind)
 
-        return Pull(rule, tuple(f"operand{j}" for j in range(count) if j != k), FRESH)
+        return Pull(rule, tuple(f"operand{j}" for j in range(count) if j != k), FRESH, temporaries=2)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         terms = [

@@ -122,11 +122,16 @@ class Pager:
             if cell is not None and isinstance(cell.value, np.ndarray) and cell.value.nbytes >= _LEAST_PAGE:
                 self._page(cell, budget)
 
+    @property
+    def uncounted(self) -> int:
+        """Bytes of the record that have not filled a page yet, and so are not in the ledger."""
+        return self._overhead - self._counted
+
     def _count(self, nbytes: int) -> None:
         """Count what the interpreter takes for the record; in pages, as small objects come and go."""
         self._overhead += nbytes
-        if self._overhead - self._counted >= 4096:
-            self.ledger.add(SAVED, self._overhead - self._counted)
+        if self.uncounted >= 4096:
+            self.ledger.add(SAVED, self.uncounted)
             self._counted = self._overhead
 
     def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:

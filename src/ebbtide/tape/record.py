@@ -68,8 +68,8 @@ class Tape:
         self.constancy = constancy
         self.outer = outer
         self.around = around
-        # Whether nothing but the operation itself has to be thought of: no region, no budget, no profile.
-        self.fast = pager is None and outer is None
+        # Whether nothing but the operation itself has to be thought of: no budget, no profile, no region running inside.
+        self.fast = pager is None
         # Static values of a region: address of the node outside -> (node here, array outside).
         self.statics: dict[int, tuple[Node, TracedArray]] = {}
 
@@ -147,7 +147,9 @@ class Tape:
     def mixed(self, primitive: Primitive, signature: Signature, operand: TracedArray, other: Any, left: bool) -> Any:
         """Record an elementwise operation of an array, the *left* operand or the right one, and one not traced."""
         parent = operand._node
-        if operand._sharing is not None or parent is None:
+        # A region looks whether the arrays that it meets stay the same from step to step.
+        unseen = self.outer is not None and type(other) is np.ndarray
+        if operand._sharing is not None or parent is None or unseen:
             return self.process(primitive, (operand, other) if left else (other, operand), None)
         values = (operand._value, other) if left else (other, operand._value)
         out = primitive.function(values[0], values[1])
@@ -170,22 +172,36 @@ class Tape:
 
     def binary(self, primitive: Primitive, signature: Signature, x: TracedArray, y: TracedArray) -> Any:
         """Record an elementwise operation of two arrays of this tape."""
-        parents: Any = (x._node, y._node)
-        if parents[0] is None or parents[1] is None or _is_view(x) or _is_view(y):
+        first, second = x._node, y._node
+        of_x, of_y = x._sharing, y._sharing
+        # A view has to look at its root for its present value.
+        if (
+            first is None
+            or second is None
+            or (of_x is not None and of_x.root is not None)
+            or (of_y is not None and of_y.root is not None)
+        ):
             return self.process(primitive, (x, y), None)
         out = primitive.function(x._value, y._value)
-        kind = parents[0].type
+        kind = first.type
         if kind.dtype is not out.dtype or kind.shape != out.shape:
             out, kind = _typed(out)
         saved: Any = ()
         if signature.keeps:
             saved = self._save(signature, (x, y), (x._value, y._value), out)
         elif signature.saves:
-            kept = []
-            for k in signature.saves:  # a comprehension takes twice the time
-                kept.append(self._kept(y if k else x) if k >= 0 else self._counted(out))  # noqa: PERF401
+            kept: list[Any] = []
+            for k in signature.saves:
+                operand = y if k else x
+                if k < 0 or operand._sharing is None:
+                    value = out if k < 0 else operand._value
+                    if type(value) is np.ndarray:
+                        self.ledger.saved += value.nbytes
+                else:
+                    value = self._kept(operand)
+                kept.append(value)
             saved = tuple(kept)
-        return self._recorded(signature, parents, saved, kind, out)
+        return self._recorded(signature, (first, second), saved, kind, out)
 
     def _recorded(self, signature: Signature, parents: tuple[Node, ...], saved: Any, kind: ArrayType, out: Any) -> Any:
         """Return a new array and its node, both filled here: their constructors would take twice the time."""
@@ -353,11 +369,6 @@ def _typed(out: Any) -> tuple[Any, ArrayType]:
     if not hasattr(out, "shape"):
         out = np.asarray(out)
     return out, ArrayType(out.shape, out.dtype)
-
-
-def _is_view(operand: TracedArray) -> bool:
-    """Return whether an array has to look at its root for its present value."""
-    return operand._sharing is not None and operand._sharing.root is not None
 
 
 def _share(made: TracedArray, operands: tuple[Any, ...], primitive: Primitive) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from ebbtide.arrays.primitive import FRESH, PASSED, Pull, Signature, unbroadcast
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import CotangentError, ReleasedValueError
+from ebbtide.storage.checksum import compute_crc32c
 from ebbtide.tape.accumulate import Accumulator, blockwise
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
@@ -99,12 +100,11 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
     """
     Pull cotangents back through elementwise operations on small arrays; return the slot of the first other node.
 
-    With small arrays the time of the sweep itself shows. So this is `_pull_all` without what is for large arrays only,
-    and the operand that is the next node in any case does not go through the heap.
+    With small arrays the time of the sweep itself shows: this is `_pull_all` without what is for large arrays only, and
+    the operand that is the next node in any case does not go through the heap.
     """
-    node, g, owned = slot.node, slot.value, slot.owned
+    node, g, owned, released = slot.node, slot.value, slot.owned, 0
     del slot
-    released = 0
     while True:
         signature, kind = node.signature, node.type
         if type(signature) is not Signature or not signature.local or kind.nbytes > BLOCK:
@@ -112,8 +112,7 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
         parents, saved = _consume(tape, node, False) if node.parents is None else (node.parents, node.saved)
         node.parents = node.saved = None
         pulls = signature.pulls
-        place, last = 0, len(pulls) - 1
-        shared = False
+        place, last, shared = 0, len(pulls) - 1, False
         while True:
             pull, uses, _ = pulls[place]
             parent = parents[place]
@@ -122,7 +121,9 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
             if len(uses) == 1:
                 value = saved[uses[0]]
                 if type(value) is SavedValue:
-                    value = value.open(node)
+                    # `open` in short, for what it finds nearly always: an array in memory, unchanged.
+                    sound = type(value.value) is np.ndarray and value.crc == compute_crc32c(value.value)
+                    value = value.value if sound else value.open(node)
                 derivative: Any = pull.derivative
                 result = derivative(g, value) if pull.scaled else g * derivative(value)
                 if result.dtype is not wanted.dtype or (wanted is not kind and result.shape != wanted.shape):
@@ -131,14 +132,19 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
                 values = [v.open(node) if type(v) is SavedValue else v for v in saved]
                 result = pull.rule(g, wanted, None, *[values[s] for s in uses])
             else:
-                result = pull.rule(g, wanted, None)
+                passed = pull.result is PASSED and (wanted is kind or wanted == kind)
+                result = g if passed else pull.rule(g, wanted, None)
                 if pull.result is not FRESH:
-                    fresh = _ownership(pull, result, g, owned and place == last and not shared)
+                    exclusive = owned and place == last and not shared
+                    fresh = exclusive if passed else _ownership(pull, result, g, exclusive)
                     shared = True
             number = parent.number
             running = slots.get(number)
             if running is not None:
-                running.add(result, fresh)
+                if running.owned and type(running.value) is type(result) is np.ndarray:
+                    np.add(running.value, result, running.value)
+                else:
+                    running.add(result, fresh)
             elif place == last and (not heap or -heap[0] < number):
                 node, g, owned = parent, result, fresh
                 break
