@@ -148,6 +148,7 @@ class Disk(Storage):
             job = None if at_once else resources.pipeline.write(planned, arrays)
             record = write_or_explain(resources.target, planned, arrays) if job is None else planned
         except BaseException:
+            resources.pipeline.abandon(planned)
             resources.segment.give(planned)
             raise
         self._generation += 1
@@ -249,23 +250,28 @@ class Disk(Storage):
         """Take note of what the thread has written, and raise for what it could not write."""
         resources = self._resources
         if resources is not None:
-            for job in resources.pipeline.settled():
-                entry = self._entries.get(job.record.key)
-                if entry is None or entry.job is not job:
-                    continue
-                planned, entry.job = entry.record, None
-                if job.error is None:
-                    entry.record = job.record
-                    self._count(resources, planned, job.record)
-                else:
-                    del self._entries[planned.key]
-                    resources.segment.give(planned)
-                    error = describe_loss(planned, job.error, resources.target.path)
-                    self._lost[planned.key] = error
-                    self._errors.append(error)
+            settled = resources.pipeline.settled()
+            while settled:
+                entry = self._entries.get(settled[0].record.key)
+                if entry is not None and entry.job is settled[0]:
+                    self._learn(resources, entry, settled[0])
+                del settled[0]
         if self._errors:
             error = self._errors.popleft()
             raise error from error.__cause__
+
+    def _learn(self, resources: Resources, entry: Entry, job: Job) -> None:
+        """Take note of how a write ended."""
+        planned = entry.record
+        if job.error is None:
+            entry.record, entry.job = job.record, None
+            self._count(resources, planned, job.record)
+            return
+        error = describe_loss(planned, job.error, resources.target.path)
+        self._lost[planned.key] = error
+        self._errors.append(error)
+        del self._entries[planned.key]
+        resources.segment.give(planned)
 
     # The whole.
 
@@ -362,9 +368,13 @@ class Disk(Storage):
 
     def _find(self, key: Key) -> Entry:
         entry = self._entries.get(key)
+        if entry is not None and entry.job is not None and entry.job.done and self._pid == os.getpid():
+            self._learn(self._open(), entry, entry.job)
+            entry = self._entries.get(key)
         if entry is None:
             lost = self._lost.get(key)
             if lost is not None:
+                self._errors = deque(error for error in self._errors if error is not lost)
                 raise EntryLostError(str(lost), key, lost.missing, lost.errno)
             raise describe_missing(key, len(self._entries))
         return entry

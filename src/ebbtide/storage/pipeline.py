@@ -116,10 +116,15 @@ class Pipeline:
         self._settled.append(job)
 
     def settled(self) -> list[Job]:
-        """Return the writes that ended since the last call, in order."""
+        """Return the writes that ended and were not yet taken from this list, in order."""
         self._collect()
-        found, self._settled = self._settled, []
-        return found
+        return self._settled
+
+    def abandon(self, planned: EntryRecord) -> None:
+        """Cancel the write of an entry that nobody knows of; what interrupted its `put` does not say how far it came."""
+        for job in list(self._writes):
+            if job.record.generation == planned.generation:
+                self.cancel(job)
 
     def cancel(self, job: Job) -> bool:
         """Stop a write that has not begun, True, or wait for its end, False."""

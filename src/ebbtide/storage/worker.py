@@ -110,21 +110,22 @@ class Worker:
 
     def submit(self, job: Job) -> bool:
         """Have a job run after those before it; False if no thread can be started any more."""
-        if self._thread is None:
-            thread = threading.Thread(target=_serve, args=(self._jobs,), name="ebbtide-storage", daemon=True)
+        # A thread without a number was not started: an interrupt came before.
+        if self._thread is None or self._thread.ident is None:
+            self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="ebbtide-storage", daemon=True)
             try:
-                thread.start()
+                self._thread.start()
             except RuntimeError:
                 # The interpreter is about to exit, or there are too many threads.
+                self._thread = None
                 return False
-            self._thread = thread
         self._jobs.put(job)
         return True
 
     def stop(self) -> None:
         """End the thread after the jobs that are not cancelled; no more jobs may come."""
         thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and thread.ident is not None:
             self._jobs.put(None)
             thread.join(_PATIENCE)
 
@@ -134,3 +135,5 @@ def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
         job.run()
         # The next job may be long in coming; what this one holds must not wait for it.
         del job
+    # An interrupt at the wrong moment may have led to two threads: the next one is to end as well.
+    jobs.put(None)
