@@ -10,7 +10,9 @@ from pathlib import Path
 
 from ebbtide.demo import burgers_report
 from ebbtide.errors import EbbtideError
+from ebbtide.storage.listing import clean, find_storages, list_storage
 
+EXIT_VERDICT = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -23,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments without the program's name, those of the process if None.
 
     Returns:
-        0 if all is good, 1 if a verdict of the report is not, 2 if the input cannot be used (with a line
-        `error: ...` on stderr), 130 if interrupted.
+        0 if all is good, 1 if a verdict of the report is not or an entry is damaged, 2 if the input cannot be
+        used (with a line `error: ...` on stderr), 130 if interrupted.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -44,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="run a complete problem and report prediction beside measurement")
     problems = demo.add_subparsers(metavar="PROBLEM", required=True)
     _add_burgers(problems)
+    _add_storage(commands)
     return parser
 
 
@@ -75,6 +78,45 @@ def _add_burgers(problems: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="picture of the memory timeline (default: %(default)s)",
     )
     parser.set_defaults(run=_run_burgers)
+
+
+def _add_storage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `ebbtide inspect` and `ebbtide clean`."""
+    place = "directory of a storage, or one in which storages have made theirs"
+    parser = commands.add_parser(
+        "inspect",
+        help="list what storages have on disk, whose it is and what it is for",
+        description="List the entries of storages on disk: key, what it is, size, place, shapes and dtypes.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help=place)
+    parser.add_argument("--check", action="store_true", help="read all data and compare their checksums")
+    parser.set_defaults(run=_run_inspect)
+    parser = commands.add_parser(
+        "clean",
+        help="remove what storages have left on disk",
+        description="Remove the directory of a storage that is not in use; in any other directory, the scratch "
+        "directories of dead processes of this machine.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help=place)
+    parser.set_defaults(run=_run_clean)
+
+
+def _run_inspect(arguments: argparse.Namespace) -> int:
+    listings = [list_storage(path, check=arguments.check) for path in find_storages(arguments.directory)]
+    for listing in listings:
+        print(listing)
+    if not listings:
+        print(f"{arguments.directory}: no storage")
+    return EXIT_VERDICT if any(listing.damaged for listing in listings) else 0
+
+
+def _run_clean(arguments: argparse.Namespace) -> int:
+    removed = clean(arguments.directory)
+    for path in removed:
+        print(f"removed {path}")
+    if not removed:
+        print(f"{arguments.directory}: nothing to remove")
+    return 0
 
 
 def _run_burgers(arguments: argparse.Namespace) -> int:

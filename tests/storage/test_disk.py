@@ -3,47 +3,21 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import subprocess
-import sys
-import tracemalloc
+import tempfile
 import weakref
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ebbtide.errors import StorageError
-from ebbtide.storage import Disk, Storage
-from ebbtide.testing import StorageContract
+from ebbtide.storage import Disk, StorageFullError, entry_nbytes
+from ebbtide.storage.system import POSIX
+
+from .helpers import blocks, count_descriptors, find_files, measure_peak, run_python, storage_threads
 
 MIB = 1 << 20
-
-
-class TestDiskContract(StorageContract):
-    def make(self, tmp_path: Path) -> Storage:
-        """In the directory of the test."""
-        return Disk(tmp_path)
-
-
-def find_files(directory):
-    """All files below a directory."""
-    return [path for path in Path(directory).rglob("*") if path.is_file()]
-
-
-def count_descriptors():
-    """The number of open file descriptors of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def measure_peak(use):
-    """The bytes that a call allocates at its peak."""
-    tracemalloc.start()
-    try:
-        use()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("layout", ["packed", "strided", "fortran"])
@@ -59,57 +33,140 @@ def test_put_and_get_take_no_buffer(tmp_path, layout):
 
 
 def test_nothing_is_made_before_the_first_put(tmp_path):
-    """A storage that is never used leaves no trace."""
-    storage = Disk(tmp_path)
-    assert (storage.directory, list(tmp_path.iterdir())) == (None, [])
+    """A storage that is never used leaves no trace, and has no thread."""
+    storage = Disk(tmp_path, buffer=MIB)
+    assert (storage.directory, list(tmp_path.iterdir()), storage_threads()) == (None, [], [])
     storage.close()
 
 
+def test_structured_dtypes_come_back(tmp_path):
+    """Fields, nested and with shapes, are kept, also for another storage that opens the directory."""
+    dtype = np.dtype([("a", ">f8"), ("b", [("c", "i2", (3,)), ("d", "S5")])])
+    array = np.frombuffer(np.random.default_rng(0).bytes(4 * dtype.itemsize), dtype)
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put(0, [array])
+    with Disk(tmp_path, durable=True) as storage:
+        (found,) = storage.get(0)
+    assert (found.dtype, found.tobytes()) == (dtype, array.tobytes())
+
+
 def test_descriptors_are_constant(tmp_path):
-    """100 cycles, failures among them, leave as many open file descriptors as before."""
-    with Disk(tmp_path, limit=10_000) as storage:
+    """However many entries there are, and whatever fails, one file is open."""
+    with Disk(tmp_path, limit="2 MiB", buffer=100_000) as storage:
         before = count_descriptors()
         for key in range(100):
             storage.put(key, [np.zeros(100)])
-            with pytest.raises(StorageError):
-                storage.put("large", [np.zeros(10_000)])
+            assert count_descriptors() == before + 1
+            with pytest.raises(StorageFullError):
+                storage.put("large", [np.zeros(MIB)])
             storage.get(key)
             if key % 2:
-                (storage.directory / f"{key}.arrays").write_bytes(b"short")
-                with pytest.raises(StorageError):
-                    storage.take(key)
-            storage.delete(key)
-        assert count_descriptors() == before
+                storage.delete(key)
+        assert count_descriptors() == before + 1
+    assert count_descriptors() == before
 
 
-def test_delete_returns_the_space(tmp_path):
-    """The file is gone when `delete` or `take` returns, and `nbytes` is the size of all files."""
+def test_there_is_one_file(tmp_path):
+    """All entries lie in one file, of the sum of their sizes."""
     with Disk(tmp_path) as storage:
-        storage.put(0, [np.zeros(100)])
-        storage.put(1, [np.zeros(50), np.zeros(3)])
-        assert storage.nbytes == sum(path.stat().st_size for path in find_files(tmp_path))
+        sizes = [storage.put(key, [np.zeros(100 * key)]) for key in range(20)]
+        (path,) = find_files(tmp_path)
+        assert blocks(path) == sum(sizes) == storage.nbytes
+        assert sizes == [entry_nbytes([np.zeros(100 * key)], key) for key in range(20)]
+
+
+@pytest.mark.parametrize("order", ["first", "last", "every other"])
+def test_delete_returns_the_space(tmp_path, order):
+    """Blocks go back to the file system when entries are deleted, whatever the order, but for 1 MiB at most."""
+    keys = range(16)
+    chosen = {"first": keys, "last": keys[::-1], "every other": [*keys[::2], *keys[1::2]]}[order]
+    with Disk(tmp_path) as storage:
+        size = [storage.put(key, [np.ones(MIB // 16)]) for key in keys][0]
+        (path,) = find_files(tmp_path)
+        assert blocks(path) == 16 * size
+        for left, key in enumerate(chosen, -15):
+            storage.delete(key)
+            assert blocks(path) <= -left * size + MIB
+        assert blocks(path) == 0
+
+
+def test_places_are_used_again(tmp_path):
+    """Putting and taking entries of one size for a long time never makes the file longer."""
+    with Disk(tmp_path) as storage:
+        size = [storage.put(key, [np.ones(5000)]) for key in range(4)][0]
+        (path,) = find_files(tmp_path)
+        for turn in range(50):
+            assert storage.take(turn)[0][0] == 1
+            storage.put(turn + 4, [np.ones(5000)])
+            assert path.stat().st_size <= 4 * size
+
+
+def test_a_reservation_has_its_blocks(tmp_path):
+    """`reserve` allocates at once; entries use it, deletion keeps it, and less of it gives blocks back."""
+    array = np.ones(MIB // 8)
+    size = entry_nbytes([array])
+    with Disk(tmp_path) as storage:
+        storage.reserve(5, size)
+        (path,) = find_files(tmp_path)
+        assert blocks(path) == 5 * size
+        for key in range(5):
+            storage.put(key, [array])
+        assert blocks(path) == 5 * size
+        storage.put("one more", [array])
+        assert blocks(path) == 6 * size
+        for key in (*range(5), "one more"):
+            storage.delete(key)
+        assert blocks(path) == 5 * size
+        storage.reserve(2, size)
+        assert blocks(path) == 2 * size
+        storage.reserve(0, 0)
+        assert blocks(path) == 0
+
+
+def test_a_reservation_takes_what_holes_gave_back(tmp_path):
+    """A reservation over holes and entries allocates the holes and leaves the entries."""
+    array = np.ones(MIB // 4)
+    size = entry_nbytes([array])
+    with Disk(tmp_path, limit=4 * size) as storage:
+        for key in range(4):
+            storage.put(key, [array * key])
+        (path,) = find_files(tmp_path)
         storage.delete(0)
-        assert len(find_files(tmp_path)) == 1
-        storage.take(1)
-        assert find_files(tmp_path) == []
+        storage.delete(2)
+        assert blocks(path) == 2 * size
+        storage.reserve(4, size)
+        assert blocks(path) == 4 * size
+        assert storage.get(3)[0][0] == 3
+        with pytest.raises(StorageFullError) as caught:
+            storage.reserve(5, size)
+        assert caught.value.missing == size
+        assert blocks(path) == 4 * size
+        assert storage.get(1)[0][0] == 1
 
 
 def test_traffic_is_counted(tmp_path):
-    """`bytes_written` and `bytes_read` count whole files, each time."""
-    with Disk(tmp_path) as storage:
-        size = storage.put(0, [np.zeros(100)])
-        storage.get(0)
-        storage.take(0)
-        assert (storage.bytes_written, storage.bytes_read, storage.memory_nbytes) == (size, 2 * size, 0)
+    """`bytes_written` and `bytes_read` count whole entries, each time, read ahead or not."""
+    for buffer in (0, MIB):
+        with Disk(tmp_path, buffer=buffer) as storage:
+            storage.put(0, [np.zeros(1000)])
+            storage.flush()
+            written = storage.bytes_written
+            assert 8000 < written < 8000 + 512
+            storage.prefetch([0, 0])
+            storage.get(0)
+            storage.take(0)
+            assert (storage.bytes_written, storage.bytes_read, storage.memory_nbytes) == (written, 2 * written, 0)
 
 
-def test_any_flipped_byte_is_found(tmp_path):
-    """Whichever byte of a file changes, `get` raises and names file, key and offset; put right, it reads again."""
+@pytest.mark.parametrize("elements", [6, 1200])
+def test_any_flipped_byte_is_found(tmp_path, elements):
+    """Whichever byte of an entry changes, `get` raises and names file, key and offset; put right, it reads again."""
+    arrays = [np.arange(float(elements)), np.array(3, dtype=">i2")]
     with Disk(tmp_path) as storage:
-        storage.put("state", [np.arange(6.0), np.array(3, dtype=">i2")])
+        storage.put("state", arrays)
         (path,) = find_files(tmp_path)
         content = path.read_bytes()
-        for place in range(len(content)):
+        for place in range(0, len(content), max(1, elements // 60)):
             path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
             with pytest.raises(StorageError, match="offset") as caught:
                 storage.get("state")
@@ -119,30 +176,43 @@ def test_any_flipped_byte_is_found(tmp_path):
         assert storage.get("state")[1] == 3
 
 
-def test_any_truncation_is_found(tmp_path):
-    """A file of any other length is an error that names both lengths."""
+@pytest.mark.parametrize("elements", [6, 20_000])
+def test_any_truncation_is_found(tmp_path, elements):
+    """A file that ends before the entry does is an error that says where."""
     with Disk(tmp_path) as storage:
-        size = storage.put(0, [np.arange(6.0)])
+        storage.put(0, [np.arange(float(elements))])
         (path,) = find_files(tmp_path)
         content = path.read_bytes()
-        for length in [*range(size), size + 1]:
-            path.write_bytes((content + b"?")[:length])
-            with pytest.raises(StorageError, match=f"{length} bytes, but {size} were written"):
+        for length in range(0, len(content), 1 + len(content) // 500):
+            path.write_bytes(content[:length])
+            with pytest.raises(StorageError, match=f"offset {length}: the file ends there"):
                 storage.take(0)
         assert storage.keys() == (0,)
+        path.write_bytes(content)
+        assert storage.take(0)[0].size == elements
 
 
-def test_a_missing_file_is_named(tmp_path):
-    """A file that something deleted is an error on `get`; `delete` then just forgets the key."""
+def test_exchanged_entries_are_found(tmp_path):
+    """Two whole entries of one size in each other's place are not taken for each other."""
     with Disk(tmp_path) as storage:
-        storage.put("state", [np.zeros(3)])
+        size = storage.put("a", [np.arange(4096.0)])
+        storage.put("b", [np.arange(4096.0) + 1])
         (path,) = find_files(tmp_path)
-        path.unlink()
-        with pytest.raises(StorageError, match=r"Cannot open .*0\.arrays.*'state' at offset 0: No such file") as caught:
-            storage.get("state")
-        assert caught.value.errno == errno.ENOENT
-        storage.delete("state")
-        assert (storage.keys(), storage.nbytes) == ((), 0)
+        content = path.read_bytes().ljust(2 * size, b"\0")
+        path.write_bytes(content[size:] + content[:size])
+        for key in "ab":
+            with pytest.raises(StorageError, match="header"):
+                storage.get(key)
+
+
+def test_the_file_may_lose_its_name(tmp_path):
+    """Something that removes the file does not take the data away, nor does it disturb `close`."""
+    with Disk(tmp_path) as storage:
+        storage.put("state", [np.arange(3)])
+        find_files(tmp_path)[0].unlink()
+        storage.directory.rmdir()
+        storage.put("other", [np.arange(4)])
+        assert storage.take("state")[0].size == 3
 
 
 def test_the_directory_must_exist(tmp_path):
@@ -155,108 +225,63 @@ def test_the_directory_must_exist(tmp_path):
         assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_a_removed_directory_is_named(tmp_path):
-    """If something removes the private directory, the next `put` says so, and `close` is quiet."""
-    with Disk(tmp_path) as storage:
+def test_the_working_directory_is_no_scratch_directory(tmp_path, monkeypatch):
+    """Where `tempfile` falls back to the working directory, the user is asked; a named one is used."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    with Disk() as storage, pytest.raises(StorageError, match="TMPDIR"):
         storage.put(0, [np.zeros(3)])
-        find_files(tmp_path)[0].unlink()
-        storage.directory.rmdir()
-        with pytest.raises(StorageError, match="removed it"):
-            storage.put(1, [np.zeros(3)])
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Disk() as storage:
+        storage.put(0, [np.zeros(3)])
+        assert storage.directory.parent == tmp_path
 
 
 def test_the_limit_is_kept(tmp_path):
-    """More than `limit` bytes are never stored; the error has all numbers and ENOSPC; `delete` makes room."""
-    with Disk(tmp_path, limit="2 KiB") as storage:
+    """More than `limit` bytes are never taken; the error has all numbers and ENOSPC; `delete` makes room."""
+    with Disk(tmp_path, limit="6 KiB") as storage:
         size = storage.put(0, [np.zeros(200)])
-        with pytest.raises(StorageError, match=f"{size} bytes are taken, .*limit .* 2048 bytes") as caught:
+        with pytest.raises(StorageFullError, match=f"{size} bytes are taken, .*limit .* 6144 bytes") as caught:
             storage.put(1, [np.zeros(200)])
-        assert caught.value.errno == errno.ENOSPC
-        assert (len(find_files(tmp_path)), storage.keys()) == (1, (0,))
+        assert (caught.value.errno, caught.value.key, caught.value.missing) == (errno.ENOSPC, 1, 2 * size - 6144)
+        assert storage.keys() == (0,)
         storage.delete(0)
         assert storage.put(1, [np.zeros(200)]) == size
 
 
-def test_a_full_disk_is_refused_before_writing(tmp_path, monkeypatch):
-    """With less free space than the file needs nothing is written, and the error has both numbers."""
-    with Disk(tmp_path) as storage:
-        full = SimpleNamespace(f_bavail=1, f_frsize=512, f_blocks=100)
-        monkeypatch.setattr(os, "statvfs", lambda path: full)
-        with pytest.raises(StorageError, match=r"8\d\d bytes .* and 512 bytes .* free in") as caught:
-            storage.put(0, [np.zeros(100)])
-        assert caught.value.errno == errno.ENOSPC
-        assert str(storage.directory) in str(caught.value)
-        assert find_files(tmp_path) == []
+@pytest.mark.parametrize("buffer", [0, 8 * MIB])
+def test_the_limit_counts_holes_that_are_not_given_back(tmp_path, buffer):
+    """Entries of changing sizes never make the file take more than `limit`, and find room as long as there is any."""
+    random = np.random.default_rng(0)
+    limit = 3 * MIB
+    with Disk(tmp_path, limit=limit, buffer=buffer) as storage:
+        held: dict[int, int] = {}
+        for key in range(300):
+            array = np.zeros(int(random.integers(1, 60_000)))
+            size = entry_nbytes([array], key)
+            while sum(held.values()) + size > limit:
+                gone = list(held)[int(random.integers(len(held)))]
+                storage.delete(gone)
+                del held[gone]
+            held[key] = storage.put(key, [array])
+            # The file system counts its own list of the pieces of a file with it.
+            assert blocks(storage.directory / "segment") <= limit + 4 * 4096
 
 
-def test_a_file_system_without_a_size_is_not_full(tmp_path, monkeypatch):
-    """Where no blocks are counted at all, no free blocks mean nothing."""
-    with Disk(tmp_path) as storage:
-        monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0, f_frsize=512, f_blocks=0))
-        storage.put(0, [np.zeros(100)])
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [OSError(errno.ENOSPC, "No space left"), OSError(errno.EIO, "I/O error"), KeyboardInterrupt(), MemoryError()],
-    ids=["ENOSPC", "EIO", "KeyboardInterrupt", "MemoryError"],
-)
-@pytest.mark.parametrize("fatal", [1, 2, 3, 4])
-def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, fault, fatal):
-    """Whatever stops whichever write, no file, key, byte or descriptor stays, and the next `put` works."""
-    arrays = [np.zeros(MIB + 7, dtype=np.uint8), np.zeros(5)]
-    with Disk(tmp_path) as storage:
-        storage.put("old", [np.arange(3)])
-        held, before, calls, pwrite = storage.nbytes, count_descriptors(), [], os.pwrite
-
-        def fail(descriptor, block, offset):
-            """Write half a block, until it is time to fail."""
-            calls.append(offset)
-            if len(calls) == fatal:
-                raise fault
-            return pwrite(descriptor, block, offset)
-
-        monkeypatch.setattr(os, "pwrite", fail)
-        kind = StorageError if isinstance(fault, OSError) else type(fault)
-        with pytest.raises(kind) as caught:
-            storage.put("new", arrays)
-        monkeypatch.undo()
-        if isinstance(fault, OSError):
-            assert caught.value.errno == fault.errno
-            assert caught.value.__cause__ is fault
-        assert len(calls) == fatal
-        assert (storage.keys(), storage.nbytes, count_descriptors()) == (("old",), held, before)
-        assert len(find_files(tmp_path)) == 1
-        storage.put("new", arrays)
-        assert storage.get("new")[1].shape == (5,)
-
-
-def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
+def test_short_writes_and_reads_go_on(tmp_path):
     """An operating system that takes and gives a few bytes at a time makes no difference."""
-    pwrite, preadv = os.pwrite, os.preadv
-    monkeypatch.setattr(os, "pwrite", lambda file, block, offset: pwrite(file, block[:7], offset))
-    monkeypatch.setattr(os, "preadv", lambda file, blocks, offset: preadv(file, [blocks[0][:5]], offset))
-    with Disk(tmp_path) as storage:
-        storage.put(0, [np.arange(20.0)])
-        assert np.array_equal(storage.get(0)[0], np.arange(20.0))
-
-
-def test_a_failing_read_is_an_error(tmp_path, monkeypatch):
-    """An I/O error while reading becomes a `StorageError` with its cause and offset, and no descriptor leaks."""
-    with Disk(tmp_path) as storage:
-        storage.put(0, [np.arange(20.0)])
-        before = count_descriptors()
-
-        def fail(descriptor, blocks, offset):
-            """Never read."""
-            raise OSError(errno.EIO, "I/O error")
-
-        monkeypatch.setattr(os, "preadv", fail)
-        with pytest.raises(StorageError, match=r"Cannot read .* at offset 0: I/O error") as caught:
-            storage.take(0)
-        assert caught.value.errno == errno.EIO
-        assert count_descriptors() == before
-        assert storage.keys() == (0,)
+    slow = replace(
+        POSIX,
+        pwrite=lambda file, block, offset: os.pwrite(file, block[:7], offset),
+        preadv=lambda file, buffers, offset: os.preadv(file, [buffers[0][:5]], offset),
+    )
+    with Disk(tmp_path, system=slow) as storage:
+        arrays = [np.arange(20.0), np.zeros(0), np.arange(9000)]
+        storage.put(0, arrays)
+        storage.put(1, arrays[:2])
+        assert all(np.array_equal(a, b) for a, b in zip(arrays, storage.get(0), strict=True))
+        assert np.array_equal(storage.get(1)[0], arrays[0])
 
 
 def test_two_storages_share_a_directory(tmp_path):
@@ -271,73 +296,78 @@ def test_two_storages_share_a_directory(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dropped_storage_cleans_up_without_the_collector(tmp_path):
-    """The last reference removes the directory; there is no cycle."""
+@pytest.mark.parametrize("buffer", [0, MIB])
+def test_a_dropped_storage_cleans_up_without_the_collector(tmp_path, buffer):
+    """The last reference removes directory and thread; there is no cycle."""
+    gc.collect()
     gc.disable()
     try:
-        storage = Disk(tmp_path)
-        storage.put(0, [np.zeros(10)])
+        storage = Disk(tmp_path, buffer=buffer)
+        storage.put(0, [np.zeros(10_000)])
+        storage.prefetch([0])
         watch = weakref.ref(storage)
         del storage
         assert watch() is None
-        assert list(tmp_path.iterdir()) == []
+        assert (list(tmp_path.iterdir()), storage_threads()) == ([], [])
+        assert gc.collect() == 0
     finally:
         gc.enable()
 
 
+@pytest.mark.parametrize("buffer", [0, MIB])
 @pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)", "raise ValueError"])
-def test_the_exit_of_a_process_cleans_up(tmp_path, ending):
-    """A process that ends without `close`, by an error or not, leaves nothing behind."""
+def test_the_exit_of_a_process_cleans_up(tmp_path, ending, buffer):
+    """A process that ends without `close`, by an error or not, with a thread or not, leaves nothing behind."""
     program = (
         "import sys, numpy as np\n"
         "from pathlib import Path\n"
         "from ebbtide.storage import Disk\n"
-        "storage = Disk(sys.argv[1])\n"
-        "storage.put(0, [np.zeros(10)])\n"
+        f"storage = Disk(sys.argv[1], buffer={buffer})\n"
+        "for key in range(20): storage.put(key, [np.zeros(10000)])\n"
         "assert len(list(Path(sys.argv[1]).iterdir())) == 1\n"
     )
-    source = str(Path(sys.modules["ebbtide"].__path__[0]).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", program + ending, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    expected = {"pass": 0, "raise SystemExit(3)": 3, "raise ValueError": 1}[ending]
-    assert done.returncode == expected, done.stderr
+    status, _, problems = run_python(program + ending, tmp_path)
+    assert status == {"pass": 0, "raise SystemExit(3)": 3, "raise ValueError": 1}[ending], problems
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_forked_child_leaves_the_files_alone(tmp_path):
+@pytest.mark.parametrize("buffer", [0, MIB])
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_child_leaves_the_files_alone(tmp_path, buffer):
     """A child may read; its writes, deletes and exit do not touch what its parent stored."""
     program = (
         "import os, sys, numpy as np\n"
         "from ebbtide.errors import StorageError\n"
         "from ebbtide.storage import Disk\n"
-        "storage = Disk(sys.argv[1])\n"
+        f"storage = Disk(sys.argv[1], buffer={buffer})\n"
         "storage.put(0, [np.arange(3)])\n"
+        "storage.put(1, [np.arange(30000)])\n"
         "if os.fork() == 0:\n"
         "    assert storage.get(0)[0].tolist() == [0, 1, 2]\n"
-        "    for use in (storage.take, storage.delete, lambda key: storage.put(1, [])):\n"
+        "    assert storage.get(1)[0][-1] == 29999\n"
+        "    for use in (storage.take, storage.delete, lambda key: storage.put(2, []), lambda key: storage.flush()):\n"
         "        try:\n"
         "            use(0)\n"
         "        except StorageError as error:\n"
         "            assert 'forked' in str(error)\n"
         "        else:\n"
         "            raise AssertionError\n"
-        "    storage.close()\n"
+        "    if len(sys.argv) == 2: storage.close()\n"
         "    sys.exit(0)\n"
         "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
         "assert storage.take(0)[0].tolist() == [0, 1, 2]\n"
+        "assert storage.take(1)[0][-1] == 29999\n"
     )
-    source = str(Path(sys.modules["ebbtide"].__path__[0]).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.iterdir()) == []
+    for options in ((), ("without close",)):
+        status, _, problems = run_python(program, tmp_path, *options)
+        assert status == 0, problems
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_other_directories_are_left_alone(tmp_path):
+    """What is not a scratch directory of ours is never swept."""
+    for name in ("ebbtide", "ebbtide-notes", "ebbtide-1-2", "other"):
+        (tmp_path / name).mkdir()
+    with Disk(tmp_path) as storage:
+        storage.put(0, [np.zeros(3)])
+    assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["ebbtide", "ebbtide-1-2", "ebbtide-notes", "other"]

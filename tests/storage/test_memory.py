@@ -3,20 +3,12 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
-from pathlib import Path
 
 import numpy as np
 
-from ebbtide.storage import Memory, Storage
-from ebbtide.testing import StorageContract
+from ebbtide.storage import Memory
 
 MIB = 1 << 20
-
-
-class TestMemoryContract(StorageContract):
-    def make(self, tmp_path: Path) -> Storage:
-        """Memory needs no directory."""
-        return Memory()
 
 
 def test_take_does_not_copy():

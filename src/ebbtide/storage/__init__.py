@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from ebbtide.storage.base import Key, Storage
 from ebbtide.storage.checksum import compute_crc32c
+from ebbtide.storage.codecs import Zfp
 from ebbtide.storage.disk import Disk
+from ebbtide.storage.entries import entry_nbytes
+from ebbtide.storage.failures import EntryLostError, StorageFullError, StorageLockedError
 from ebbtide.storage.memory import Memory
+from ebbtide.storage.tiered import Tiered
 
-__all__ = ["Disk", "Key", "Memory", "Storage", "compute_crc32c"]
+__all__ = [
+    "Disk",
+    "EntryLostError",
+    "Key",
+    "Memory",
+    "Storage",
+    "StorageFullError",
+    "StorageLockedError",
+    "Tiered",
+    "Zfp",
+    "compute_crc32c",
+    "entry_nbytes",
+]

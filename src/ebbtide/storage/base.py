@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -25,13 +25,14 @@ class Storage(ABC):
     """
 
     @abstractmethod
-    def put(self, key: Key, arrays: Sequence[NDArray[Any]]) -> int:
+    def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
         """
         Store copies of arrays; the caller may overwrite the arrays afterwards.
 
         Args:
             key: A key that is not in use.
             arrays: Any shapes, strides and dtypes without Python objects.
+            kind: What it is, for people who inspect the storage.
 
         Returns:
             The number of bytes by which the storage grew.
@@ -101,6 +102,52 @@ class Storage(ABC):
     @abstractmethod
     def memory_nbytes(self) -> int:
         """The number of bytes of main memory that is taken by what is stored; 0 after `close`."""
+
+    # Hints and what they need: a storage that has no use for them does nothing.
+
+    def prefetch(self, keys: Iterable[Key]) -> None:
+        """
+        Say in which order keys will be read from now on; a storage may read them ahead.
+
+        It never changes what is returned. A later call replaces an earlier one.
+
+        Args:
+            keys: Keys in the order of their next `get` or `take`, several times if they are read several times;
+                those that are not in use when their turn comes are passed over.
+
+        Raises:
+            StorageError: The storage is closed, or an earlier entry could not be written.
+        """
+        del keys
+        self.check_open()
+
+    def reserve(self, slots: int, nbytes: int) -> None:
+        """
+        Make sure that there is room for a number of entries; until it is called again they find it.
+
+        Args:
+            slots: How many entries at a time; 0 gives the reservation up.
+            nbytes: The bytes of each, as `put` counts them.
+
+        Raises:
+            StorageError: There is no room; `errno` is `errno.ENOSPC` or that of the operating system.
+        """
+        del slots, nbytes
+        self.check_open()
+
+    def flush(self) -> None:
+        """
+        Return when all that was put is where it belongs.
+
+        Raises:
+            StorageError: The storage is closed, or an entry could not be written.
+        """
+        self.check_open()
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """The most bytes of main memory that copies on their way to and from the storage ever take together."""
+        return 0
 
     @abstractmethod
     def check_open(self) -> None:

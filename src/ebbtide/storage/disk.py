@@ -1,52 +1,67 @@
-"""Storage on a local disk: one file for each key, in a directory of its own."""
+"""Storage on a local disk: one file with all entries, in a directory of its own."""
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-import tempfile
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ebbtide.budget import format_bytes, parse_bytes
+from ebbtide.budget import parse_bytes
 from ebbtide.errors import StorageError
-from ebbtide.storage.base import (
-    Key,
-    Storage,
-    check_arrays,
-    describe_closed,
-    describe_missing,
-    describe_present,
-)
-from ebbtide.storage.files import FileRecord, describe_file, read_file, write_file
+from ebbtide.storage.base import Key, Storage, check_arrays, describe_closed, describe_missing, describe_present
+from ebbtide.storage.codecs import Compression, make_codec
+from ebbtide.storage.entries import EntryRecord, plan_entry
+from ebbtide.storage.failures import EntryLostError
+from ebbtide.storage.pipeline import copy_staged
+from ebbtide.storage.places import scratch_parent
+from ebbtide.storage.resources import Resources
+from ebbtide.storage.segment import scan
+from ebbtide.storage.system import POSIX, System
+from ebbtide.storage.transfer import describe_loss, read_entry, write_or_explain
+from ebbtide.storage.worker import Entry, Job
 
 
 @final
 class Disk(Storage):
     """
-    Storage on a local disk.
+    Storage on a local disk, in one file.
 
-    It makes a private directory at the first `put` and removes it when it is closed or dropped, or when the
-    process exits. Two storages, and two processes, may share `directory`. Files are for the process that
-    wrote them: they are not synchronized to the disk, and only that process may change them, also after a
-    fork.
+    A scratch storage makes a private directory at the first `put` and removes it when it is closed or dropped, or
+    when the process exits; what a killed process leaves is removed by the next storage there. Two storages, and two
+    processes, may share `directory`. Nothing is synchronized to the disk.
+
+    A durable storage uses `directory` itself and leaves its entries there, for a later storage of this or another
+    process; one at a time may use it. When `put` returns, or with a buffer when `flush` returns, the entry survives
+    also the loss of power.
+
+    Only the process that made a storage may change it; a forked child may read.
 
     Args:
-        directory: Where to make the private directory; the system's directory for temporary files if None.
+        directory: Where to make the private directory, or the durable directory itself; the system's directory for
+            temporary files if None.
         limit: The most bytes of disk to take, an int or a text such as `"2 GiB"`; None for no limit.
+        compression: None, `"lossless"` (kept if it is measured to be faster on the first four entries), or, by name,
+            one that loses digits: `"float32"`, or `Zfp(tolerance)`.
+        buffer: The most bytes of memory for copies that wait to be written by a thread of the storage and for
+            entries that it read ahead; with 0 there is no thread. Two entries are enough to hide the disk behind
+            the work of the caller; an entry that is larger is written at once.
+        durable: Whether entries outlive the storage.
+        system: How to reach the operating system; for tests.
 
     Raises:
-        ValueError: `limit` is no number of bytes.
+        ValueError: `limit` or `buffer` is no number of bytes, or there is no such compression.
+        StorageLockedError: Another storage uses the durable directory.
+        StorageError: The durable directory cannot be used.
 
     Memory:
-        Holds about 100 bytes and the key for each array that is stored. `put` and `get` work in blocks of at
-        most 1 MiB and take no buffer, but for one block in `put` for an array that is not C-contiguous.
+        About 500 bytes and the key for each entry, and at most `buffer` bytes. With `buffer=0`, `put` and `get` work in
+        blocks of at most 1 MiB and take no buffer but one block in `put` for an array that is not C-contiguous;
+        compression takes as much again as the arrays of one entry.
 
     Example:
         >>> import numpy as np
@@ -56,42 +71,125 @@ class Disk(Storage):
         [0, 1, 2]
     """
 
-    def __init__(self, directory: str | Path | None = None, limit: int | str | None = None) -> None:
-        self._parent = Path(tempfile.gettempdir() if directory is None else directory)
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        limit: int | str | None = None,
+        compression: Compression = None,
+        *,
+        buffer: int | str = 0,
+        durable: bool = False,
+        system: System = POSIX,
+    ) -> None:
+        self._parent = None if directory is None else Path(directory)
         self._limit = None if limit is None else parse_bytes(limit)
-        self._files: dict[Key, FileRecord] = {}
-        self._nbytes = 0
+        self._codec = make_codec(compression)
+        self._buffer = parse_bytes(buffer)
+        self._durable = durable
+        self._system = system
+        self._entries: dict[Key, Entry] = {}
+        self._lost: dict[Key, EntryLostError] = {}
+        self._errors: deque[EntryLostError] = deque()
+        self._generation = 0
         self._bytes_written = 0
         self._bytes_read = 0
-        self._serial = 0
-        self._pid = os.getpid()
+        self._relative_error = 0.0
         self._closed = False
-        self._directory: Path | None = None
-        self._finalizer: weakref.finalize[[Path, int], Disk] | None = None
+        self._pid = os.getpid()
+        self._resources: Resources | None = None
+        self._finalizer: weakref.finalize[[], Disk] | None = None
+        if durable:
+            if directory is None:
+                raise ValueError("A durable Disk storage needs a directory=, where it can be found again.")
+            self._find_entries(self._open())
 
-    def put(self, key: Key, arrays: Sequence[NDArray[Any]]) -> int:
-        """See `Storage.put`; the bytes are those of the file, its header included."""
+    # Writing.
+
+    def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
+        """
+        See `Storage.put`; the bytes are those of the file, header and alignment included.
+
+        With a buffer the entry is written later. If that fails, the next call that stores or returns anything raises
+        `EntryLostError` and does nothing else; the storage goes on without the entry.
+        """
         self._check_owner()
-        if key in self._files:
+        self._settle()
+        if key in self._entries:
             raise describe_present(key)
+        return self._put(key, arrays, kind, at_once=False)
+
+    def replace(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
+        """
+        Store other arrays under a key, at once: at any time, also after a kill, the old or the new ones are there.
+
+        Args:
+            key: A key, in use or not.
+            arrays: As for `put`.
+            kind: As for `put`.
+
+        Returns:
+            The number of bytes that the new entry takes.
+
+        Raises:
+            StorageError: As for `put`; the old arrays are still there.
+        """
+        self._check_owner()
+        self._settle()
+        old = self._entries.get(key)
+        if old is not None:
+            self._stop(key, old)
+        return self._put(key, arrays, kind, at_once=True)
+
+    def _put(self, key: Key, arrays: Sequence[NDArray[Any]], kind: str, *, at_once: bool) -> int:
         check_arrays(key, arrays)
-        directory = self._make_directory()
-        # A name of its own for each put: a key may be any text.
-        planned = describe_file(directory / f"{self._serial}.arrays", key, arrays)
-        self._check_room(directory, planned)
-        self._serial += 1
-        record = write_file(planned, arrays)
-        self._files[key] = record
-        self._nbytes += record.nbytes
-        self._bytes_written += record.nbytes
+        resources = self._open()
+        planned = resources.segment.take(plan_entry(key, kind, self._generation + 1, arrays))
+        try:
+            job = None if at_once else resources.pipeline.write(planned, arrays)
+            record = write_or_explain(resources.target, planned, arrays) if job is None else planned
+        except BaseException:
+            resources.pipeline.abandon(planned)
+            resources.segment.give(planned)
+            raise
+        self._generation += 1
+        old = self._entries.pop(key, None)
+        self._lost.pop(key, None)
+        self._entries[key] = Entry(record, job)
+        if old is not None:
+            resources.segment.give(old.record)
+        if job is None:
+            self._count(resources, planned, record)
         return record.nbytes
+
+    def _count(self, resources: Resources, planned: EntryRecord, record: EntryRecord) -> None:
+        """Note that an entry was written."""
+        self._bytes_written += record.length
+        self._relative_error = max([self._relative_error, *(array.error for array in record.arrays)])
+        resources.segment.trim(planned, record)
+
+    # Reading.
 
     def get(self, key: Key) -> list[NDArray[Any]]:
         """See `Storage.get`; every byte is checked against its CRC-32C."""
         self.check_open()
-        record = self._find(key)
-        arrays = read_file(record)
-        self._bytes_read += record.nbytes
+        if os.getpid() != self._pid:
+            return self._read(self._find(key))
+        self._settle()
+        entry = self._find(key)
+        resources = self._open()
+        if entry.job is None:
+            arrays = resources.pipeline.take_read(key)
+            resources.pipeline.read_ahead(self._readable)
+            if arrays is not None:
+                self._bytes_read += entry.record.length
+                return arrays
+        return self._read(entry)
+
+    def _read(self, entry: Entry) -> list[NDArray[Any]]:
+        if entry.job is not None and entry.job.arrays is not None:
+            return copy_staged(entry.job)
+        arrays = read_entry(self._open().target, entry.record)
+        self._bytes_read += entry.record.length
         return arrays
 
     def take(self, key: Key) -> list[NDArray[Any]]:
@@ -101,69 +199,158 @@ class Disk(Storage):
         self.delete(key)
         return arrays
 
-    def delete(self, key: Key) -> None:
-        """See `Storage.delete`; a file that is gone already counts as deleted."""
+    def prefetch(self, keys: Iterable[Key]) -> None:
+        """See `Storage.prefetch`; entries are read ahead as far as they fit into the buffer."""
         self._check_owner()
-        record = self._find(key)
-        try:
-            with suppress(FileNotFoundError):
-                record.path.unlink()
-        except OSError as cause:
-            raise _make_error(
-                f"Cannot delete the file {record.path} of key {key!r}: {cause.strerror}. Check the rights of "
-                "its directory.",
-                cause.errno,
-            ) from cause
-        del self._files[key]
-        self._nbytes -= record.nbytes
+        self._settle()
+        if self._buffer and self._resources is not None:
+            self._resources.pipeline.want(keys)
+            self._resources.pipeline.read_ahead(self._readable)
+
+    def _readable(self, key: Key) -> EntryRecord | Job | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.job or entry.record
+
+    # Space.
+
+    def delete(self, key: Key) -> None:
+        """See `Storage.delete`; of deleted entries at most 1 MiB waits to be given back to the file system."""
+        self._check_owner()
+        if self._lost.pop(key, None) is not None and key not in self._entries:
+            return
+        entry = self._find(key)
+        resources = self._open()
+        self._stop(key, entry)
+        del self._entries[key]
+        resources.segment.give(entry.record)
+        resources.pipeline.read_ahead(self._readable)
+
+    def reserve(self, slots: int, nbytes: int) -> None:
+        """See `Storage.reserve`; blocks of the disk are allocated now, and kept until less is reserved."""
+        self._check_owner()
+        self._settle()
+        self._open().segment.reserve(slots * nbytes)
+
+    def flush(self) -> None:
+        """See `Storage.flush`; a durable entry is on the disk when this returns."""
+        self._check_owner()
+        if self._resources is not None:
+            self._resources.pipeline.drain()
+        self._settle()
+
+    def _stop(self, key: Key, entry: Entry) -> None:
+        """Have the thread do no more with an entry."""
+        pipeline = self._open().pipeline
+        pipeline.forget(key)
+        if entry.job is not None and not pipeline.cancel(entry.job) and entry.job.error is None:
+            self._bytes_written += entry.job.record.length
+        entry.job = None
+
+    def _settle(self) -> None:
+        """Take note of what the thread has written, and raise for what it could not write."""
+        resources = self._resources
+        if resources is not None:
+            settled = resources.pipeline.settled()
+            while settled:
+                entry = self._entries.get(settled[0].record.key)
+                if entry is not None and entry.job is settled[0]:
+                    self._learn(resources, entry, settled[0])
+                del settled[0]
+        if self._errors:
+            error = self._errors.popleft()
+            raise error from error.__cause__
+
+    def _learn(self, resources: Resources, entry: Entry, job: Job) -> None:
+        """Take note of how a write ended."""
+        planned = entry.record
+        if job.error is None:
+            entry.record, entry.job = job.record, None
+            self._count(resources, planned, job.record)
+            return
+        error = describe_loss(planned, job.error, resources.target.path)
+        self._lost[planned.key] = error
+        self._errors.append(error)
+        del self._entries[planned.key]
+        resources.segment.give(planned)
+
+    # The whole.
 
     def keys(self) -> tuple[Key, ...]:
-        """See `Storage.keys`."""
-        return tuple(self._files)
+        """See `Storage.keys`; of an opened durable storage in the order of their generations."""
+        return tuple(self._entries)
+
+    def generation(self, key: Key) -> int:
+        """
+        Return the place of an entry's `put` among all that a storage has seen, from 1 on, across processes if durable.
+
+        Raises:
+            StorageError: The key is not in use.
+        """
+        self.check_open()
+        return self._find(key).record.generation
 
     def close(self) -> None:
         """
-        See `Storage.close`; removes the private directory.
+        See `Storage.close`; removes the private directory, or leaves a durable one with all that was put.
 
         Raises:
-            StorageError: The directory cannot be removed.
+            StorageError: The directory cannot be removed, or an entry that was to last could not be written.
         """
+        resources = self._resources
         self._closed = True
-        self._files.clear()
-        self._nbytes = 0
-        if self._finalizer is None or not self._finalizer.alive:
+        if resources is None:
+            self._entries.clear()
             return
-        self._finalizer()
-        if self._directory is not None and self._pid == os.getpid() and self._directory.exists():
+        resources.finish()
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        try:
+            if self._durable and self._pid == os.getpid():
+                self._settle()
+        finally:
+            self._entries.clear()
+            self._lost.clear()
+            self._errors.clear()
+        if resources.is_left:
             raise StorageError(
-                f"Cannot remove the directory {self._directory} of a closed Disk storage. Check its rights, "
-                "and remove it by hand."
+                f"Cannot remove the directory {resources.directory} of a closed Disk storage. Check its rights, and "
+                "remove it by hand."
             )
 
     @property
     def directory(self) -> Path | None:
-        """The private directory, None before the first `put`."""
-        return self._directory
+        """The directory with the file, None before the first `put` of a scratch storage."""
+        return None if self._resources is None else self._resources.directory
 
     @property
     def nbytes(self) -> int:
-        """See `Storage.nbytes`; the bytes of all files, headers included."""
-        return self._nbytes
+        """See `Storage.nbytes`; header and alignment included."""
+        return sum(entry.record.nbytes for entry in self._entries.values())
 
     @property
     def memory_nbytes(self) -> int:
-        """See `Storage.memory_nbytes`; 0."""
+        """See `Storage.memory_nbytes`; 0, as buffers are counted apart."""
         return 0
 
     @property
+    def buffer_nbytes(self) -> int:
+        """See `Storage.buffer_nbytes`."""
+        return self._buffer
+
+    @property
     def bytes_written(self) -> int:
-        """The bytes of all files that were ever written."""
+        """The bytes of all entries that were ever written, headers included."""
         return self._bytes_written
 
     @property
     def bytes_read(self) -> int:
-        """The bytes of all files that were ever read, each as often as it was."""
+        """The bytes of all entries that were ever read from the file, headers included."""
         return self._bytes_read
+
+    @property
+    def relative_error(self) -> float:
+        """The largest error that compression made so far, relative to the largest value of its array."""
+        return self._relative_error
 
     def check_open(self) -> None:
         """See `Storage.check_open`."""
@@ -171,7 +358,7 @@ class Disk(Storage):
             raise describe_closed("Disk")
 
     def _check_owner(self) -> None:
-        """A forked child sees its parent's files; it may read them, but the parent still needs them."""
+        """A forked child sees its parent's file; it may read it, but the parent still needs it."""
         self.check_open()
         if os.getpid() != self._pid:
             raise StorageError(
@@ -179,63 +366,39 @@ class Disk(Storage):
                 "may only read from it. Make a new storage in this process."
             )
 
-    def _find(self, key: Key) -> FileRecord:
-        record = self._files.get(key)
-        if record is None:
-            raise describe_missing(key, len(self._files))
-        return record
+    def _find(self, key: Key) -> Entry:
+        entry = self._entries.get(key)
+        if entry is not None and entry.job is not None and entry.job.done and self._pid == os.getpid():
+            self._learn(self._open(), entry, entry.job)
+            entry = self._entries.get(key)
+        if entry is None:
+            lost = self._lost.get(key)
+            if lost is not None:
+                self._errors = deque(error for error in self._errors if error is not lost)
+                raise EntryLostError(str(lost), key, lost.missing, lost.errno)
+            raise describe_missing(key, len(self._entries))
+        return entry
 
-    def _make_directory(self) -> Path:
-        if self._directory is None:
-            try:
-                self._directory = Path(tempfile.mkdtemp(prefix=f"ebbtide-{self._pid}-", dir=self._parent))
-            except OSError as cause:
-                raise _make_error(
-                    f"Cannot make a directory for storage in {self._parent}: {cause.strerror}. Give an "
-                    "existing directory that may be written as directory=.",
-                    cause.errno,
-                ) from cause
-            self._finalizer = weakref.finalize(self, _remove_directory, self._directory, self._pid)
-        return self._directory
-
-    def _check_room(self, directory: Path, planned: FileRecord) -> None:
-        """Refuse before anything is written."""
-        need = planned.nbytes
-        if self._limit is not None and self._nbytes + need > self._limit:
-            message = (
-                f"Cannot store key {planned.key!r}: it takes {need} bytes ({format_bytes(need)}), "
-                f"{self._nbytes} bytes are taken, and the limit of this Disk storage is {self._limit} bytes. "
-                "Delete other keys, or raise limit=."
+    def _open(self) -> Resources:
+        if self._resources is None:
+            self._resources = Resources(
+                self._parent or scratch_parent(),
+                durable=self._durable,
+                limit=self._limit,
+                buffer=self._buffer,
+                codec=self._codec,
+                system=self._system,
             )
-            raise _make_error(message, errno.ENOSPC)
-        try:
-            system = os.statvfs(directory)
-        except OSError as cause:
-            raise _make_error(
-                f"Cannot store key {planned.key!r}: the directory {directory} cannot be used any more "
-                f"({cause.strerror}). Something removed it while this Disk storage was open; make a new "
-                "storage.",
-                cause.errno,
-            ) from cause
-        free = system.f_bavail * system.f_frsize
-        # A file system without a size, such as an unlimited tmpfs, has no count of free blocks.
-        if system.f_blocks > 0 and need > free:
-            message = (
-                f"Cannot store key {planned.key!r}: it takes {need} bytes ({format_bytes(need)}), and {free} "
-                f"bytes ({format_bytes(free)}) are free in {directory}. Free some space, or give another "
-                "directory=."
-            )
-            raise _make_error(message, errno.ENOSPC)
+            self._finalizer = weakref.finalize(self, self._resources.finish)
+        return self._resources
 
-
-def _make_error(message: str, number: int | None) -> StorageError:
-    """An error with a number of the operating system, which tells a full disk from a broken one."""
-    error = StorageError(message)
-    error.errno = number
-    return error
-
-
-def _remove_directory(directory: Path, pid: int) -> None:
-    # The finalizer also runs in a forked child, which must leave the files of its parent alone.
-    if os.getpid() == pid:
-        shutil.rmtree(directory, ignore_errors=True)
+    def _find_entries(self, resources: Resources) -> None:
+        """Take over what an earlier storage left: of each key the newest entry."""
+        found = sorted(scan(resources.descriptor), key=lambda record: record.generation)
+        resources.segment.occupy(found)
+        for record in found:
+            old = self._entries.pop(record.key, None)
+            if old is not None:
+                resources.segment.give(old.record)
+            self._entries[record.key] = Entry(record, None)
+            self._generation = record.generation

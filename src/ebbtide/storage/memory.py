@@ -40,8 +40,9 @@ class Memory(Storage):
         self._nbytes = 0
         self._closed = False
 
-    def put(self, key: Key, arrays: Sequence[NDArray[Any]]) -> int:
-        """See `Storage.put`."""
+    def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
+        """See `Storage.put`; *kind* is not kept."""
+        del kind
         self.check_open()
         if key in self._held:
             raise describe_present(key)

@@ -1,0 +1,236 @@
+"""How arrays are encoded before they are written: not at all, without loss if that is faster, or with loss by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import threading
+import time
+import zlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.storage.checksum import Bytes, view_bytes
+
+_ZFP_TYPES = frozenset({np.dtype(np.float32).str, np.dtype(np.float64).str})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An encoded array: its bytes, the name of the codec, and the relative error of a lossy one."""
+
+    content: Bytes
+    codec: str
+    error: float = 0.0
+
+
+class Codec(ABC):
+    """Encodes arrays; `None` means that the bytes of an array are stored as they are."""
+
+    @abstractmethod
+    def encode(self, array: NDArray[Any]) -> Encoded | None:
+        """Return the encoded array, at most as long as the array itself; None to store it as it is."""
+
+    @abstractmethod
+    def wrote(self, before: int, after: int, seconds: float) -> None:
+        """Hear how long it took to write an entry of *before* bytes, *after* of which were stored."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Zfp:
+    """
+    Lossy compression by zfp, by name only.
+
+    Args:
+        tolerance: The largest absolute error of any value; greater than 0.
+
+    Raises:
+        ValueError: The tolerance is not greater than 0.
+
+    Source:
+        Lindstrom, Fixed-rate compressed floating-point arrays, IEEE TVCG 20 (2014), doi 10.1109/TVCG.2014.2346458.
+    """
+
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        if not self.tolerance > 0:
+            raise ValueError(
+                f"The tolerance of Zfp is the largest absolute error, greater than 0, not {self.tolerance}."
+            )
+
+
+Compression = str | Zfp | None
+"""None, "lossless", "float32", or `Zfp(tolerance)`."""
+
+
+def make_codec(compression: Compression) -> Codec | None:
+    """
+    Return the codec of a name.
+
+    Raises:
+        ValueError: There is no such codec, or a lossy one is asked for without its name or tolerance.
+        ImportError: zfp is asked for and not installed.
+    """
+    if compression is None:
+        return None
+    if isinstance(compression, Zfp):
+        return _Zfp(compression.tolerance)
+    if compression == "lossless":
+        return _Lossless()
+    if compression == "float32":
+        return _Float32()
+    raise ValueError(
+        f"There is no compression {compression!r}. It is None, 'lossless' (kept only where it is measured to be "
+        "faster), or by name one that loses digits, and so changes the gradient: 'float32', or "
+        "ebbtide.storage.Zfp(tolerance)."
+    )
+
+
+def decode(content: Bytes, codec: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """
+    Return the array that was encoded, writable and C-contiguous.
+
+    Raises:
+        ValueError: The bytes are not those of such an array.
+    """
+    if codec == "zlib":
+        return _fill(np.frombuffer(zlib.decompress(content.data), np.uint8), dtype, shape)
+    if codec == "blosc2":
+        blosc2: Any = importlib.import_module("blosc2")
+        return _fill(np.frombuffer(blosc2.decompress(content.tobytes()), np.uint8), dtype, shape)
+    if codec == "float32":
+        return content.view(_narrow(dtype)).astype(dtype).reshape(shape)
+    if codec == "zfp":
+        zfpy: Any = importlib.import_module("zfpy")
+        return np.array(zfpy.decompress_numpy(content.tobytes()), dtype=dtype, order="C").reshape(shape)
+    raise ValueError(f"the codec {codec!r} is not known")
+
+
+def _fill(content: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    array = np.empty(shape, dtype)
+    view_bytes(array)[:] = content
+    return array
+
+
+@final
+class _Lossless(Codec):
+    """
+    Compresses every second of the first entries, and goes on with what was faster: compressed or not.
+
+    The first decision is the last one: bits never depend on it, only time and bytes on disk do.
+    """
+
+    _TRIALS = 4
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tried = 0
+        self._seconds = [0.0, 0.0]
+        self._bytes = [0, 0]
+        self._chosen: bool | None = None
+        self._blosc2: Any = importlib.import_module("blosc2") if importlib.util.find_spec("blosc2") else None
+
+    def encode(self, array: NDArray[Any]) -> Encoded | None:
+        with self._lock:
+            use = self._tried % 2 == 1 if self._chosen is None else self._chosen
+        if not use or not array.nbytes:
+            return None
+        packed = np.ascontiguousarray(array)
+        if self._blosc2 is None:
+            found = zlib.compress(view_bytes(packed).data, 1)
+        else:
+            found = self._blosc2.compress2(packed, typesize=min(255, array.itemsize), codec=self._blosc2.Codec.LZ4)
+        if len(found) >= array.nbytes:
+            return None
+        return Encoded(np.frombuffer(found, np.uint8), "zlib" if self._blosc2 is None else "blosc2")
+
+    def wrote(self, before: int, after: int, seconds: float) -> None:
+        with self._lock:
+            if self._chosen is not None or not before:
+                return
+            way = self._tried % 2
+            self._seconds[way] += seconds
+            self._bytes[way] += before
+            self._tried += 1
+            if self._tried == self._TRIALS:
+                raw, packed = (s / b for s, b in zip(self._seconds, self._bytes, strict=True))
+                self._chosen = packed < raw
+
+
+def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.complex64 if dtype.kind == "c" else np.float32)
+
+
+@final
+class _Float32(Codec):
+    """Rounds floating-point numbers to 24 bits; what float32 cannot hold, and all else, is stored as it is."""
+
+    def encode(self, array: NDArray[Any]) -> Encoded | None:
+        narrow = _narrow(array.dtype)
+        if array.dtype.kind not in "fc" or array.dtype.itemsize <= narrow.itemsize or not array.size:
+            return None
+        # Infinity and NaN stay what they are; a finite number that becomes infinite is seen below.
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            rounded = np.ascontiguousarray(array, dtype=narrow)
+            off, largest = _largest_error(array.reshape(-1), rounded.reshape(-1))
+        if off == np.inf:
+            return None
+        return Encoded(view_bytes(rounded), "float32", float(off / largest) if largest else 0.0)
+
+    def wrote(self, before: int, after: int, seconds: float) -> None:
+        pass
+
+
+@final
+class _Zfp(Codec):
+    """Rounds floating-point arrays to an absolute tolerance; all else is stored as it is."""
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        try:
+            self._zfpy: Any = importlib.import_module("zfpy")
+        except ImportError as error:
+            raise ImportError(
+                "Compression by zfp needs the package zfpy, which is not installed. Install ebbtide[compress]."
+            ) from error
+
+    def encode(self, array: NDArray[Any]) -> Encoded | None:
+        # zfp takes finite numbers in native byte order, in up to four dimensions.
+        if array.dtype.str not in _ZFP_TYPES or not array.size or not np.isfinite(array).all():
+            return None
+        packed = np.ascontiguousarray(array).reshape(array.shape if 0 < array.ndim <= 4 else -1)
+        found = cast("bytes", self._zfpy.compress_numpy(packed, tolerance=self._tolerance))
+        if len(found) >= array.nbytes:
+            return None
+        off, largest = _largest_error(packed.reshape(-1), self._zfpy.decompress_numpy(found).reshape(-1))
+        return Encoded(np.frombuffer(found, np.uint8), "zfp", float(off / largest) if largest else 0.0)
+
+    def wrote(self, before: int, after: int, seconds: float) -> None:
+        pass
+
+
+def _largest_error(array: NDArray[Any], other: NDArray[Any]) -> tuple[Any, Any]:
+    """The largest absolute difference of two arrays and the largest value, in blocks of 64 Ki elements."""
+    off: Any = 0.0
+    largest: Any = 0.0
+    for start in range(0, array.size, 1 << 16):
+        block = array[start : start + (1 << 16)]
+        block = block[np.isfinite(block)] if not (whole := bool(np.isfinite(block).all())) else block
+        near = other[start : start + (1 << 16)]
+        near = near if whole else near[np.isfinite(array[start : start + (1 << 16)])]
+        if block.size:
+            off = max(off, np.max(np.abs(block - near)))
+            largest = max(largest, np.max(np.abs(block)))
+    return off, largest
+
+
+def stopwatch() -> float:
+    """Return seconds of a clock that only goes forward."""
+    return time.perf_counter()

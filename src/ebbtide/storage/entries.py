@@ -1,0 +1,201 @@
+"""
+What lies in a segment file: entries, each of a header and the bytes of its arrays in C order.
+
+An entry begins at a multiple of 4096 bytes. Its header says all that there is to know, so that a file can be
+listed without any other file: a fixed part (magic number, CRC-32C of the whole header, lengths, the
+entry's own offset and its generation; little-endian), a description in JSON (key, kind, and for
+each array dtype, shape, codec, stored bytes, their CRC-32C and the relative error of a lossy codec), and zeros up
+to the data. Where the checksum or the offset is another one, there is no entry.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.storage.base import Key
+from ebbtide.storage.checksum import extend_crc32c
+from ebbtide.storage.extents import UNIT, round_up
+
+_FIXED = struct.Struct("<8sIIQQQQ")
+_MAGIC = b"EBBTIDE2"
+# The checksum is that of all that follows it.
+_CHECKED_FROM = 12
+# Data of this size and more begin on a page of their own, so that whole pages are written and read.
+_PAGED = 1 << 16
+FIXED_BYTES = _FIXED.size
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ArrayRecord:
+    """
+    What is known of a stored array.
+
+    Args:
+        dtype: Its dtype.
+        shape: Its shape.
+        stored: The number of bytes that are stored.
+        checksum: The CRC-32C of the stored bytes.
+        codec: How they are encoded, "raw" for the bytes of the array in C order.
+        error: The largest absolute error relative to the largest value; 0 unless the codec is lossy.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    stored: int
+    checksum: int = 0
+    codec: str = "raw"
+    error: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array in memory."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EntryRecord:
+    """
+    What is known of an entry.
+
+    Args:
+        key: Its key.
+        kind: What it is, for people.
+        generation: The place of its `put` among all of the storage.
+        offset: Where it begins in the file.
+        data: The number of bytes of its header, zeros before the data included.
+        arrays: Its arrays.
+        checksum: The CRC-32C of its header, 0 as long as it was not written.
+    """
+
+    key: Key
+    kind: str
+    generation: int
+    offset: int
+    data: int
+    arrays: tuple[ArrayRecord, ...]
+    checksum: int = 0
+
+    @property
+    def length(self) -> int:
+        """The bytes that are written: header and data."""
+        return self.data + sum(array.stored for array in self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the entry takes from the file: whole units."""
+        return round_up(self.length)
+
+    @property
+    def memory(self) -> int:
+        """The bytes of its arrays in memory."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
+    """
+    Return the record of an entry that is to be written at a place that is not yet known.
+
+    Args:
+        key: Its key.
+        kind: What it is, for people.
+        generation: The place of its `put` among all of the storage.
+        arrays: Any shapes, strides and dtypes without Python objects.
+    """
+    records = tuple(ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays)
+    planned = EntryRecord(key, kind, generation, 0, 0, records)
+    size = FIXED_BYTES + len(_describe(planned))
+    return replace(planned, data=round_up(size, UNIT if planned.memory >= _PAGED else 64))
+
+
+def entry_nbytes(arrays: Sequence[NDArray[Any]], key: Key = "") -> int:
+    """
+    Return the bytes that arrays take from a disk: header, data, and what is lost to alignment.
+
+    Args:
+        arrays: What is to be stored; only shapes and dtypes matter.
+        key: The key; a long one takes more.
+
+    Example:
+        >>> entry_nbytes([np.zeros(1000)])
+        8192
+    """
+    return plan_entry(key, "", 0, arrays).nbytes
+
+
+def encode_header(record: EntryRecord) -> bytes:
+    """Return the header of an entry, `record.data` bytes, its checksum included."""
+    body = _describe(record)
+    fixed = (record.data, record.offset, record.generation, record.length)
+    rest = (_FIXED.pack(_MAGIC, 0, len(body), *fixed)[_CHECKED_FROM:] + body).ljust(record.data - _CHECKED_FROM, b"\0")
+    return _MAGIC + extend_crc32c(0, rest).to_bytes(4, "little") + rest
+
+
+def header_bytes(fixed: bytes) -> int | None:
+    """Return the length of the header that begins with these `FIXED_BYTES` bytes; None if none begins there."""
+    if len(fixed) < FIXED_BYTES or not fixed.startswith(_MAGIC):
+        return None
+    _, _, body, data, *_ = _FIXED.unpack(fixed[:FIXED_BYTES])
+    return data if FIXED_BYTES + body <= data <= 1 << 30 else None
+
+
+def decode_header(header: bytes, offset: int) -> EntryRecord | None:
+    """
+    Return the record of a whole header; None if it is not one of this place.
+
+    Args:
+        header: As many bytes as `header_bytes` said.
+        offset: Where they were found.
+    """
+    _, checksum, body, data, place, generation, length = _FIXED.unpack(header[:FIXED_BYTES])
+    if extend_crc32c(0, header[_CHECKED_FROM:]) != checksum or place != offset or data != len(header):
+        return None
+    key, kind, rows = json.loads(header[FIXED_BYTES : FIXED_BYTES + body])
+    arrays = tuple(
+        ArrayRecord(_parse_dtype(dtype), tuple(shape), int(stored, 16), int(check, 16), codec.strip(), float(error))
+        for dtype, shape, stored, check, codec, error in rows
+    )
+    record = EntryRecord(key, kind, generation, offset, data, arrays, extend_crc32c(0, header))
+    return record if record.length == length else None
+
+
+def _describe(record: EntryRecord) -> bytes:
+    # What is known only after the data are written has a fixed width, so that the length of the header is known before.
+    rows = [
+        [
+            _format_dtype(array.dtype),
+            array.shape,
+            f"{array.stored:016x}",
+            f"{array.checksum:08x}",
+            f"{array.codec:8}",
+            f"{array.error:.3e}",
+        ]
+        for array in record.arrays
+    ]
+    return json.dumps([record.key, record.kind, rows]).encode()
+
+
+def _format_dtype(dtype: np.dtype[Any]) -> Any:
+    return dtype.str if dtype.names is None else np.lib.format.dtype_to_descr(dtype)
+
+
+def _parse_dtype(description: Any) -> np.dtype[Any]:
+    if isinstance(description, str):
+        return np.dtype(description)
+    fields = [_parse_field(field) for field in cast("list[Any]", description)]
+    return np.dtype(fields)
+
+
+def _parse_field(field: list[Any]) -> tuple[Any, ...]:
+    """JSON makes lists of tuples, which NumPy takes for something else."""
+    name: Any = tuple(cast("list[str]", field[0])) if isinstance(field[0], list) else field[0]
+    inner: Any = field[1] if isinstance(field[1], str) else _parse_dtype(field[1])
+    return (name, inner, *(tuple(cast("list[int]", axes)) for axes in field[2:]))

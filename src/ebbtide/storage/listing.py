@@ -1,0 +1,161 @@
+"""What storages have left in a directory: to list it, to check it, and to remove it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from ebbtide.budget import format_bytes
+from ebbtide.errors import StorageError
+from ebbtide.storage.entries import ArrayRecord, EntryRecord
+from ebbtide.storage.failures import make_error
+from ebbtide.storage.places import (
+    Owner,
+    find_scratch,
+    in_use,
+    is_storage,
+    owner_in_name,
+    owner_of_storage,
+    remove_storage,
+)
+from ebbtide.storage.segment import NAME, scan
+from ebbtide.storage.system import POSIX
+from ebbtide.storage.transfer import Target, read_entry
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """
+    What lies in the directory of a storage.
+
+    Args:
+        path: The directory.
+        durable: Whether its entries are to outlive the storage.
+        owner: Who uses it, None if nobody does.
+        used: Whether the owner is alive, as far as can be known.
+        disk_nbytes: The bytes of disk that the file takes.
+        entries: Its entries, by generation.
+        damaged: What is wrong with those that are damaged, if they were checked.
+    """
+
+    path: Path
+    durable: bool
+    owner: Owner | None
+    used: bool
+    disk_nbytes: int
+    entries: tuple[EntryRecord, ...]
+    damaged: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kind = "durable" if self.durable else "scratch"
+        if self.owner is None:
+            user = "not in use"
+        else:
+            state = "in use by" if self.used else "left by the dead"
+            user = f"{state} process {self.owner.pid} on {self.owner.host}"
+        total = format_bytes(self.disk_nbytes)
+        lines = [f"{self.path}: {kind}, {user}; {total} on disk, {len(self.entries)} entries"]
+        lines += [_describe(record) for record in self.entries]
+        return "\n".join([*lines, *(f"  DAMAGED {reason}" for reason in self.damaged)])
+
+
+def find_storages(directory: Path) -> Iterator[Path]:
+    """
+    Yield the directory if it is one of a storage, else those of storages in it.
+
+    Raises:
+        StorageError: It is no directory that can be read.
+    """
+    if is_storage(directory):
+        yield directory
+        return
+    try:
+        inside = sorted(directory.iterdir())
+    except OSError as cause:
+        raise make_error(
+            f"Cannot list {directory}: {cause.strerror}. Name a directory of a storage, or one with such directories.",
+            cause.errno,
+        ) from cause
+    yield from (path for path in inside if is_storage(path))
+
+
+def list_storage(directory: Path, *, check: bool = False) -> Listing:
+    """
+    Return what lies in the directory of a storage, whether or not it is in use.
+
+    Args:
+        directory: One of those that `find_storages` yields.
+        check: Whether to read all data and compare their checksums.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    path = directory / NAME
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _listing(directory, 0, (), ())
+    except OSError as cause:
+        raise make_error(f"Cannot open {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
+    try:
+        entries = tuple(sorted(scan(descriptor), key=lambda record: record.generation))
+        target = Target(path, descriptor, POSIX, None, durable=False)
+        damaged = tuple(_find_damage(target, entries)) if check else ()
+        return _listing(directory, os.fstat(descriptor).st_blocks * 512, entries, damaged)
+    finally:
+        os.close(descriptor)
+
+
+def clean(directory: Path) -> list[Path]:
+    """
+    Remove a directory of a storage, or the scratch directories of dead processes in a directory.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        StorageLockedError: The directory is in use.
+        StorageError: There is no such directory, or it cannot be removed.
+    """
+    if is_storage(directory):
+        remove_storage(directory)
+        return [directory]
+    if not directory.is_dir():
+        raise make_error(f"There is no directory {directory}. Name one with files of storages.", errno.ENOENT)
+    removed: list[Path] = []
+    for path, _ in sorted(find_scratch(directory), key=lambda found: found[0]):
+        if not in_use(path):
+            remove_storage(path)
+            removed.append(path)
+    return removed
+
+
+def _listing(directory: Path, nbytes: int, entries: tuple[EntryRecord, ...], damaged: tuple[str, ...]) -> Listing:
+    durable = owner_in_name(directory) is None
+    return Listing(directory, durable, owner_of_storage(directory), in_use(directory), nbytes, entries, damaged)
+
+
+def _find_damage(target: Target, entries: tuple[EntryRecord, ...]) -> Iterator[str]:
+    for record in entries:
+        try:
+            read_entry(target, record)
+        except StorageError as error:
+            yield str(error)
+
+
+def _describe(record: EntryRecord) -> str:
+    kind = f" ({record.kind})" if record.kind else ""
+    arrays = ", ".join(_describe_array(array) for array in record.arrays) or "no arrays"
+    place = f"generation {record.generation}, {record.length} bytes at {record.offset}"
+    return f"  {record.key!r}{kind}: {place}: {arrays}"
+
+
+def _describe_array(array: ArrayRecord) -> str:
+    codec = "" if array.codec == "raw" else f" as {array.codec}"
+    error = f", relative error {array.error:.1e}" if array.error else ""
+    return f"{array.dtype}{list(array.shape)}{codec}{error}"

@@ -1,0 +1,302 @@
+"""
+Directories of storages: whose they are, whether their owner is alive, and how they go away.
+
+A scratch directory is private to one storage and says in its name who made it, `ebbtide-PID-HOST-START-RANDOM`, START
+being the time at which the process started, in ticks of the system's clock. A durable directory is the user's; a file
+`owner` says who uses it, and a record lock on the file `lock` proves it. Record locks belong to a process and not to
+its forked children, and end with it however it ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import final
+
+from ebbtide.errors import StorageError
+from ebbtide.storage.failures import StorageLockedError, make_error
+from ebbtide.storage.segment import NAME as SEGMENT
+
+_NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
+OWNER, LOCK = "owner", "lock"
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+_USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that uses a directory: its machine, its number there, and when it started (0 if not known)."""
+
+    host: str
+    pid: int
+    start: int
+
+    def is_dead(self) -> bool:
+        """Return True if the process ran on this machine and is gone; of other machines nothing is known."""
+        if self.host != host_name():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return bool(self.start) and start_of(self.pid) not in {0, self.start}
+
+
+def this_process() -> Owner:
+    """Return the owner that this process is."""
+    return Owner(host_name(), os.getpid(), start_of(os.getpid()))
+
+
+def host_name() -> str:
+    """Return the name of this machine, without what a file's name cannot have."""
+    return re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()) or "localhost"
+
+
+def start_of(pid: int) -> int:
+    """Return when a process started, in ticks of the system's clock; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        # The name of the program, in parentheses, may hold anything.
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(status.rpartition(")")[2].split()[19])
+    return 0
+
+
+# Scratch directories.
+
+
+def scratch_parent() -> Path:
+    """
+    Return the system's directory for temporary files, by the rules of `tempfile`, but never the working directory.
+
+    Raises:
+        StorageError: Only the working directory is left.
+    """
+    found = Path(tempfile.gettempdir())
+    named = {*(os.environ.get(name, "") for name in _TEMPORARY), *_USUAL}
+    if str(found) not in named and found.resolve() == Path.cwd():
+        raise StorageError(
+            f"There is no directory for temporary files but the working directory {found}, which is not for "
+            "scratch files. Set TMPDIR, or give directory=."
+        )
+    return found
+
+
+def make_scratch(parent: Path) -> Path:
+    """
+    Make a private directory in *parent*, after removing those of dead processes.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    sweep(parent)
+    owner = this_process()
+    prefix = f"ebbtide-{owner.pid}-{owner.host}-{owner.start}-"
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as cause:
+        raise make_error(
+            f"Cannot make a directory for storage in {parent}: {cause.strerror}. Give an existing directory that "
+            "may be written as directory=.",
+            cause.errno,
+        ) from cause
+
+
+def owner_in_name(path: Path) -> Owner | None:
+    """Return the owner of a scratch directory; None if it is none."""
+    match = _NAME.fullmatch(path.name)
+    return Owner(match.group(2), int(match.group(1)), int(match.group(3))) if match else None
+
+
+def find_scratch(parent: Path) -> Iterator[tuple[Path, Owner]]:
+    """Yield the scratch directories in *parent* with their owners."""
+    with suppress(OSError), os.scandir(parent) as places:
+        for place in places:
+            owner = owner_in_name(Path(place.path)) if place.name.startswith("ebbtide-") else None
+            if owner is not None and place.is_dir(follow_symlinks=False):
+                yield Path(place.path), owner
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove the scratch directories of dead processes of this machine and user from *parent*; return their paths."""
+    removed: list[Path] = []
+    for path, owner in find_scratch(parent):
+        with suppress(OSError):
+            if owner.is_dead() and path.stat().st_uid == os.getuid() and not is_locked(path / SEGMENT):
+                shutil.rmtree(path, ignore_errors=True)
+                removed.append(path)
+    return removed
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether another process holds the record lock of a file, seen also from another process namespace."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not take_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def take_lock(descriptor: int) -> bool:
+    """
+    Take the record lock of a file, and return False if another process has it.
+
+    A file system without locks has none to be refused: what the owner's name says is all that is known there.
+    """
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+    return True
+
+
+# Durable directories.
+
+
+@final
+class DirectoryLock:
+    """
+    The right to use a durable directory, until `release`.
+
+    Args:
+        directory: The directory; it is made if its parent exists.
+
+    Raises:
+        StorageLockedError: A living process uses it, or one of which nothing can be known.
+        StorageError: It cannot be made or written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor: int | None = None
+        me = this_process()
+        try:
+            directory.mkdir(exist_ok=True)
+            owner = read_owner(directory)
+            # The lock would not refuse the process that holds it.
+            if owner is not None and (owner == me or not (owner.is_dead() or self._has_locks())):
+                raise _describe_lock(directory, owner)
+            self._descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not take_lock(self._descriptor):
+                raise _describe_lock(directory, read_owner(directory) or Owner("an unknown host", 0, 0))
+            write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}))
+        except StorageError:
+            self._close()
+            raise
+        except OSError as cause:
+            self._close()
+            raise make_error(
+                f"Cannot use the directory {directory} for storage: {cause.strerror}. Give a directory that may be "
+                "written as directory=.",
+                cause.errno,
+            ) from cause
+
+    def release(self) -> None:
+        """Give the directory up; may be called again, and in a forked child changes nothing."""
+        if self._descriptor is not None and read_owner(self._directory) == this_process():
+            with suppress(OSError):
+                (self._directory / OWNER).unlink()
+        self._close()
+
+    def _has_locks(self) -> bool:
+        with suppress(OSError):
+            descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                return error.errno not in _NO_LOCKS
+            finally:
+                os.close(descriptor)
+        return True
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def read_owner(directory: Path) -> Owner | None:
+    """Return who used a durable directory last without giving it up; None if nobody did."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((directory / OWNER).read_text(encoding="utf-8"))
+        return Owner(str(found["host"]), int(found["pid"]), int(found["start"]))
+    return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by one with another text; at no time is there a part of it."""
+    other = path.with_name(f"{path.name}.{os.getpid()}")
+    other.write_text(text, encoding="utf-8")
+    other.replace(path)
+
+
+def _describe_lock(directory: Path, owner: Owner) -> StorageLockedError:
+    return StorageLockedError(
+        f"The directory {directory} is used by the process {owner.pid} on {owner.host}. Wait for its end, give "
+        f"another directory, or, if that process is gone, remove the file {directory / OWNER}.",
+        owner.host,
+        owner.pid,
+    )
+
+
+# Removal.
+
+
+def is_storage(path: Path) -> bool:
+    """Return whether a directory is one of a storage, scratch or durable."""
+    with suppress(OSError):
+        return stat.S_ISDIR(path.lstat().st_mode) and (owner_in_name(path) is not None or (path / SEGMENT).is_file())
+    return False
+
+
+def owner_of_storage(path: Path) -> Owner | None:
+    """Return the owner of a directory of a storage; None if nobody uses it."""
+    return owner_in_name(path) or read_owner(path)
+
+
+def in_use(path: Path) -> bool:
+    """Return whether a living process, or one of which nothing is known, uses the directory of a storage."""
+    owner = owner_of_storage(path)
+    if owner is None:
+        return False
+    if owner == this_process():
+        return True
+    return not owner.is_dead() or is_locked(path / (SEGMENT if owner_in_name(path) else LOCK))
+
+
+def remove_storage(path: Path) -> None:
+    """
+    Remove what a storage has left in a directory, and the directory if nothing else is in it.
+
+    Raises:
+        StorageLockedError: It is in use.
+        StorageError: It cannot be removed.
+    """
+    owner = owner_of_storage(path)
+    if owner is not None and in_use(path):
+        raise _describe_lock(path, owner)
+    try:
+        for name in (SEGMENT, OWNER, LOCK):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+    except OSError as cause:
+        if cause.errno != errno.ENOTEMPTY:
+            raise make_error(f"Cannot remove {path}: {cause.strerror}. Check its rights.", cause.errno) from cause

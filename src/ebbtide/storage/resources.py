@@ -1,0 +1,94 @@
+"""What a disk storage holds of the operating system: a directory, a file, a lock, a thread; and how it lets go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from ebbtide.storage.codecs import Codec
+from ebbtide.storage.failures import make_error
+from ebbtide.storage.pipeline import Pipeline
+from ebbtide.storage.places import DirectoryLock, make_scratch, take_lock
+from ebbtide.storage.segment import NAME, Segment
+from ebbtide.storage.system import System
+from ebbtide.storage.transfer import Target
+
+
+@final
+class Resources:
+    """
+    An open segment file in its directory.
+
+    Args:
+        directory: The durable directory, or where to make a scratch directory.
+        durable: Which of both.
+        limit: The most bytes of disk; None for no limit.
+        buffer: The most bytes of memory for entries that wait to be written or were read ahead.
+        codec: How arrays are encoded.
+        system: The operating system.
+
+    Raises:
+        StorageError: The directory or the file cannot be made, or another storage uses it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        durable: bool,
+        limit: int | None,
+        buffer: int,
+        codec: Codec | None,
+        system: System,
+    ) -> None:
+        self.pid = os.getpid()
+        self._durable = durable
+        self._open = False
+        self._lock = DirectoryLock(directory) if durable else None
+        self.directory = directory if durable else make_scratch(directory)
+        path = self.directory / NAME
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if durable else os.O_EXCL)
+            self.descriptor = os.open(path, flags, 0o600)
+        except OSError as cause:
+            self._let_go()
+            raise make_error(
+                f"Cannot make the file {path}: {cause.strerror}. Give a directory that may be written as directory=.",
+                cause.errno,
+            ) from cause
+        self._open = True
+        if not durable:
+            take_lock(self.descriptor)
+        self.target = Target(path, self.descriptor, system, codec, durable)
+        self.segment = Segment(self.target, limit)
+        self.pipeline = Pipeline(self.target, buffer)
+
+    def finish(self) -> None:
+        """
+        End the thread, close the file, and remove a scratch directory; may be called again, and never raises.
+
+        Writes that wait are finished if they are to last. In a forked child the files and the thread are its parent's.
+        """
+        if self._open and self.pid == os.getpid():
+            self.pipeline.close(write=self._durable)
+        if self._open:
+            self._open = False
+            with suppress(OSError):
+                os.close(self.descriptor)
+        self._let_go()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a scratch directory is still there after `finish`."""
+        return not self._durable and self.pid == os.getpid() and self.directory.exists()
+
+    def _let_go(self) -> None:
+        if self.pid != os.getpid():
+            return
+        if self._lock is not None:
+            self._lock.release()
+        else:
+            shutil.rmtree(self.directory, ignore_errors=True)

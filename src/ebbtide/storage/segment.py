@@ -1,0 +1,207 @@
+"""A segment file: one file with all entries of a storage, its space, and what can be found in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import final
+
+from ebbtide.budget import format_bytes
+from ebbtide.storage.entries import FIXED_BYTES, EntryRecord, decode_header, header_bytes
+from ebbtide.storage.extents import UNIT, Extents, Free, round_up
+from ebbtide.storage.failures import StorageFullError
+from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal
+
+NAME = "segment"
+# Punching a hole makes the file system write what is behind it: small deletions wait for each other.
+_SLACK = 1 << 20
+_SCAN = 1 << 20
+
+
+@final
+class Segment:
+    """
+    The space of a segment file: ranges are taken, with blocks behind them, and given back.
+
+    Args:
+        target: The file.
+        limit: The most bytes of disk that it may take; None for no limit.
+
+    Memory:
+        About 100 bytes for each free range.
+    """
+
+    def __init__(self, target: Target, limit: int | None) -> None:
+        self._target = target
+        self._limit = limit
+        self._extents = Extents()
+        self._reserved = 0
+
+    @property
+    def allocated(self) -> int:
+        """The bytes of disk that the file takes: entries, the reservation, and at most 1 MiB of free ranges."""
+        return max(self._extents.end, self._reserved) - self._extents.clean()
+
+    def reserve(self, nbytes: int) -> None:
+        """
+        Give the first *nbytes* of the file their blocks, which they keep; those beyond go back when they are free.
+
+        Raises:
+            StorageFullError: There is no room; the reservation is what it was.
+        """
+        if nbytes > self._reserved:
+            grown = max(0, nbytes - max(self._extents.end, self._reserved)) + sum(
+                max(0, min(free.stop, nbytes) - free.start) for free in self._extents.free if free.clean
+            )
+            self._check_limit(grown, None, self.allocated)
+            self._allocate(self._reserved, nbytes - self._reserved, None)
+            self._reserved = nbytes
+            for free in self._extents.free:
+                free.clean = free.clean and free.start >= nbytes
+            return
+        self._reserved = nbytes
+        self._truncate()
+        self._punch()
+
+    def take(self, planned: EntryRecord) -> EntryRecord:
+        """
+        Return the record with a place that has its blocks.
+
+        Raises:
+            StorageFullError: There is no room.
+            StorageError: The operating system refuses.
+        """
+        nbytes = planned.nbytes
+        offset = self._extents.take(nbytes)
+        try:
+            if self._limit is not None and self.allocated > self._limit:
+                self._punch()
+                self._check_limit(0, planned, self.allocated)
+            if offset + nbytes > self._reserved:
+                # To the end of the entry only: a file that ends in the middle of a block is a damaged one.
+                self._allocate(offset, planned.length, planned)
+        except BaseException:
+            self._extents.give(offset, nbytes)
+            self._truncate()
+            raise
+        return replace(planned, offset=offset)
+
+    def trim(self, planned: EntryRecord, written: EntryRecord) -> None:
+        """Give back what an entry did not need in the end."""
+        spare = planned.nbytes - written.nbytes
+        if spare:
+            self._extents.give(written.offset + written.nbytes, spare)
+            self._return_space()
+
+    def give(self, record: EntryRecord) -> None:
+        """Give the range of an entry back; the file system has it when this returns, but for 1 MiB at most."""
+        end = self._extents.end
+        self._extents.give(record.offset, record.nbytes)
+        if self._extents.end == end or record.offset < self._reserved:
+            # What is not cut off must not be found again.
+            with suppress(OSError):
+                self._target.system.pwrite(self._target.descriptor, b"\0" * FIXED_BYTES, record.offset)
+        self._return_space()
+        if self._target.durable:
+            with suppress(OSError):
+                self._target.system.synchronize(self._target.descriptor)
+
+    def occupy(self, records: list[EntryRecord]) -> None:
+        """Take the ranges of entries that were found in the file."""
+        for record in sorted(records, key=lambda record: record.offset):
+            self._extents.occupy(record.offset, record.nbytes)
+        self._truncate()
+
+    def _return_space(self) -> None:
+        self._truncate()
+        if self._extents.dirty() >= _SLACK:
+            self._punch()
+
+    def _truncate(self) -> None:
+        end = max(self._extents.end, self._reserved)
+        with suppress(OSError):
+            if os.fstat(self._target.descriptor).st_size > end:
+                os.ftruncate(self._target.descriptor, end)
+
+    def _punch(self) -> None:
+        kept: list[Free] = []
+        for free in self._extents.free:
+            if free.start < self._reserved < free.stop:
+                kept.append(Free(free.start, self._reserved, clean=False))
+                free.start = self._reserved
+            if not free.clean and free.start >= self._reserved:
+                free.clean = self._target.system.punch(self._target.descriptor, free.start, free.stop - free.start)
+            kept.append(free)
+        self._extents.free[:] = kept
+
+    def _allocate(self, offset: int, nbytes: int, record: EntryRecord | None) -> None:
+        target = self._target
+        try:
+            target.system.allocate(target.descriptor, offset, nbytes)
+        except OSError as error:
+            if error.errno in FULL:
+                raise describe_full(target.path, target.descriptor, round_up(nbytes), error, record) from error
+            shown = record or EntryRecord(NAME, "", 0, offset, nbytes, ())
+            raise describe_refusal("allocate", target.path, shown, error) from error
+
+    def _check_limit(self, more: int, record: EntryRecord | None, allocated: int) -> None:
+        if self._limit is None or allocated + more <= self._limit:
+            return
+        need = more if record is None else record.nbytes
+        taken = allocated + more - need
+        what = "reserve room" if record is None else f"store key {record.key!r}"
+        raise StorageFullError(
+            f"Cannot {what}: it takes {need} bytes ({format_bytes(need)}), {taken} bytes are taken, and the limit of "
+            f"this Disk storage is {self._limit} bytes. Delete other keys, or raise limit=.",
+            taken + need - self._limit,
+            None if record is None else record.key,
+        )
+
+
+def scan(descriptor: int) -> Iterator[EntryRecord]:
+    """
+    Yield the record of each whole header in a segment file, by offset.
+
+    Holes are skipped, and so is what a found entry covers. The data are not read.
+    """
+    size = os.fstat(descriptor).st_size
+    offset = 0
+    while offset < size:
+        offset = _next_data(descriptor, offset, size)
+        if offset >= size:
+            return
+        block = os.pread(descriptor, _SCAN, offset)
+        if not block:
+            return
+        place = 0
+        while place < len(block):
+            found = _read_header(descriptor, block[place : place + FIXED_BYTES], offset + place)
+            if found is None:
+                place += UNIT
+            else:
+                yield found
+                place += found.nbytes
+        offset += place
+
+
+def _next_data(descriptor: int, offset: int, size: int) -> int:
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA) // UNIT * UNIT
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else offset
+
+
+def _read_header(descriptor: int, fixed: bytes, offset: int) -> EntryRecord | None:
+    length = header_bytes(fixed)
+    if length is None:
+        return None
+    header = os.pread(descriptor, length, offset)
+    # A header that is damaged where the checksum does not look is none: there are no such bytes.
+    with suppress(ValueError, TypeError, KeyError):
+        return decode_header(header, offset) if len(header) == length else None
+    return None

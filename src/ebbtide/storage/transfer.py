@@ -1,0 +1,244 @@
+"""Writing and reading one entry of a segment file; what a thread needs for it and nothing else."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.errors import StorageError
+from ebbtide.storage.checksum import BLOCK_BYTES, extend_crc32c, iterate_blocks, view_bytes
+from ebbtide.storage.codecs import Codec, decode, stopwatch
+from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header
+from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
+from ebbtide.storage.system import System, free_bytes, read_fully, write_fully
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# An entry of this size and less is put together in memory and written by one call.
+_JOINED = 1 << 16
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    Where entries are written.
+
+    Args:
+        path: The segment file, for errors.
+        descriptor: Its descriptor.
+        system: The operating system.
+        codec: How arrays are encoded, None for as they are.
+        durable: Whether data are on the disk before their header, and the header before the write ends.
+    """
+
+    path: Path
+    descriptor: int
+    system: System
+    codec: Codec | None
+    durable: bool
+
+
+def write_entry(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
+    """
+    Write an entry, its header last, so that an entry which was not written to its end is none.
+
+    Args:
+        target: Where to.
+        planned: The record with its place.
+        arrays: Those of the record.
+
+    Returns:
+        The record as it was written.
+
+    Raises:
+        OSError: The operating system refuses.
+
+    Memory:
+        Arrays in C order are written from their own memory; a buffer of at most 1 MiB serves the others, and the
+        encoded bytes of one array if there is a codec.
+    """
+    start = stopwatch()
+    joined = planned.length <= _JOINED and not target.durable
+    parts: list[bytes] = []
+    records: list[ArrayRecord] = []
+    offset = planned.offset + planned.data
+    for known, array in zip(planned.arrays, arrays, strict=True):
+        encoded = None if target.codec is None else target.codec.encode(array)
+        if encoded is None:
+            record, content = known, array
+        else:
+            content = encoded.content
+            record = replace(known, stored=content.nbytes, codec=encoded.codec, error=encoded.error)
+        if joined:
+            parts.append(content.tobytes())
+            checksum = extend_crc32c(0, parts[-1])
+        else:
+            checksum = _write_blocks(target, content, offset)
+        offset += record.stored
+        records.append(replace(record, checksum=checksum))
+    written = replace(planned, arrays=tuple(records))
+    header = encode_header(written)
+    if target.durable:
+        target.system.synchronize(target.descriptor)
+    write_fully(target.system, target.descriptor, b"".join([header, *parts]), planned.offset)
+    if target.durable:
+        target.system.synchronize(target.descriptor)
+    if target.codec is not None:
+        target.codec.wrote(planned.memory, written.length - written.data, stopwatch() - start)
+    return replace(written, checksum=extend_crc32c(0, header))
+
+
+def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
+    """
+    Write an entry as `write_entry` does.
+
+    Raises:
+        StorageError: The operating system refuses.
+    """
+    try:
+        return write_entry(target, planned, arrays)
+    except OSError as cause:
+        if cause.errno in FULL:
+            raise describe_full(target.path, target.descriptor, planned.nbytes, cause, planned) from cause
+        raise describe_refusal("write", target.path, planned, cause) from cause
+
+
+def _write_blocks(target: Target, array: NDArray[Any], offset: int) -> int:
+    checksum = 0
+    for block in iterate_blocks(array):
+        # While the block is in the cache of the processor.
+        checksum = extend_crc32c(checksum, block)
+        write_fully(target.system, target.descriptor, block, offset)
+        offset += block.size
+    return checksum
+
+
+def read_entry(target: Target, record: EntryRecord) -> list[NDArray[Any]]:
+    """
+    Read an entry into fresh arrays and check every byte of it.
+
+    Args:
+        target: Where from.
+        record: What `write_entry` returned.
+
+    Returns:
+        Writable, C-contiguous arrays.
+
+    Raises:
+        StorageError: It was changed or cut off, or cannot be read.
+
+    Memory:
+        The arrays themselves, as the operating system reads into them; of an encoded array the stored bytes too.
+    """
+    buffers = [
+        np.empty(known.shape, known.dtype) if known.codec == "raw" else np.empty(known.stored, np.uint8)
+        for known in record.arrays
+    ]
+    views = [view_bytes(buffer) for buffer in buffers]
+    header = np.empty(record.data, np.uint8)
+    if record.length <= _JOINED:
+        _fill(target, record, [header, *views], record.offset)
+        checksums = [extend_crc32c(0, view) for view in views]
+    else:
+        _fill(target, record, [header], record.offset)
+        checksums: list[int] = []
+        offset = record.offset + record.data
+        for view in views:
+            checksum = 0
+            for start in range(0, view.size, BLOCK_BYTES):
+                block = view[start : start + BLOCK_BYTES]
+                _fill(target, record, [block], offset + start)
+                checksum = extend_crc32c(checksum, block)
+            checksums.append(checksum)
+            offset += view.size
+    if extend_crc32c(0, header) != record.checksum:
+        raise describe_damage(target.path, record, record.offset, "its header is not the one that was written")
+    _check(target, record, checksums)
+    return [
+        buffer if known.codec == "raw" else _decode(target, record, known, buffer)
+        for known, buffer in zip(record.arrays, buffers, strict=True)
+    ]
+
+
+def _fill(target: Target, record: EntryRecord, buffers: Sequence[NDArray[Any]], offset: int) -> None:
+    try:
+        done = read_fully(target.system, target.descriptor, buffers, offset)
+    except OSError as error:
+        raise describe_refusal("read", target.path, record, error) from error
+    if done < sum(buffer.nbytes for buffer in buffers):
+        reason = f"the file ends there, but {record.length} bytes were written from {record.offset} on"
+        raise describe_damage(target.path, record, offset + done, reason)
+
+
+def _check(target: Target, record: EntryRecord, checksums: Sequence[int]) -> None:
+    offset = record.offset + record.data
+    for place, (known, found) in enumerate(zip(record.arrays, checksums, strict=True)):
+        if found != known.checksum:
+            reason = (
+                f"the {known.stored} bytes of array {place} have the CRC-32C {found:#010x}, but "
+                f"{known.checksum:#010x} was written"
+            )
+            raise describe_damage(target.path, record, offset, reason)
+        offset += known.stored
+
+
+def _decode(target: Target, record: EntryRecord, known: ArrayRecord, content: NDArray[Any]) -> NDArray[Any]:
+    try:
+        return decode(content, known.codec, known.dtype, known.shape)
+    except (ValueError, RuntimeError) as error:
+        raise describe_damage(target.path, record, record.offset, f"it cannot be decoded: {error}") from error
+
+
+def describe_refusal(verb: str, path: Path, record: EntryRecord, cause: OSError) -> StorageError:
+    """Return the error for a call that the operating system refused."""
+    return make_error(
+        f"Cannot {verb} key {record.key!r} ({record.length} bytes) at offset {record.offset} of {path}: "
+        f"{cause.strerror or cause}. Check the disk and the rights of the directory.",
+        cause.errno,
+    )
+
+
+def describe_full(
+    path: Path, descriptor: int, needed: int, cause: OSError, record: EntryRecord | None
+) -> StorageFullError:
+    """Return the error for a disk without room for *needed* more bytes."""
+    free = free_bytes(descriptor)
+    missing = needed if free is None or free >= needed else needed - free
+    what = "reserve room" if record is None else f"store key {record.key!r}"
+    told = "an unknown number of" if free is None else str(free)
+    return StorageFullError(
+        f"Cannot {what} in {path}: {needed} bytes more are needed, and {told} bytes are free there "
+        f"({cause.strerror or cause}; {missing} bytes are missing). Free some space, or give another directory=.",
+        missing,
+        None if record is None else record.key,
+        cause.errno or 0,
+    )
+
+
+def describe_damage(path: Path, record: EntryRecord, offset: int, reason: str) -> StorageError:
+    """Return the error for bytes that are not those that were written."""
+    return StorageError(
+        f"Key {record.key!r} in the file {path} is damaged at offset {offset}: {reason}. Something else changed "
+        "the file, or the disk is faulty. Recompute what it held."
+    )
+
+
+def describe_loss(record: EntryRecord, cause: BaseException, path: Path) -> EntryLostError:
+    """Return the error for an entry that was to be written later and could not be."""
+    number = cause.errno if isinstance(cause, OSError) else None
+    reason = (cause.strerror or str(cause)) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
+    error = EntryLostError(
+        f"Key {record.key!r} ({record.length} bytes) is lost: it could not be written at offset {record.offset} of "
+        f"{path} ({reason}). Free some space or check the disk, and recompute what it held.",
+        record.key,
+        record.length,
+        number,
+    )
+    error.__cause__ = cause
+    return error

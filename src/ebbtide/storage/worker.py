@@ -1,0 +1,139 @@
+"""The thread of a storage: it writes and reads one entry after the other, and owns nothing."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any, final
+
+from numpy.typing import NDArray
+
+from ebbtide.storage.checksum import Bytes
+from ebbtide.storage.entries import EntryRecord
+from ebbtide.storage.transfer import Target, read_entry, write_entry
+
+# How long the end of a process waits for a file system that does not answer.
+_PATIENCE = 10.0
+
+
+@final
+class Job:
+    """
+    One entry to write, or to read if there are no arrays to write.
+
+    Args:
+        target: The file.
+        record: The entry.
+        arrays: Views of the staged bytes for a write, None for a read.
+        staged: The staged bytes; None for a read.
+        charge: The bytes of memory that it is counted with.
+    """
+
+    __slots__ = ("_claim", "_finished", "arrays", "charge", "error", "record", "staged", "target", "writes")
+
+    def __init__(
+        self,
+        target: Target,
+        record: EntryRecord,
+        arrays: Sequence[NDArray[Any]] | None,
+        staged: Bytes | None,
+        charge: int,
+    ) -> None:
+        self.target = target
+        self.record = record
+        self.arrays = arrays
+        self.staged = staged
+        self.charge = charge
+        self.writes = arrays is not None
+        self.error: BaseException | None = None
+        self._claim = threading.Lock()
+        self._finished = threading.Lock()
+        self._finished.acquire()
+
+    def claim(self) -> bool:
+        """Return True to whoever asks first: the thread that runs the job, or who cancels it."""
+        return self._claim.acquire(blocking=False)
+
+    def run(self) -> None:
+        """Do it, unless it was cancelled; an error waits in `error`."""
+        if not self.claim():
+            return
+        try:
+            if self.writes and self.arrays is not None:
+                self.record = write_entry(self.target, self.record, self.arrays)
+            else:
+                self.arrays = read_entry(self.target, self.record)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it
+            # The traceback would keep the frames alive, and with them the staged arrays.
+            self.error = error.with_traceback(None)
+        finally:
+            self._finished.release()
+
+    def stop(self) -> bool:
+        """Keep the job from running, True, or wait for its end, False."""
+        if self.claim():
+            self._finished.release()
+            return True
+        self.wait()
+        return False
+
+    @property
+    def done(self) -> bool:
+        """Whether it ran."""
+        return not self._finished.locked()
+
+    def wait(self) -> None:
+        """Return when it ran; an interrupt comes through."""
+        self._finished.acquire()
+        self._finished.release()
+
+
+@final
+class Entry:
+    """What is known of a key: its record, and the job that has not yet been seen to end."""
+
+    __slots__ = ("job", "record")
+
+    def __init__(self, record: EntryRecord, job: Job | None) -> None:
+        self.record = record
+        self.job = job
+
+
+@final
+class Worker:
+    """A thread that starts with the first job and ends with `stop`; it never keeps the interpreter from exiting."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Job) -> bool:
+        """Have a job run after those before it; False if no thread can be started any more."""
+        # A thread without a number was not started: an interrupt came before.
+        if self._thread is None or self._thread.ident is None:
+            self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="ebbtide-storage", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:
+                # The interpreter is about to exit, or there are too many threads.
+                self._thread = None
+                return False
+        self._jobs.put(job)
+        return True
+
+    def stop(self) -> None:
+        """End the thread after the jobs that are not cancelled; no more jobs may come."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread.ident is not None:
+            self._jobs.put(None)
+            thread.join(_PATIENCE)
+
+
+def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job.run()
+        # The next job may be long in coming; what this one holds must not wait for it.
+        del job
+    # An interrupt at the wrong moment may have led to two threads: the next one is to end as well.
+    jobs.put(None)

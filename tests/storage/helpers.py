@@ -1,0 +1,64 @@
+"""What the tests of storages share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+
+import ebbtide
+
+SOURCE = str(Path(ebbtide.__path__[0]).parent)
+
+
+def find_files(directory):
+    """All files below a directory."""
+    return [path for path in Path(directory).rglob("*") if path.is_file()]
+
+
+def count_descriptors():
+    """The number of open file descriptors of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def storage_threads():
+    """The threads of storages in this process."""
+    return [thread for thread in threading.enumerate() if thread.name == "ebbtide-storage"]
+
+
+def measure_peak(use):
+    """The bytes that a call allocates at its peak."""
+    tracemalloc.start()
+    try:
+        use()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def blocks(path):
+    """The bytes of disk that a file takes."""
+    return Path(path).stat().st_blocks * 512
+
+
+def start_python(program, *arguments):
+    """A process that runs a program with this library."""
+    environment = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_python(program, *arguments):
+    """Run a program with this library to its end: (exit status, stdout, stderr)."""
+    process = start_python(program, *arguments)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err

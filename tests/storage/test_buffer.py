@@ -1,0 +1,260 @@
+"""The thread of a storage: what it holds, in which order it works, and that it makes no difference to the data."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ebbtide.storage import Disk, entry_nbytes
+from ebbtide.storage.system import POSIX
+
+from .helpers import measure_peak, run_python, storage_threads
+
+MIB = 1 << 20
+
+
+class Gate:
+    """A disk that stands still until it is opened, and notes at which offsets large blocks are written and read."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.writes: list[int] = []
+        self.reads: list[int] = []
+        self.system = replace(POSIX, pwrite=self.pwrite, preadv=self.preadv)
+
+    def pwrite(self, descriptor, block, offset):
+        """Wait, then write; the caller's own thread does not wait."""
+        if threading.current_thread().name == "ebbtide-storage":
+            self.open.wait(20)
+        if memoryview(block).nbytes >= 4096:
+            self.writes.append(offset)
+        return os.pwrite(descriptor, block, offset)
+
+    def preadv(self, descriptor, buffers, offset):
+        """Read."""
+        if sum(memoryview(buffer).nbytes for buffer in buffers) >= 4096:
+            self.reads.append(offset)
+        return os.preadv(descriptor, buffers, offset)
+
+
+def state(key, size=100_000):
+    """A state that is told by its key."""
+    return np.full(size, float(key))
+
+
+def wait_until(condition):
+    """Wait for what another thread does; 20 s at most."""
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert condition()
+
+
+@pytest.fixture
+def gate():
+    """A gate that is open at the end."""
+    gate = Gate()
+    yield gate
+    gate.open.set()
+
+
+def test_put_does_not_wait_for_the_disk(tmp_path, gate):
+    """While there is room in the buffer `put` returns though nothing can be written; then it waits."""
+    with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
+        storage.put(0, [state(0)])
+        storage.put(1, [state(1)])
+        assert gate.writes == []
+        third = threading.Thread(target=storage.put, args=(2, [state(2)]))
+        third.start()
+        third.join(0.1)
+        assert third.is_alive()
+        gate.open.set()
+        third.join(20)
+        assert [storage.take(key)[0][-1] for key in (2, 0, 1)] == [2, 0, 1]
+
+
+def test_what_waits_can_be_read_and_deleted(tmp_path, gate):
+    """An entry that waits to be written is returned from memory, and once deleted it is never written."""
+    with Disk(tmp_path, buffer=8 * 800_000, system=gate.system) as storage:
+        for key in range(4):
+            storage.put(key, [state(key)])
+        # The thread is at key 0 and waits for the gate.
+        assert [storage.get(key)[0][0] for key in range(4)] == [0, 1, 2, 3]
+        storage.delete(2)
+        assert storage.take(3)[0][0] == 3
+        gate.open.set()
+        storage.flush()
+        assert storage.keys() == (0, 1)
+        assert storage.bytes_written == 2 * (800_000 + 4096)
+        assert storage.bytes_read == 0
+
+
+def test_reads_are_ahead_in_the_order_that_was_told(tmp_path, gate):
+    """After `prefetch` the thread reads what will be wanted, as much as fits, and goes on as entries are taken."""
+    gate.open.set()
+    with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
+        for key in range(6):
+            storage.put(key, [state(key)])
+        storage.flush()
+        size = entry_nbytes([state(0)])
+        starts = [key * size for key in range(6)]
+        storage.prefetch([5, 4, 3, 2, 1, 0])
+        wait_until(lambda: {offset // size for offset in gate.reads} == {5, 4})
+        assert storage.take(5)[0][0] == 5
+        wait_until(lambda: {offset // size for offset in gate.reads} == {5, 4, 3})
+        for key in (4, 3, 2, 1, 0):
+            assert storage.take(key)[0][0] == key
+        # One after the other, none twice.
+        firsts = [offset for offset in gate.reads if offset in starts]
+        assert firsts == starts[::-1]
+
+
+def test_reading_ahead_makes_way_for_writing(tmp_path):
+    """A buffer full of entries that were read ahead does not keep `put` from going on; they are read again later."""
+    with Disk(tmp_path, buffer=2 * 800_000) as storage:
+        for key in range(4):
+            storage.put(key, [state(key)])
+        storage.flush()
+        storage.prefetch([0, 1, 2, 3])
+        for key in range(10, 16):
+            storage.put(key, [state(key)])
+        assert [storage.get(key)[0][0] for key in (0, 1, 2, 3, 15, 10)] == [0, 1, 2, 3, 15, 10]
+
+
+@pytest.mark.parametrize("size", [100, 20_000, 200_000])
+def test_the_buffer_is_a_bound(tmp_path, size):
+    """In a forward and a reverse sweep with pauses the storage takes no more memory than its buffer."""
+    capacity = 2 * 8 * 20_000
+    slow = replace(POSIX, pwrite=lambda *arguments: time.sleep(0.0005) or os.pwrite(*arguments))
+
+    def sweep():
+        """Store and take 20 states."""
+        for key in range(20):
+            storage.put(key, [array])
+        storage.prefetch(range(19, -1, -1))
+        for key in range(19, -1, -1):
+            storage.take(key)
+
+    array = state(1, size)
+    with Disk(tmp_path, buffer=capacity, system=slow) as storage:
+        # What is not the buffer: the state that `take` returned before, and the one that it returns; small objects.
+        assert measure_peak(sweep) < capacity + 2 * array.nbytes + 100_000
+        assert storage.buffer_nbytes == capacity
+
+
+def test_random_use_is_like_a_dict(tmp_path):
+    """1,500 random calls with hints that may be wrong return what a dict would."""
+    random = np.random.default_rng(5)
+    held: dict[int, np.ndarray] = {}
+    with Disk(tmp_path, buffer=400_000) as storage:
+        for turn in range(1500):
+            key = int(random.integers(30))
+            if key not in held:
+                held[key] = random.standard_normal(int(random.integers(0, 12_000)))
+                storage.put(key, [held[key]])
+            elif turn % 3 == 0:
+                assert np.array_equal(storage.get(key)[0], held[key])
+            elif turn % 3 == 1:
+                assert np.array_equal(storage.take(key)[0], held.pop(key))
+            else:
+                storage.delete(key)
+                del held[key]
+            if turn % 7 == 0:
+                storage.prefetch(int(k) for k in random.integers(30, size=int(random.integers(8))))
+        assert set(storage.keys()) == set(held)
+        assert storage.nbytes == sum(entry_nbytes([array], key) for key, array in held.items())
+
+
+def test_threads_end(tmp_path):
+    """Each storage has at most one thread, from its first use to `close`; 30 storages leave none."""
+    for _ in range(30):
+        with Disk(tmp_path, buffer=MIB) as storage:
+            storage.put(0, [state(0)])
+            storage.prefetch([0])
+            assert len(storage_threads()) == 1
+        assert storage_threads() == []
+
+
+def test_close_does_not_write_scratch_data(tmp_path, gate):
+    """What waits to be written when a scratch storage is closed is not written any more."""
+    storage = Disk(tmp_path, buffer=8 * 800_000, system=gate.system)
+    for key in range(6):
+        storage.put(key, [state(key)])
+    threading.Timer(0.05, gate.open.set).start()
+    storage.close()
+    assert {offset // entry_nbytes([state(0)]) for offset in gate.writes} <= {0}
+
+
+def test_no_collector_is_needed(tmp_path):
+    """With the collector switched off, sweeps leave nothing for it."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with Disk(tmp_path, buffer=2 * MIB) as storage:
+                for key in range(5):
+                    storage.put(key, [state(key)])
+                storage.prefetch([4, 3, 2, 1, 0])
+                for key in range(4, 0, -1):
+                    storage.take(key)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_interrupt_leaves_a_storage_that_closes(tmp_path, seed):
+    """KeyboardInterrupt at any time of a sweep, 30 times: afterwards what is held is right, and `close` works."""
+    random = np.random.default_rng(seed)
+    storage = Disk(tmp_path, buffer=2 * 80_000)
+
+    def interrupt(number, frame):
+        """As the terminal does."""
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(30):
+            signal.setitimer(signal.ITIMER_REAL, float(random.uniform(0.0005, 0.01)))
+            try:
+                while True:
+                    for key in range(8):
+                        if key not in storage.keys():  # noqa: SIM118 - a storage is no dict
+                            storage.put(key, [state(key, 10_000)])
+                    storage.prefetch([7, 3, 5])
+                    for key in (7, 3, 5, 1):
+                        assert storage.take(key)[0][-1] == key, turn
+            except KeyboardInterrupt:
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+                assert storage.get(key)[0][-1] == key
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        storage.close()
+    assert list(tmp_path.iterdir()) == []
+    assert storage_threads() == []
+
+
+def test_a_process_with_a_stuck_disk_exits(tmp_path):
+    """A thread that waits for its file system does not keep the interpreter from exiting."""
+    program = (
+        "import sys, time, os, numpy as np\n"
+        "from dataclasses import replace\n"
+        "from ebbtide.storage import Disk, worker\n"
+        "from ebbtide.storage.system import POSIX\n"
+        "worker._PATIENCE = 0.2\n"
+        "stuck = replace(POSIX, pwrite=lambda *a: time.sleep(3600))\n"
+        "storage = Disk(sys.argv[1], buffer=1 << 20, system=stuck)\n"
+        "storage.put(0, [np.zeros(10000)])\n"
+    )
+    status, _, problems = run_python(program, tmp_path)
+    assert status == 0, problems

@@ -1,0 +1,145 @@
+"""Every storage, in every way of making it, passes the contract suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import StorageError
+from ebbtide.storage import Disk, Memory, Storage, Tiered
+from ebbtide.testing import StorageContract
+
+MIB = 1 << 20
+
+
+class TestMemory(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """Memory needs no directory."""
+        return Memory()
+
+
+class TestDisk(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """In the directory of the test."""
+        return Disk(tmp_path)
+
+
+class TestDiskWithBuffer(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """Room for all that the tests store at a time, or nearly."""
+        return Disk(tmp_path, buffer="2 MiB")
+
+
+class TestDiskWithSmallBuffer(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """Room for two of the small entries; larger ones are written at once."""
+        return Disk(tmp_path, buffer=2 * 40_600)
+
+
+class TestDiskLossless(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """Compressed by zlib, or not, as it is measured."""
+        return Disk(tmp_path, compression="lossless")
+
+
+class TestDiskLosslessWithBuffer(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """As above, in the thread."""
+        return Disk(tmp_path, compression="lossless", buffer="1 MiB")
+
+
+class TestDurableDisk(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """A directory that keeps nothing from an earlier storage of the test."""
+        return emptied(Disk(tmp_path / "durable", durable=True))
+
+
+class TestDurableDiskWithBuffer(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """As above."""
+        return emptied(Disk(tmp_path / "durable", durable=True, buffer="1 MiB"))
+
+
+class TestTiered(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """Some entries in memory, some on disk."""
+        return Tiered(100_000, Disk(tmp_path, buffer="1 MiB"))
+
+
+class TestTieredWithoutMemory(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """All on disk."""
+        return Tiered(0, Disk(tmp_path))
+
+
+class TestTieredWithoutNeedOfDisk(StorageContract):
+    def make(self, tmp_path: Path) -> Storage:
+        """All in memory."""
+        return Tiered("1 GiB", Disk(tmp_path))
+
+
+def emptied(storage: Disk) -> Disk:
+    """Delete all that a durable storage has found."""
+    for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+        storage.delete(key)
+    return storage
+
+
+def test_the_suite_finds_a_storage_that_reads_ahead_what_is_stale(tmp_path):
+    """A storage that keeps what it read ahead after a deletion fails the contract."""
+
+    class Stale(StorageContract):
+        def make(self, tmp_path):
+            """A memory that returns what it returned first."""
+            return Forgetful()
+
+    with pytest.raises(AssertionError, match="bytes differ"):
+        Stale().test_what_was_read_ahead_is_not_stale(tmp_path)
+
+
+class Forgetful(Storage):
+    """Returns the first arrays of a key for ever."""
+
+    def __init__(self):
+        self.inner = Memory()
+        self.first = {}
+
+    def put(self, key, arrays, *, kind=""):
+        """Keep the first arrays beside."""
+        self.first.setdefault(key, [array.copy() for array in arrays])
+        return self.inner.put(key, arrays)
+
+    def get(self, key):
+        """Not what was put last."""
+        return [array.copy() for array in self.first[key]]
+
+    def take(self, key):
+        """Not used."""
+        raise StorageError(str(key))
+
+    def delete(self, key):
+        """Delete it in the memory only."""
+        self.inner.delete(key)
+
+    def keys(self):
+        """Those of the memory."""
+        return self.inner.keys()
+
+    def close(self):
+        """Close the memory."""
+        self.inner.close()
+
+    @property
+    def nbytes(self):
+        """Those of the memory."""
+        return self.inner.nbytes
+
+    @property
+    def memory_nbytes(self):
+        """All of them."""
+        return self.inner.nbytes
+
+    def check_open(self):
+        """As the memory."""
+        self.inner.check_open()

@@ -1,0 +1,330 @@
+"""Directories that outlive their storage: what is found again, who may use them, and what is cleaned up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ebbtide import cli
+from ebbtide.errors import StorageError
+from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage import places as places_module
+from ebbtide.storage.listing import clean, find_storages, list_storage
+from ebbtide.storage.system import POSIX
+
+from .helpers import blocks, find_files, run_python, start_python
+
+OPEN = (
+    "import os, sys, time, numpy as np\n"
+    "from ebbtide.errors import StorageError\n"
+    "from ebbtide.storage import Disk, StorageLockedError\n"
+)
+
+
+def test_entries_are_found_again(tmp_path):
+    """Another storage of the same directory has the same keys, arrays and generations, and goes on counting."""
+    directory = tmp_path / "kept"
+    arrays = [np.arange(6.0).reshape(2, 3), np.array(True), np.zeros((0, 2), "c8")]
+    with Disk(directory, durable=True, buffer=1 << 20) as storage:
+        storage.put("a", arrays, kind="first")
+        storage.put(7, [np.zeros(30_000)])
+        storage.put("gone", [np.zeros(5)])
+        storage.delete("gone")
+    assert sorted(path.name for path in directory.iterdir()) == ["lock", "segment"]
+    with Disk(directory, durable=True) as storage:
+        assert storage.keys() == ("a", 7)
+        assert [storage.generation(key) for key in ("a", 7)] == [1, 2]
+        for found, expected in zip(storage.get("a"), arrays, strict=True):
+            assert (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+        storage.put("b", [np.ones(3)])
+        assert storage.generation("b") > 2
+        assert storage.take(7)[0].size == 30_000
+    with Disk(directory, durable=True) as storage:
+        assert storage.keys() == ("a", "b")
+
+
+def test_replace_is_the_newest(tmp_path):
+    """`replace` has the new arrays, a higher generation and no second copy, buffered writes included."""
+    with Disk(tmp_path, durable=True, buffer=1 << 20) as storage:
+        storage.put("state", [np.zeros(1000)])
+        for turn in range(1, 4):
+            size = storage.replace("state", [np.full(1000, turn)])
+            assert storage.get("state")[0][0] == turn
+            assert storage.generation("state") == turn + 1
+            assert storage.nbytes == size
+        storage.replace("new", [np.ones(2)])
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.get("state")[0][0] == 3
+        assert storage.get("new")[0].size == 2
+
+
+@pytest.mark.parametrize("size", [3, 20_000])
+def test_replace_survives_a_kill_at_every_write(tmp_path, size):
+    """Whichever write is the last one of a process, the old arrays or the new ones are found, whole."""
+    seen = set()
+    for fatal in range(1, 12):
+        directory = tmp_path / str(fatal)
+        calls = []
+
+        def die(descriptor, block, offset, fatal=fatal, calls=calls):
+            """Write half a block, and nothing after it."""
+            calls.append(offset)
+            view = memoryview(block).cast("B")
+            if len(calls) < fatal:
+                return os.pwrite(descriptor, view, offset)
+            if len(calls) == fatal:
+                os.pwrite(descriptor, view[: len(view) // 2], offset)
+            raise KeyboardInterrupt
+
+        with Disk(directory, durable=True) as storage:
+            storage.put("state", [np.full(size, 1.0)])
+            storage.put("other", [np.full(size, 5.0)])
+        storage = Disk(directory, durable=True, system=replace(POSIX, pwrite=die))
+        try:
+            storage.replace("state", [np.full(size, 2.0)])
+            storage.replace("state", [np.full(size, 3.0)])
+        except KeyboardInterrupt:
+            pass
+        killed = tmp_path / f"{fatal} as it was"
+        shutil.copytree(directory, killed)
+        (killed / "owner").unlink()
+        storage.close()
+        with Disk(killed, durable=True) as storage:
+            assert sorted(storage.keys()) == ["other", "state"]
+            (found,) = storage.get("state")
+            assert (found.size, len(set(found))) == (size, 1)
+            seen.add(found[0])
+            assert storage.get("other")[0][-1] == 5
+    assert seen == {1.0, 2.0, 3.0}
+
+
+@pytest.mark.parametrize("buffer", [0, 1 << 20])
+def test_a_killed_process_leaves_whole_entries(tmp_path, buffer):
+    """After kill -9 at any moment every entry that is listed can be read, and the stale lock is taken over."""
+    program = OPEN + (
+        f"storage = Disk(sys.argv[1], durable=True, buffer={buffer})\n"
+        "for turn in range(10**6):\n"
+        "    storage.put(turn, [np.full(3000, turn)])\n"
+        "    if turn > 20: storage.delete(turn - 20)\n"
+        "    if turn == 30: print('running', flush=True)\n"
+    )
+    process = start_python(program, tmp_path / "kept")
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert list_storage(tmp_path / "kept").used is False
+    with Disk(tmp_path / "kept", durable=True) as storage:
+        assert len(storage.keys()) >= (1 if buffer else 10)
+        for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            assert set(storage.get(key)[0]) == {key}
+        storage.put("new", [np.zeros(3)])
+
+
+def test_every_truncation_of_a_durable_file_is_found(tmp_path):
+    """Whatever is cut off, the entries before are right, and the one that is cut is an error or not there."""
+    with Disk(tmp_path / "kept", durable=True) as storage:
+        for key in range(3):
+            storage.put(key, [np.full(700, key)])
+    content = (tmp_path / "kept" / "segment").read_bytes()
+    for length in range(0, len(content), 101):
+        (tmp_path / "kept" / "segment").write_bytes(content[:length])
+        with Disk(tmp_path / "kept", durable=True) as storage:
+            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+                try:
+                    assert set(storage.get(key)[0]) == {key}
+                except StorageError as error:
+                    assert key == storage.keys()[-1]
+                    assert f"offset {length}" in str(error)
+
+
+def test_flips_in_a_durable_file_never_change_an_array(tmp_path):
+    """With any byte changed, an entry is as it was, an error, or not there."""
+    random = np.random.default_rng(11)
+    with Disk(tmp_path / "kept", durable=True) as storage:
+        for key in range(3):
+            storage.put(key, [np.full(300, key)])
+    path = tmp_path / "kept" / "segment"
+    content = path.read_bytes()
+    for _ in range(200):
+        place = int(random.integers(len(content))) if random.random() < 0.5 else int(random.integers(200))
+        damaged = bytearray(content)
+        damaged[place] ^= int(random.integers(1, 256))
+        path.write_bytes(damaged)
+        with Disk(tmp_path / "kept", durable=True) as storage:
+            assert set(storage.keys()) <= {0, 1, 2}
+            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+                try:
+                    found = storage.get(key)[0]
+                except StorageError:
+                    continue
+                assert set(found) == {key}
+
+
+# Locks.
+
+
+def test_a_second_process_is_refused(tmp_path):
+    """While a process uses a durable directory, another one is told its host and number; afterwards it may."""
+    directory = tmp_path / "kept"
+    holder = start_python(OPEN + "storage = Disk(sys.argv[1], durable=True)\nprint('open', flush=True)\ninput()\n", directory)
+    assert holder.stdout.readline() == "open\n"
+    with pytest.raises(StorageLockedError, match=f"process {holder.pid} on") as caught:
+        Disk(directory, durable=True)
+    assert (caught.value.pid, caught.value.host) == (holder.pid, places_module.host_name())
+    with pytest.raises(StorageLockedError):
+        clean(directory)
+    assert list_storage(directory).used
+    holder.communicate("\n", timeout=60)
+    with Disk(directory, durable=True) as storage:
+        storage.put(0, [np.zeros(2)])
+
+
+def test_a_second_storage_of_the_process_is_refused(tmp_path):
+    """One process cannot open a directory twice, and being refused does not give up its lock."""
+    with Disk(tmp_path, durable=True) as storage:
+        with pytest.raises(StorageLockedError, match=str(os.getpid())):
+            Disk(tmp_path, durable=True)
+        program = OPEN + (
+            "try:\n    Disk(sys.argv[1], durable=True)\nexcept StorageLockedError as error:\n    print(error.pid)\n"
+        )
+        assert run_python(program, tmp_path)[1] == f"{os.getpid()}\n"
+        storage.put(0, [np.zeros(2)])
+
+
+def test_a_number_that_was_used_again_is_no_owner(tmp_path):
+    """A dead owner whose process number has gone to another process does not keep the directory."""
+    me = places_module.this_process()
+    (tmp_path / "owner").write_text(json.dumps({"host": me.host, "pid": os.getppid(), "start": 1}))
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == ()
+
+
+def test_without_locks_an_owner_elsewhere_is_believed(tmp_path, monkeypatch):
+    """On a file system without locks, an owner on another machine cannot be checked: it is refused, and named."""
+
+    def refuse(*arguments):
+        """A file system without locks."""
+        raise OSError(places_module.errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(places_module.fcntl, "lockf", refuse)
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put(0, [np.zeros(2)])
+    (tmp_path / "owner").write_text(json.dumps({"host": "elsewhere", "pid": 1, "start": 1}))
+    with pytest.raises(StorageLockedError, match=r"process 1 on elsewhere.*remove the file"):
+        Disk(tmp_path, durable=True)
+    (tmp_path / "owner").unlink()
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == (0,)
+
+
+def test_a_durable_storage_needs_a_directory(tmp_path):
+    """Without a directory there is nothing to find again, and one that cannot be made is named."""
+    with pytest.raises(ValueError, match="directory="):
+        Disk(durable=True)
+    with pytest.raises(StorageError, match="missing"):
+        Disk(tmp_path / "missing" / "kept", durable=True)
+
+
+# What dead processes leave.
+
+
+def leave_scratch(directory):
+    """A scratch directory with two entries, left by a process that was killed."""
+    program = OPEN + (
+        "storage = Disk(sys.argv[1])\n"
+        "storage.put('loop-3', [np.arange(1000.0)], kind='snapshot of step 3')\n"
+        "storage.put('loop-9', [np.zeros((2, 2), 'f4'), np.zeros(0)])\n"
+        "print(storage.directory, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    status, out, problems = run_python(program, directory)
+    assert status == -signal.SIGKILL, problems
+    return out.strip()
+
+
+def test_what_a_killed_process_leaves_is_swept(tmp_path):
+    """The next storage in the directory removes what a dead process left, and nothing of a living one."""
+    with Disk(tmp_path) as alive:
+        alive.put(0, [np.zeros(3)])
+        left = leave_scratch(tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
+        with Disk(tmp_path) as storage:
+            storage.put(0, [np.zeros(3)])
+            assert sorted(tmp_path.iterdir()) == sorted([alive.directory, storage.directory])
+        assert not os.path.exists(left)  # noqa: PTH110 - a text
+        assert alive.take(0)[0].size == 3
+
+
+def test_inspect_and_clean(tmp_path, capsys):
+    """`ebbtide inspect` lists what is there, whose and why; `ebbtide clean` removes it; then there is nothing."""
+    left = leave_scratch(tmp_path)
+    with Disk(tmp_path) as alive:
+        alive.put("now", [np.zeros(4)])
+        # A storage that starts sweeps: what the dead process left is made again.
+        assert cli.main(["inspect", str(alive.directory)]) == 0
+        assert f"in use by process {os.getpid()}" in capsys.readouterr().out
+    left = leave_scratch(tmp_path)
+    for directory in (tmp_path, left):
+        assert cli.main(["inspect", str(directory), "--check"]) == 0
+        out = capsys.readouterr().out
+        for part in (left, "scratch", "left by the dead process", "'loop-3' (snapshot of step 3)", "float64[1000]",
+                     "'loop-9'", "float32[2, 2], float64[0]", "2 entries"):  # fmt: skip
+            assert part in out
+    assert cli.main(["clean", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"removed {left}\n"
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main(["clean", str(tmp_path)]) == 0
+    assert cli.main(["inspect", str(tmp_path)]) == 0
+    assert "no storage" in capsys.readouterr().out
+
+
+def test_inspect_and_clean_of_a_durable_directory(tmp_path, capsys):
+    """A durable directory is listed, its damage is found, and it is removed only by its own name, files of others kept."""
+    directory = tmp_path / "kept"
+    with Disk(directory, durable=True) as storage:
+        storage.put("state", [np.zeros(1000)])
+        assert cli.main(["clean", str(directory)]) == cli.EXIT_ERROR
+        assert f"process {os.getpid()}" in capsys.readouterr().err
+    (directory / "notes").write_text("mine")
+    assert cli.main(["clean", str(tmp_path)]) == 0
+    assert [path.name for path in find_storages(tmp_path)] == ["kept"]
+    content = bytearray((directory / "segment").read_bytes())
+    content[-9] ^= 4
+    (directory / "segment").write_bytes(content)
+    assert cli.main(["inspect", str(tmp_path)]) == 0
+    assert cli.main(["inspect", str(tmp_path), "--check"]) == cli.EXIT_VERDICT
+    assert "DAMAGED Key 'state'" in capsys.readouterr().out
+    assert cli.main(["clean", str(directory)]) == 0
+    assert [path.name for path in directory.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "clean"])
+def test_a_missing_directory_is_an_error(tmp_path, capsys, command):
+    """A directory that is not there is one line on stderr and exit code 2."""
+    assert cli.main([command, str(tmp_path / "missing")]) == cli.EXIT_ERROR
+    assert "missing" in capsys.readouterr().err
+
+
+def test_deleted_entries_do_not_come_back(tmp_path):
+    """What was deleted is not found again, wherever it lay, also in a reservation; its space is free."""
+    with Disk(tmp_path, durable=True) as storage:
+        size = storage.put(0, [np.zeros(3000)])
+        storage.reserve(6, size)
+        for key in range(1, 6):
+            storage.put(key, [np.zeros(3000)])
+        for key in (1, 5, 2):
+            storage.delete(key)
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == (0, 3, 4)
+        for key in (1, 2):
+            storage.put(key, [np.zeros(3000)])
+        assert (tmp_path / "segment").stat().st_size <= 6 * size
+        for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            storage.delete(key)
+        assert [blocks(path) for path in find_files(tmp_path) if path.name == "segment"] == [0]
