@@ -52,4 +52,4 @@ def rosenbrock(x):
 def faulty_exp(relative_error):
     """Return exp with a first derivative that is wrong by a relative error."""
     factor = 1.0 + relative_error
-    return primitive(np.exp, vjp=(lambda g, out: g * out * factor,), jvp=(lambda t, out: t * out * factor,))
+    return primitive(lambda x: np.exp(x), vjp=(lambda g, out: g * out * factor,), jvp=(lambda t, out: t * out * factor,))

@@ -98,17 +98,16 @@ class Control:
         # The conjugate of a real array would be the array itself, which is the caller's.
         vectors = [np.conj(x) if type_of(x).dtype.kind == "c" else copied(x) for x in leaves]
         if isinstance(self.riesz, str):
-            return unflatten(ours, vectors)
+            return unflatten(ours, [_like(x, like, kind) for x, like, kind in zip(vectors, leaves, kinds, strict=True)])
         if not callable(self.riesz):
             weights = _weights(self.riesz, ours, kinds)
-            rows = zip(vectors, weights, kinds, strict=True)
-            return unflatten(ours, [_like(x / w, x, kind) for x, w, kind in rows])
+            rows = zip(vectors, leaves, weights, kinds, strict=True)
+            return unflatten(ours, [_like(x / w, like, kind) for x, like, w, kind in rows])
         returned, theirs = flatten(self.riesz(unflatten(ours, vectors)))
         _check_types(returned, theirs, ours, kinds, "What the function riesz of a control returned")
         # Copied, as the function may return an array that it keeps.
-        return unflatten(
-            ours, [_like(copied(x), like, kind) for x, like, kind in zip(returned, vectors, kinds, strict=True)]
-        )
+        rows = zip(returned, leaves, kinds, strict=True)
+        return unflatten(ours, [_like(copied(x), like, kind) for x, like, kind in rows])
 
 
 def _like(x: Any, like: Any, kind: ArrayType) -> Any:

@@ -26,9 +26,9 @@ EXPLAINED = 1e-3
 # The rates judged: those at the smallest distances, where higher terms have died out.
 JUDGED = 3
 # The largest step of `taylor_test` moves the controls by this part of their size.
-FIRST_STEP = 0.25
+FIRST_STEP = 0.5
 # Enough to see a relative error of 1e-3 in a derivative, and still few runs.
-HALVINGS = 13
+HALVINGS = 14
 # Steps of this many units of rounding show the rounding error of a functional and nothing else.
 TINY = (4.0, 6.0, 9.0)
 
@@ -206,8 +206,8 @@ def taylor_test(
     Check the derivatives of a functional by the rates at which Taylor remainders fall along a direction.
 
     The remainders of J(m + e d) of orders 0, 1, 2 fall as e, e^2, e^3. If the first derivative is wrong, that of order
-    1 falls as e only; if the Hessian is, that of order 2 falls as e^2. The distances are chosen: 14 of them, each half
-    of the one before, from a quarter of the size of the controls on. The rounding error of the functional is measured
+    1 falls as e only; if the Hessian is, that of order 2 falls as e^2. The distances are chosen: 15 of them, each half
+    of the one before, from half of the size of the controls on. The rounding error of the functional is measured
     by 3 steps too small to change anything else. Rates are judged where they say most: at the smallest distances above
     rounding.
 
@@ -264,7 +264,7 @@ def _check_seen(test: TaylorTest, eps: float) -> None:
     floor = test.floors[0]
     if all(size <= least for sizes in test.remainders for size, least in zip(sizes, test.floors, strict=True)):
         raise ValueError(
-            f"The functional does not change along this direction: it is {test.value:.6g} at m and differs by at most "
+            f"The functional does not change along this direction: it is {test.value:.6g} at m, and differs by up to "
             f"{max(test.remainders[0]):.3g} up to the distance {test.distances[0]:.3g}, where its rounding is "
             f"{floor:.3g}. Choose a direction that the functional depends on."
         )
@@ -321,13 +321,10 @@ def _derivatives(
         pairs = zip(functional.split(derivative, "derivative"), directions, strict=True)
         return sum(pairing(c, d) for c, d in pairs)
 
-    if order == 0:
-        value, derivatives = functional.value(m), []
-    else:
-        value, first = functional.value_and_derivative(m)
-        derivatives = [along(first)]
+    value, first = functional.value_and_derivative(m) if order else (functional.value(m), None)
     if not math.isfinite(value):
         raise ValueError(f"The functional is {value} at m, where it cannot be expanded. Give an m where it is finite.")
+    derivatives = [along(first)] if order else []
     if order == 2:
         derivatives.append(along(functional.hessian(m, direction)))
     return float(value), derivatives
