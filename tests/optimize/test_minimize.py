@@ -15,6 +15,7 @@ from .models import CELLS, PLACES, TRUTH, heat, misfit, rosenbrock
 
 FIRST_ORDER = ("L-BFGS-B", "BFGS", "CG", "TNC", "SLSQP")
 SECOND_ORDER = ("Newton-CG", "trust-ncg", "trust-krylov", "trust-constr")
+PAIR = ReducedFunctional(lambda a, b: a * a + b * b, [Control(1.0), Control(2.0)])
 BOUNDED = ("L-BFGS-B", "TNC", "SLSQP", "trust-constr")
 
 
@@ -22,7 +23,7 @@ BOUNDED = ("L-BFGS-B", "TNC", "SLSQP", "trust-constr")
 def test_rosenbrock(method):
     """Each method finds the minimum of Rosenbrock's valley, second-order ones by actions of the Hessian."""
     start = np.full(6, -0.5)
-    found = minimize(rosenbrock, start, method, tol=1e-10, options={"maxiter": 2000})
+    found = minimize(rosenbrock, start, method, tol=1e-10, options={"maxfun" if method == "TNC" else "maxiter": 2000})
     np.testing.assert_allclose(found.m, 1.0, atol=1e-4)
     assert found.value == rosenbrock(found.m)
     assert found.values[0] == rosenbrock(start)
@@ -38,7 +39,7 @@ def test_second_order_needs_fewer_iterations():
     found = minimize(lambda x: 0.5 * x @ matrix @ x - np.sum(x), np.zeros(8), "trust-krylov")
     assert found.converged
     assert found.iterations <= 6
-    np.testing.assert_allclose(found.m, np.linalg.solve(matrix, np.ones(8)), rtol=1e-6)
+    np.testing.assert_allclose(found.m, np.linalg.solve(matrix, np.ones(8)), atol=1e-8)
 
 
 def test_containers_come_back():
@@ -98,7 +99,7 @@ def test_heat_inversion_recovers_the_initial_state():
     functional = ReducedFunctional(
         partial(misfit, k=0.5, observed=observed), Control(np.zeros(CELLS)), budget=Budget("64 KiB")
     )
-    found = minimize(functional, options={"maxiter": 200, "ftol": 1e-16, "gtol": 1e-9})
+    found = minimize(functional, options={"maxiter": 100, "ftol": 1e-15, "gtol": 1e-9})
     np.testing.assert_allclose(found.m, TRUTH, atol=1e-3)
     assert found.value < 1e-8 * found.values[0]
     assert "gradients" in str(found)
@@ -107,14 +108,16 @@ def test_heat_inversion_recovers_the_initial_state():
 def test_heat_inversion_recovers_the_diffusivity():
     """From observations the diffusivity of each face comes back, a static value of the loop, under bounds."""
     truth = 0.4 + 0.2 * np.cos(np.arange(CELLS - 1) / 4.0)
-    observed = heat(TRUTH, truth)
+    # A state that falls everywhere, so that there is a flux through each face.
+    initial = np.exp(-PLACES)
+    observed = heat(initial, truth)
     functional = ReducedFunctional(
-        lambda k: 1e3 * misfit(TRUTH, k, observed, schedule=Revolve(4)), Control(np.full(CELLS - 1, 0.5))
+        lambda k: 1e3 * misfit(initial, k, observed, schedule=Revolve(4)), Control(np.full(CELLS - 1, 0.5))
     )
-    found = minimize(functional, bounds=(0.05, 1.0), options={"maxiter": 400, "ftol": 1e-15, "gtol": 1e-9})
+    found = minimize(functional, bounds=(0.05, 1.0), options={"maxiter": 100, "ftol": 1e-15, "gtol": 1e-9})
     np.testing.assert_allclose(found.m, truth, atol=5e-3)
     both = ReducedFunctional(partial(misfit, observed=heat(TRUTH, 0.45)), [Control(np.zeros(CELLS)), Control(0.3)])
-    found = minimize(both, [0.9 * TRUTH, 0.3], bounds=([None, 0.05], [None, 1.0]), options={"ftol": 1e-15, "maxiter": 300})
+    found = minimize(both, [0.9 * TRUTH, 0.3], bounds=([None, 0.05], [None, 1.0]), options={"ftol": 1e-15})
     np.testing.assert_allclose(found.m[1], 0.45, atol=1e-3)
 
 
@@ -222,6 +225,7 @@ def test_errors_of_the_functional_come_through():
         ({"bounds": 1.0}, ValueError, r"\(least, most\)"),
         ({"bounds": (np.zeros(4), None)}, ValueError, r"least bounds have the shape \(4,\).*\(3,\)"),
         ({"bounds": ([0.0], None)}, ValueError, "least bounds have the structure"),
+        ({"functional": PAIR, "m0": [1.0, 2.0], "bounds": (None, [1.0])}, ValueError, "most bounds are 1.*2 controls"),
         ({"bounds": (np.array([0.0, 2.0, 0.0]), 1.0)}, ValueError, "unknown 1.*at least 2.0, at most 1.0"),
         ({"m0": np.zeros(3, int)}, TypeError, "int64"),
         ({"m0": None}, ValueError, "where to start"),

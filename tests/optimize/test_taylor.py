@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import FrozenInstanceError
 from functools import partial
 
@@ -12,7 +11,7 @@ from ebbtide import Budget, primitive
 from ebbtide.optimize import Control, ReducedFunctional, TaylorTest, taylor_remainders, taylor_test
 from ebbtide.schedules import Revolve, StoreAll
 
-from .models import CELLS, PLACES, TRUTH, faulty_exp, heat, misfit, nonlinear, rosenbrock
+from .models import CELLS, PLACES, TRUTH, exp, faulty_exp, heat, misfit, nonlinear, rosenbrock
 
 X = np.cos(np.arange(12.0))
 D = np.sin(np.arange(12.0) ** 2)
@@ -22,11 +21,6 @@ DISTANCES = [2.0**-k for k in range(8, 13)]
 def smooth(x):
     """A functional with all derivatives, of any dtype."""
     return np.sum(np.exp(np.sin(x)))
-
-
-def one_sided(wrong_jvp):
-    """Return exp whose vjp is right and whose jvp is not, so that the Hessian is wrong and the gradient right."""
-    return primitive(lambda x: np.exp(x), vjp=(lambda g, out: g * out,), jvp=(lambda t, out: t * out * wrong_jvp,))
 
 
 # Each functional with a point and a direction.
@@ -88,7 +82,7 @@ def test_time_loops_pass(schedule):
 @pytest.mark.parametrize("error", [1.0, 1e-1, 1e-2, 1e-3, -1e-3])
 def test_a_wrong_gradient_has_rate_one(error):
     """A first derivative that is wrong by a part in a thousand or more is told by the rate 1 of order 1."""
-    wrong = faulty_exp(error)
+    wrong = faulty_exp(error, error)
     test = taylor_test(lambda x: np.sum(wrong(x)), X, D)
     assert test.is_right(0)
     assert not test.is_right(1)
@@ -100,7 +94,7 @@ def test_a_wrong_gradient_has_rate_one(error):
 @pytest.mark.parametrize("error", [1.0, 1e-1, 1e-2])
 def test_a_wrong_hessian_has_rate_two(error):
     """A wrong Hessian of a right gradient is told by the rate 2 of order 2, and orders 0 and 1 pass."""
-    wrong = one_sided(1.0 + error)
+    wrong = faulty_exp(0.0, error)
     test = taylor_test(lambda x: np.sum(wrong(x) * X), X, D)
     assert [test.is_right(order) for order in range(3)] == [True, True, False]
     assert 1.9 < test.rate(2) < 2.2
@@ -116,12 +110,14 @@ def test_a_wrong_gradient_of_a_quadratic_is_told():
 def test_float32_is_tested_or_refused():
     """float32 shows rates where rounding leaves three of them, fails what is wrong, and else asks for float64."""
     x, d = X.astype(np.float32), D.astype(np.float32)
-    assert taylor_test(lambda x: np.sum(np.exp(x)), x, d).passed
+    assert taylor_test(lambda x: np.sum(np.exp(2 * x)), x, d).passed
     assert taylor_test(rosenbrock, x, d, order=1).passed
-    wrong = faulty_exp(np.float32(0.02))
+    wrong = faulty_exp(np.float32(0.02), np.float32(0.0))
     assert not taylor_test(lambda x: np.sum(wrong(x)), x, d, order=1).passed
-    with pytest.raises(ValueError, match=r"order 2.*float64 controls and data"):
+    with pytest.raises(ValueError, match=r"order 1.*float64 controls and data"):
         taylor_test(lambda x: np.sum(np.float32(1e3) + np.sin(x)), x, d)
+    with pytest.raises(ValueError, match=r"order 2.*float64 controls and data"):
+        taylor_test(rosenbrock, x, d)
 
 
 def test_complex64_is_tested():
@@ -137,9 +133,9 @@ def test_only_the_derivatives_asked_for_are_computed(order):
     """Order 0 needs no rule at all, order 1 only a vjp, and order 2 both; the result has the orders asked for."""
     calls = []
     watched = primitive(
-        lambda x: np.sin(x),
-        vjp=(lambda g, x: (calls.append("vjp"), g * np.cos(x))[1],),
-        jvp=(lambda t, x: (calls.append("jvp"), t * np.cos(x))[1],),
+        exp,
+        vjp=(lambda g, out: (calls.append("vjp"), g * out)[1],),
+        jvp=(lambda t, out: (calls.append("jvp"), t * out)[1],),
     )
     test = taylor_test(lambda x: np.sum(watched(x)), X, D, order)
     assert test.orders == order + 1
@@ -225,9 +221,7 @@ def test_the_result_is_frozen_and_prints_a_table():
         test.value = 0.0
     lines = str(test).splitlines()
     assert len(lines) == 1 + len(test.distances) + 1 + 3
-    assert re.split(r" {2,}", lines[0].strip()) == ["e", "order 0   rate", "order 1   rate", "order 2   rate"][:1] + (
-        re.split(r" {2,}", lines[0].strip())[1:]
-    )
+    assert lines[0].split() == ["e", "order", "0", "rate", "order", "1", "rate", "order", "2", "rate"]
     assert all(line.startswith("ok") for line in lines[-3:])
     assert f"{test.rates(0)[-1]:.3f}" in lines[len(test.distances)]
     assert max(map(len, lines)) <= 80
@@ -240,7 +234,7 @@ def test_picture(tmp_path):
     with mpl.rc_context({"svg.fonttype": "none"}):
         taylor_test(smooth, X, D).plot(path)
     text = path.read_text(encoding="utf-8")
-    for wanted in ("order 0: rate 1.00, 1 is right", "order 2: rate", "3 is right", "rounding", "distance e", "remainder"):
+    for wanted in ("order 0: rate 1.00, 1 is right", "order 2: rate", "3 is right", "rounding", "distance", "remainder"):
         assert wanted in text
     png = tmp_path / "taylor.png"
     taylor_test(lambda x: np.sum(x * x), np.zeros(12), D).plot(str(png))

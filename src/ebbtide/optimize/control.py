@@ -10,7 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
 from ebbtide.errors import CotangentError
-from ebbtide.optimize.vectors import copied
+from ebbtide.optimize.vectors import conjugate, copied
 
 
 @final
@@ -95,8 +95,7 @@ class Control:
         leaves, structure = flatten(cotangent)
         ours, kinds = self.structure, self.kinds
         _check_types(leaves, structure, ours, kinds, "A cotangent")
-        # The conjugate of a real array would be the array itself, which is the caller's.
-        vectors = [np.conj(x) if type_of(x).dtype.kind == "c" else copied(x) for x in leaves]
+        vectors = [conjugate(x) for x in leaves]
         if isinstance(self.riesz, str):
             return unflatten(ours, [_like(x, like, kind) for x, like, kind in zip(vectors, leaves, kinds, strict=True)])
         if not callable(self.riesz):

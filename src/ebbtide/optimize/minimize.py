@@ -14,7 +14,7 @@ from tqdm import tqdm
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.optimize.control import Control
 from ebbtide.optimize.functional import ReducedFunctional, as_functional
-from ebbtide.optimize.vectors import ravel, unravel
+from ebbtide.optimize.vectors import conjugate, ravel, unravel
 
 # Method -> whether it takes bounds, and whether it takes the action of the Hessian.
 _METHODS: Mapping[str, tuple[bool, bool]] = MappingProxyType(
@@ -97,8 +97,9 @@ def minimize(
         m0: Where to start, as the functional takes it, not changed; the values of the controls if None.
         method: L-BFGS-B, BFGS, CG, TNC or SLSQP use derivatives; Newton-CG, trust-ncg, trust-krylov and trust-constr
             the action of the Hessian too.
-        bounds: (least, most), each None, a number for all unknowns, or a container of the form of *m0* whose leaves
-            broadcast; infinities for no bound. For L-BFGS-B, TNC, SLSQP and trust-constr.
+        bounds: (least, most), each None, a number for all unknowns, or of the form of *m0*: for each control None, a
+            number, or a container of its structure whose leaves broadcast to its shapes, with infinities for no bound.
+            For L-BFGS-B, TNC, SLSQP and trust-constr.
         tol: The method's tolerance; its own if None.
         options: The method's own options, such as `{"maxiter": 50}`.
         callback: Called as `callback(m, value)` after each iteration, with controls of its own.
@@ -163,27 +164,24 @@ def minimize(
 class _Form:
     """How the controls are laid out in one vector."""
 
-    __slots__ = ("_numbers", "_several", "kinds", "start", "structure")
+    __slots__ = ("_numbers", "controls", "kinds", "several", "start", "structure")
 
     def __init__(self, functional: ReducedFunctional, m0: Any) -> None:
         # The leaves of all controls, in the form that the functional takes and returns.
         leaves, self.structure = flatten(functional.containers(functional.split(m0, "m0")))
         self.kinds = tuple(kind for control in functional.all_controls for kind in control.kinds)
         self._numbers = tuple(not isinstance(leaf, np.ndarray) for leaf in leaves)
-        self._several = not isinstance(functional.controls, Control)
+        self.controls = functional.all_controls
+        self.several = not isinstance(functional.controls, Control)
         self.start = ravel(leaves)
 
     def unravel(self, vector: Any) -> Any:
         """Return m of a vector."""
         return unflatten(self.structure, unravel(vector, self.kinds, self._numbers))
 
-    def flatten(self, given: Any) -> tuple[list[Any], Any]:
-        """Return leaves and structure of a container of the form of m: of several controls a list or a tuple."""
-        return flatten(tuple(given) if self._several and isinstance(given, list) else given)
-
     def ravel_cotangent(self, cotangent: Any) -> Any:
         """Return the derivative with respect to the vector: the imaginary part of c = dJ/dx - i dJ/dy is turned."""
-        return ravel([np.conj(leaf) for leaf in flatten(cotangent)[0]])
+        return ravel([conjugate(leaf) for leaf in flatten(cotangent)[0]])
 
 
 @final
@@ -240,11 +238,11 @@ class _Watch:
     def result(self, found: Any) -> Minimum:
         """Return what SciPy found."""
         value, slope = self._at(found.x)
-        conjugate = [np.conj(leaf) for leaf in flatten(self._form.unravel(slope))[0]]
+        leaves = [conjugate(leaf) for leaf in flatten(self._form.unravel(slope))[0]]
         return Minimum(
             m=self._form.unravel(found.x),
             value=value,
-            derivative=unflatten(self._form.structure, conjugate),
+            derivative=unflatten(self._form.structure, leaves),
             values=tuple(self._values),
             evaluations=self._evaluations,
             products=self._products,
@@ -277,13 +275,24 @@ def _limits(bounds: tuple[Any, Any], form: _Form) -> tuple[Any, Any]:
 
 def _limit(bound: Any, missing: float, form: _Form, name: str) -> Any:
     """Return one bound for each unknown."""
+    each = [bound]
+    if form.several:
+        each = list(bound) if isinstance(bound, (list, tuple)) else [bound] * len(form.controls)
+    if len(each) != len(form.controls):
+        raise ValueError(f"The {name} bounds are {len(each)}, and there are {len(form.controls)} controls.")
+    return np.concatenate([_limit_of(x, missing, c, name) for x, c in zip(each, form.controls, strict=True)])
+
+
+def _limit_of(bound: Any, missing: float, control: Control, name: str) -> Any:
+    """Return one bound for each unknown of a control."""
     if bound is None or np.isscalar(bound):
-        return np.full(form.start.size, missing if bound is None else bound, np.float64)
-    leaves, structure = form.flatten(bound)
-    if structure != form.structure:
-        raise ValueError(f"The {name} bounds have the structure {structure}, and m0 has {form.structure}.")
+        size = sum(kind.size for kind in control.kinds)
+        return np.full(size, missing if bound is None else bound, np.float64)
+    leaves, structure = flatten(bound)
+    if structure != control.structure:
+        raise ValueError(f"The {name} bounds have the structure {structure}, and the control has {control.structure}.")
     parts: list[Any] = []
-    for leaf, kind, place in zip(leaves, form.kinds, paths_of(structure), strict=True):
+    for leaf, kind, place in zip(leaves, control.kinds, paths_of(structure), strict=True):
         try:
             parts.append(np.broadcast_to(np.asarray(leaf, np.float64), kind.shape).ravel())
         except ValueError:

@@ -67,6 +67,12 @@ def _precise(x: Any) -> Any:
     return np.asarray(x, np.result_type(type_of(x).dtype, np.float64))
 
 
+def conjugate(leaf: Any) -> Any:
+    """Return the complex conjugate of a leaf in memory of its own; an array without axes stays an array."""
+    found = np.conj(leaf)  # a copy, also of real arrays
+    return np.asarray(found) if isinstance(leaf, np.ndarray) else found
+
+
 def ravel(leaves: list[Any]) -> Any:
     """Return leaves as one float64 vector; a complex number becomes two neighbors, real and imaginary part."""
     parts = [np.ravel(_precise(leaf)) for leaf in leaves]
