@@ -21,6 +21,8 @@ from ebbtide.optimize.vectors import moved, pairing
 TOLERANCE = 0.2
 # A remainder is compared with this many times the rounding error, so that its rate is right to within TOLERANCE.
 ABOVE_ROUNDING = 32.0
+# Rates that change by more than this have not come to what they tend to.
+SETTLED = 0.15
 # A remainder this small against that of the order before confirms the derivative without a rate.
 EXPLAINED = 1e-3
 # The rates judged: those at the smallest distances, where higher terms have died out.
@@ -87,8 +89,12 @@ class TaylorTest:
         return median(self.judged(order) or [math.nan])
 
     def is_known(self, order: int) -> bool:
-        """Whether rounding leaves enough to judge an order."""
-        return self._has_rates(order) or self._is_exact(order)
+        """Whether rounding leaves enough of an order to call it right or wrong."""
+        if not self._has_rates(order):
+            return self._is_exact(order)
+        # A wrong derivative shows in rates that have settled near the one below; on the way up they show nothing.
+        before, last = (self.judged(order) * 2)[-2:]
+        return self.is_right(order) or (last < order + 0.5 and abs(last - before) <= SETTLED)
 
     def is_right(self, order: int) -> bool:
         """Whether the rate is order + 1, to within 0.2, or so small a remainder is left that it has no rate."""
@@ -108,7 +114,8 @@ class TaylorTest:
         """Return a line on an order: its rates and what they should be."""
         if self._has_rates(order):
             known = self.judged(order)
-            return f"Taylor order {order}: rates {min(known):.3f} to {max(known):.3f}, {order + 1} is right"
+            doubt = "" if self.is_known(order) else "; unknown, they have not settled"
+            return f"Taylor order {order}: rates {min(known):.3f} to {max(known):.3f}, {order + 1} is right{doubt}"
         if self._is_exact(order):
             return f"Taylor order {order}: exact, the remainders are as small as rounding"
         return f"Taylor order {order}: unknown, rounding leaves {len(self.judged(order))} rates"
@@ -270,11 +277,12 @@ def _check_seen(test: TaylorTest, eps: float) -> None:
         )
     for order in range(test.orders):
         if not test.is_known(order):
+            rates = ", ".join(f"{rate:.2f}" for rate in test.judged(order)) or "none"
             what = "Take float64 controls and data" if eps > 1e-10 else "Lessen the rounding of the functional"
             raise ValueError(
-                f"Rounding hides the rate of order {order}: it is up to {floor:.3g}, and the remainder falls from "
-                f"{max(test.remainders[order]):.3g} into it within {len(test.judged(order)) + 1} distances. {what}, "
-                f"give larger distances, or test a lower order.\n{test.table()}"
+                f"Rounding hides the rate of order {order}: it is up to {floor:.3g}, the remainder falls into it from "
+                f"{max(test.remainders[order]):.3g}, and the rates on the way are {rates}. {what}, give larger "
+                f"distances, or test a lower order.\n{test.table()}"
             )
 
 
