@@ -58,7 +58,7 @@ def bottom(value: Any) -> Any:
     return value
 
 
-def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any]) -> Any:
+def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, always: bool = False) -> Any:
     """
     Return *view* after noting that it is a view of *base*, if their memory is indeed the same.
 
@@ -67,10 +67,11 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any]) -> Any:
         base: The operand.
         primitive: The operation, which has a `put` that writes a changed view back.
         params: Its parameters.
+        always: Whether it is a view to the user also where the memory is not the same (`x.T.flat`).
     """
     values = bottom(view), bottom(base)
     # Abstract values have no memory: what would be a view in NumPy is then taken to be one.
-    if isinstance(values[0], np.ndarray) and not np.may_share_memory(*values):
+    if not always and isinstance(values[0], np.ndarray) and not np.may_share_memory(*values):
         return view
     sharing = base.sharing()
     root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
@@ -179,8 +180,8 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     for primitive, params in reversed(sharing.path):
         if primitive.put is None:
             raise TraceError(
-                f"Cannot write through the result of {primitive.name} taken at {sharing.line}: NumPy makes "
-                "it read-only. Write into its base, or into a copy."
+                f"Cannot write at {target._trace.here()} through the result of {primitive.name} taken at "
+                f"{sharing.line}: NumPy makes it read-only. Write into its base, or into a copy."
             )
         written = primitive.put(stations.pop(), params, written)
     become(root, written, private=False)
