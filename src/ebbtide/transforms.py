@@ -20,7 +20,7 @@ from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError, ReleasedValueError
 from ebbtide.tape.account import account
 from ebbtide.tape.node import Node
-from ebbtide.tape.recording import Recording
+from ebbtide.tape.recording import Recording, settle
 from ebbtide.tape.saved import guard_shared
 from ebbtide.tape.tangent import TangentTrace
 
@@ -337,11 +337,12 @@ def jvp(
             traces = (*current().traces, trace)
             with entered(level=trace.level, tangent=trace, traces=traces, ledger=acct.ledger, budget=acct.budget):
                 outputs, structure = flatten(f(*arguments))
+                settle(outputs)
         finally:
             trace.closed = True
     values, derivatives = [], []
     for output in outputs:
-        if type(output) is TracedArray and output.present()._trace is trace:
+        if type(output) is TracedArray and output._trace is trace:
             values.append(output._value)
             derivatives.append(zeros_like(output._value)[()] if output._node is None else output._node)
         else:
