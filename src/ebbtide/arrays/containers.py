@@ -107,7 +107,7 @@ def single_output(leaves: Sequence[Any], structure: Any, transform: str) -> Any:
         TypeError: It is a container, or None.
     """
     container = structure.type
-    if container is None and len(leaves) == 1:
+    if container is None:
         return leaves[0]
     name = "None (is a `return` missing?)" if container is type(None) else f"a {container.__name__} of {len(leaves)}"
     raise TypeError(
