@@ -39,7 +39,7 @@ class Sharing:
         or 8, are of views that have died.
     """
 
-    __slots__ = ("guard", "line", "path", "private", "reachable", "room", "root", "seen", "version", "views")
+    __slots__ = ("guard", "line", "path", "private", "reachable", "room", "root", "seen", "static", "version", "views")
 
     def __init__(
         self, root: TracedArray | None = None, path: tuple[Any, ...] = (), *, reachable: bool = False
@@ -50,6 +50,7 @@ class Sharing:
         self.version = 0  # how often this array was written
         self.seen = 0  # the root's version that this view's value is of
         self.private = False  # made by a write here, in no tape and no other array: the next write needs no copy
+        self.static = False  # a view of a static value of a region, which must not change there
         self.line = ""
         self.views: list[weakref.ref[TracedArray]] = []  # of a root: what has to hear that its trace is another one
         self.room = 8  # how many views may be noted before those that have died are forgotten
@@ -128,7 +129,7 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
     sharing = base.sharing()
     root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
     if view._trace is not root._trace:
-        # The view was taken inside a region of an array from outside of it, where writes are refused.
+        view.sharing().static = True  # taken inside a region, of an array from outside of it
         return view
     mine = view.sharing()
     mine.root, mine.path = root, (*path, (primitive, params))
@@ -215,29 +216,30 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
         private: Whether nothing else holds the memory of *new*.
     """
     capture = current().capture
-    if capture is not None and capture.covers(target._trace):
+    sharing = target.sharing()
+    root = sharing.root
+    written = target if root is None else root
+    if written.sharing().static or (capture is not None and capture.covers(target._trace)):
         raise TraceError(
             f"An array from outside of a step or checkpointed function was written at {target._trace.here()}. It "
             "is a static value there and must not change. Put it into the state or the inputs, or write "
             "into a copy of it."
         )
-    sharing = target.sharing()
-    root = sharing.root
     if root is None:
         become(target, new, private=private)
         return
     stations: list[Any] = [root]
     for primitive, params in sharing.path[:-1]:
         stations.append(primitive.bind((stations[-1],), params))
-    written: Any = new
+    value: Any = new
     for primitive, params in reversed(sharing.path):
         if primitive.put is None:
             raise TraceError(
                 f"Cannot write at {target._trace.here()} through the result of {primitive.name} taken at "
                 f"{sharing.line}: NumPy makes it read-only. Write into its base, or into a copy."
             )
-        written = primitive.put(stations.pop(), params, written)
-    become(root, written, private=False)
+        value = primitive.put(stations.pop(), params, value)
+    become(root, value, private=False)
     target._trace, target._node, target._value = new._trace, new._node, new._value
     sharing.seen = root.sharing().version
 
