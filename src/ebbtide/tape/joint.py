@@ -37,6 +37,24 @@ class JointRule(ABC):
     def shed(self, nbytes: int) -> int:
         """Give up at least *nbytes* bytes if it can; return how many it gave up."""
 
+    @property
+    def kept(self) -> Iterable[Any]:
+        """What it keeps until `pull` is done, as `hold` counted it."""
+        return ()
+
+    def needs(self, owned: bool) -> int:  # noqa: ARG002 - for rules to which it matters
+        """
+        Return `need` where more is known.
+
+        Args:
+            owned: Whether the sweep owns the cotangents that `pull` gets.
+        """
+        return self.need
+
+    def floor(self, owned: bool) -> int:
+        """Return the part of `needs` that is left where saved values are paged to disk."""
+        return self.needs(owned)
+
     def hold(self, pager: Any, node: Node) -> None:  # noqa: B027 - most rules account for themselves
         """Let a pager count what the rule keeps."""
 

@@ -13,19 +13,17 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.array_type import owner_of, type_of
 from ebbtide.arrays.location import line_of
-from ebbtide.arrays.primitive import PASSED, Signature
+from ebbtide.arrays.primitive import Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import COTANGENTS, SAVED, Ledger, SavedEntry
+from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger, SavedEntry
 from ebbtide.storage import Disk
-from ebbtide.tape.forecast import Forecast, bytes_of, reached
-from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.saved import SavedValue, parts_of
+from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
+from ebbtide.tape.node import Node
+from ebbtide.tape.saved import SavedValue, bytes_of, key_of, parts_of
 
-# Smaller values are not worth a file.
-_LEAST_PAGE = 1 << 14
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
 # A node, its tuples and numbers, as tracemalloc sees them; and what the pager and the ledger keep of a value.
@@ -52,20 +50,26 @@ class Pager:
         ledger: Where to count; its `limit` is the bound.
         budget: Says whether, how much and where to page; None for counting only.
         strict: Raise at once where the budget is passed, for functions that run again in the reverse sweep.
+        around: The pager of the tape around that of a checkpointed function. What it counts is not counted again, and
+            its values, which are older, are paged first.
 
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
     """
 
     __slots__ = (
-        "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_overhead", "_passed", "_storage", "budget",
-        "ledger", "strict",
+        "_around", "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_measures", "_overhead", "_passed",
+        "_sizes", "_storage", "budget", "ledger", "strict",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger, budget: Budget | None, *, strict: bool = False) -> None:
+    def __init__(
+        self, ledger: Ledger, budget: Budget | None, *, strict: bool = False, around: Pager | None = None
+    ) -> None:
         self.ledger = ledger
         self.budget = budget
         self.strict = strict
+        self._around = around
+        self._measures = False
         self._overhead = self._counted = 0
         self._cells: deque[weakref.ref[SavedValue]] = deque()
         self._excluded: dict[int, Any] = {}
@@ -75,6 +79,20 @@ class Pager:
         self._storage: Disk | None = None
         self._keys = 0
         self._passed: str | None = None
+        # Address of an owner -> (the owner, weak, and what stands for it) once only the bytes are kept.
+        self._sizes: dict[int, tuple[Any, _Size]] = {}
+
+    @classmethod
+    def measuring(cls, around: Pager) -> Pager:
+        """Return a pager that keeps no value and counts, in a ledger of its own, what a tape would save."""
+        made = cls(Ledger(watched=True), None, around=around)
+        made._passed, made._measures = "", True
+        return made
+
+    @property
+    def bounded(self) -> bool:
+        """Return whether somebody has to know what a sweep is going to take."""
+        return self._measures or (self.budget is not None and self.ledger.limit is not None)
 
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
@@ -114,47 +132,93 @@ class Pager:
 
     def reserve(self, nbytes: int) -> None:
         """Page the oldest saved values until *nbytes* more fit, as far as there are any."""
+        if self._around is not None:
+            self._around.reserve(nbytes)
         ledger, budget = self.ledger, self.budget
-        if budget is None or ledger.limit is None or not budget.disk:
+        if budget is None or ledger.limit is None or not budget.disk or self._passed is not None:
             return
-        while self._cells and ledger.live + nbytes > ledger.limit:
-            cell = self._cells.popleft()()
-            if cell is not None and isinstance(cell.value, np.ndarray) and cell.value.nbytes >= _LEAST_PAGE:
-                self._page(cell, budget)
+        while ledger.live + nbytes > ledger.limit and self._page_oldest((), []):
+            pass
 
     def _count(self, nbytes: int) -> None:
         """Count what the interpreter takes for the record; in pages, as small objects come and go."""
         self._overhead += nbytes
-        if self._overhead - self._counted >= 4096:
-            self.ledger.add(SAVED, self._overhead - self._counted)
+        more = self._overhead - self._counted
+        if more >= 4096:
+            self.ledger.add(SAVED, more)
             self._counted = self._overhead
+            if self._measures and self._around is not None:
+                # The record of a function that is measured is there, though its values are not.
+                self._around.reserve(more)
+                self._lend(more)
+
+    def _lend(self, nbytes: int) -> None:
+        """Count the record of a function that is measured where it is bounded."""
+        if self._measures and self._around is not None:
+            self._around._lend(nbytes)
+        else:
+            self.ledger.add(BUFFERS, nbytes)
+
+    @property
+    def lent(self) -> int:
+        """Bytes of the record of a function that is measured."""
+        return self._counted if self._measures else 0
+
+    def _is_callers(self, array: Any) -> bool:
+        pager: Pager | None = self
+        while pager is not None:
+            if id(owner_of(array)) in pager._excluded:
+                return True
+            pager = pager._around
+        return False
+
+    def _find(self, array: Any) -> Any:
+        """Return the saved value that there is of an array already."""
+        pager: Pager | None = self
+        while pager is not None:
+            known = pager._known.get(id(array))
+            cell = known[1]() if known is not None and known[0]() is array else None
+            if cell is not None:
+                return cell
+            pager = pager._around
+        return None
 
     def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:
         array = value.value if type(value) is SavedValue else value
         plain = parts_of(array)
-        if not plain or all(id(owner_of(part)) in self._excluded for part in plain):
+        if not plain or all(self._is_callers(part) for part in plain):
             return value
-        known = self._known.get(id(array))
-        if known is not None and known[0]() is array:
-            cell = known[1]()
-            if cell is not None:
-                if type(value) is SavedValue and cell.crc is None:
-                    cell.crc = value.crc
-                return cell
+        cell = self._find(array)
+        if cell is not None:
+            if type(value) is SavedValue and cell.crc is None:
+                cell.crc = value.crc
+            return cell
         cell = value if type(value) is SavedValue else SavedValue(value, None)
         self._count(CELL_BYTES)
         self._known[id(array)] = weakref.ref(array), weakref.ref(cell)
         if len(self._known) > 2 * len(self._cells) + 64:
             self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
-        owner = owner_of(plain[0]) if len(plain) == 1 else _Size(sum(owner_of(part).nbytes for part in plain))
-        if self._passed is not None or len(plain) > 1:
-            cell.size = _Size(owner.nbytes)
-            owner = cell.size
+        owner: Any = owner_of(plain[0])
+        if array is plain[0]:
+            cell.type = type_of(array)
+        if len(plain) > 1:
+            owner = cell.size = _Size(sum(owner_of(part).nbytes for part in plain))
+        elif self._passed is not None:
+            owner = cell.size = self._size_of(owner)
         self.ledger.hold(cell, owner, self._entry(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self._passed is not None:
             cell.value, cell.dropped = None, True
         return cell
+
+    def _size_of(self, owner: Any) -> _Size:
+        """Return what stands for the memory of an array, one for all views of it."""
+        known = self._sizes.get(id(owner))
+        if known is None or known[0]() is not owner:
+            known = self._sizes[id(owner)] = weakref.ref(owner), _Size(owner.nbytes)
+            if len(self._sizes) > 2 * len(self._cells) + 64:
+                self._sizes = {k: v for k, v in self._sizes.items() if v[0]() is not None}
+        return known[1]
 
     def _entry(self, node: Node, signature: Signature | None, position: int, array: Any) -> SavedEntry | None:
         entries = self.ledger.entries
@@ -194,37 +258,44 @@ class Pager:
 
     def room(self, node: Node, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
         """Make room for what the pulls of *node* allocate and load."""
-        if self.ledger.limit is None or self.budget is None:
-            return
-        need = need_of(node.signature, parents, slots)
+        if self.ledger.limit is None or self.budget is None or not self.budget.disk:
+            return  # without disk there is nothing to be done: the forecast saw to it
+        need = Forecast(0).need_of(node, parents, saved, slots)
         need += sum(c.size.nbytes for c in saved if type(c) is SavedValue and c.page is not None and c.size)
         self.enforce(need, node, keep=saved)
 
-    def enforce(self, need: int, node: Node, keep: tuple[Any, ...] = ()) -> None:
+    def enforce(self, need: int, node: Node, keep: Any = ()) -> None:
         """Page the oldest saved values until *need* more bytes fit."""
         ledger, budget = self.ledger, self.budget
         if budget is None or ledger.limit is None or self._passed is not None or ledger.live + need <= ledger.limit:
             return
-        if not budget.disk:
-            if self.strict:
+        spared: list[tuple[Pager, Any]] = []
+        while budget.disk and ledger.live + need > ledger.limit and self._page_oldest(keep, spared):
+            pass
+        for pager, reference in spared:
+            pager._cells.append(reference)
+        if ledger.live + need > ledger.limit:
+            if self.strict or need:
                 raise self._too_much(node, need)
-            if need == 0:
-                self._pass(node)
-            return
-        spared = []
-        while ledger.live + need > ledger.limit:
-            if not self._cells:
-                raise self._too_much(node, need)
-            cell = self._cells.popleft()()
-            if cell is None or cell.value is None or not isinstance(cell.value, np.ndarray):
-                continue
-            if cell.value.nbytes < _LEAST_PAGE:
+            self._pass(node)
+
+    def _page_oldest(self, keep: Any, spared: list[tuple[Pager, Any]]) -> bool:
+        """Page the oldest saved value but those to keep, which are noted; return whether there was one."""
+        around = self._around
+        if around is not None and around.ledger is self.ledger and around._page_oldest(keep, spared):
+            return True
+        budget = self.budget
+        while self._cells and budget is not None and self._passed is None:
+            reference = self._cells.popleft()
+            cell = reference()
+            if cell is None or cell.value is None or not is_pageable(cell):
                 continue
             if any(cell is k for k in keep):
-                spared.append(weakref.ref(cell))
+                spared.append((self, reference))
                 continue
             self._page(cell, budget)
-        self._cells.extend(spared)
+            return True
+        return False
 
     def _too_much(self, node: Node, need: int) -> BudgetError:
         assert self.ledger.limit is not None
@@ -239,7 +310,11 @@ class Pager:
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
         if self._storage is None:
-            self._storage = Disk(budget.directory, limit=budget.disk)
+            taken, pager = 0, self._around
+            while pager is not None:
+                taken += pager._storage.nbytes if pager._storage is not None else 0
+                pager = pager._around
+            self._storage = Disk(budget.directory, limit=max(0, budget.disk - taken))
         self._keys += 1
         key, storage = self._keys, self._storage
         written = self._storage.put(key, [cell.value])
@@ -263,33 +338,27 @@ class Pager:
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
         self._passed = f"{node.name} at {node.line}"
-        sizes: dict[int, _Size] = {}
         for reference in self._cells:
             cell = reference()
             if cell is None or cell.value is None:
                 continue
-            owners = [owner_of(part) for part in parts_of(cell.value)]
-            size = sizes.setdefault(id(owners[0]), _Size(sum(owner.nbytes for owner in owners)))
+            if cell.size is None:
+                cell.size = self._size_of(owner_of(parts_of(cell.value)[0]))
             self.ledger.let_go(cell)
-            cell.size, cell.value, cell.dropped = size, None, True
-            self.ledger.hold(cell, size)
+            cell.value, cell.dropped = None, True
+            self.ledger.hold(cell, cell.size)
 
     def settle(self, seeds: list[Any]) -> None:
         """
-        Raise if the forward run passed the budget, or if the sweep will and nothing can be paged.
+        Raise if the forward run passed the budget, or if the sweep will whatever is paged.
 
         Raises:
             BudgetError: Says where the budget was passed and the least that would do.
         """
-        limit = self.ledger.limit
-        if limit is None or self.budget is None:
+        limit, budget = self.ledger.limit, self.budget
+        if limit is None or budget is None:
             return
-        if self.budget.disk and self._passed is None:
-            least, where = self._floor([node for node, _, _ in seeds])
-            if least > limit:
-                raise self._too_much(where, least - self.ledger.live)
-            return
-        forecast = self.forecast(seeds)
+        forecast = self.forecast(seeds, paged=bool(budget.disk))
         peak, joints = forecast.peak, forecast.joints
         if self._passed is None:
             for rule in joints:
@@ -298,43 +367,50 @@ class Pager:
                     peak -= rule.shed(peak - limit)
             if peak <= limit:
                 return
-        least = max(peak, self.ledger.peak) - sum(rule.sheddable for rule in joints) - limit + self.budget.memory
+            if budget.disk:
+                raise self._too_much(forecast.place, peak - self.ledger.live)
+        if not budget.disk:
+            peak = max(peak, self.ledger.peak)
+        least = peak - sum(rule.sheddable for rule in joints) - limit + budget.memory
         place = f" It was passed by {self._passed}." if self._passed else " It would be passed in the reverse sweep."
+        advice = "" if budget.disk else ", or let it page with disk="
         raise BudgetError(
-            f"The budget of {self.budget} is too small: the saved values and cotangents of this gradient take "
-            f"{least} bytes ({format_bytes(least)}).{place} Give at least {least} bytes of memory, or let it page "
-            "with disk=, or recompute with ebbtide.checkpoint or a time loop.",
+            f"The budget of {budget} is too small: the saved values and cotangents of this gradient take "
+            f"{least} bytes ({format_bytes(least)}) of memory.{place} Give at least {least} bytes of memory{advice}, or "
+            "recompute with ebbtide.checkpoint or a time loop.",
             least,
         )
 
-    def forecast(self, seeds: list[Any]) -> Forecast:
-        """Return what a sweep from these seeds is going to hold."""
-        forecast = Forecast(self.ledger.live)
-        forecast.run(seeds)
-        return forecast
+    def relieve(self, seeds: list[Any]) -> None:
+        """Let time loops give snapshots up if the sweep from these seeds would pass the budget."""
+        limit = self.ledger.limit
+        if limit is None or self.budget is None:
+            return
+        forecast = self.forecast(seeds)
+        for rule in forecast.joints:
+            if forecast.peak > limit:
+                forecast.peak -= rule.shed(forecast.peak - limit)
 
-    def _floor(self, roots: list[Node]) -> tuple[int, Any]:
-        """Return the most bytes that the sweep needs with all else on disk, and the node that needs them."""
-        order, _ = reached(roots)
-        cells = {id(c): c for node in order for c in node.saved or () if type(c) is SavedValue and self.ledger.holds(c)}
-        owners = {id(o): o.nbytes for c in cells.values() for o in map(owner_of, parts_of(c.value))}
-        pinned = self.ledger.live - sum(nbytes for nbytes in owners.values() if nbytes >= _LEAST_PAGE)
-        slots: dict[int, int] = {}
-        held = most = 0
-        where: Any = None
-        for node in order:
-            if type(node.signature) is Signature:
-                parents: Any = node.parents
-                own = sum(bytes_of(c) for c in node.saved or () if type(c) is SavedValue)
-                need = pinned + held + own + need_of(node.signature, parents, slots)
-                if need > most:
-                    most, where = need, node
-                for parent in parents:
-                    if parent.number not in slots:
-                        slots[parent.number] = parent.type.nbytes
-                        held += parent.type.nbytes
-            held -= slots.pop(node.number, 0)
-        return most + _STORAGE, where
+    def forecast(self, seeds: list[Any], *, paged: bool = False, owned: bool = False) -> Forecast:
+        """
+        Return what a sweep from these seeds is going to hold.
+
+        Args:
+            seeds: Tuples of which the first is an output node.
+            paged: Whether all saved values that can be on disk are there.
+            owned: Whether the sweep owns the cotangents of the outputs.
+        """
+        ledger = self.ledger
+        live = ledger.live
+        if paged:
+            order, _ = reached([node for node, *_ in seeds])
+            held = [c for node in order for c in held_by(node, ledger.holds)]
+            pinned = {key_of(c) for c in held if type(c) is not SavedValue or not is_pageable(c)}
+            live -= sum({key_of(c): bytes_of(c) for c in held if key_of(c) not in pinned}.values())
+            live += 0 if self._measures else _STORAGE
+        forecast = Forecast(live, paged, ledger.holds)
+        forecast.run(seeds, owned)
+        return forecast
 
     def close(self) -> None:
         """Remove all files and forget all values."""
@@ -342,19 +418,9 @@ class Pager:
             self._storage.close()
         self._cells.clear()
         self._known.clear()
+        self._sizes.clear()
         self._excluded.clear()
         self.ledger.add(SAVED, -self._counted)
+        if self._measures:
+            self._lend(-self._counted)
         self._overhead = self._counted = 0
-
-
-def need_of(signature: Any, parents: tuple[Node, ...], slots: Any) -> int:
-    """Return the bytes that the pulls of a node allocate at most, beside their operands."""
-    if signature is PROJECTION:
-        return 0
-    if type(signature) is not Signature:
-        return signature.need
-    need = 0
-    for (pull, _, _), parent in zip(signature.pulls, parents, strict=True):
-        in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
-        need += 0 if parent.number in slots and in_place else parent.type.nbytes
-    return need
