@@ -244,6 +244,10 @@ class _CheckpointRule(JointRule):
         if not retain:
             self._values = []
         tape = region.tape(pager=pager)
+        # The sweep around has let them go, and the one inside has not begun.
+        waiting = [pair[0] for pair in cotangents if pair is not None] if pager is not None else []
+        for g in waiting:
+            pager.take(g)
         try:
             with entered(capture=region.around), region.running(tape):
                 leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
@@ -267,6 +271,8 @@ class _CheckpointRule(JointRule):
             wanted = [n for n in nodes if n is not None]
             if pager is not None:
                 pager.relieve(seeds)
+                while waiting:
+                    pager.drop(waiting.pop())
             with entered(capture=region.around):
                 found = iter(sweep(tape, seeds, wanted + [leaf for leaf, _ in tape.statics.values()]))
             for n, place in zip(nodes, self._places, strict=True):
@@ -279,6 +285,8 @@ class _CheckpointRule(JointRule):
                     yield self._statics[key], value, owned
         finally:
             if pager is not None:
+                while waiting:
+                    pager.drop(waiting.pop())
                 pager.close()
 
     def _check(self, checks: list[int], tape: Any) -> None:

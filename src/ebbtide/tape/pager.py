@@ -22,7 +22,7 @@ from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger, SavedEntry
 from ebbtide.storage import Disk
 from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
 from ebbtide.tape.node import Node
-from ebbtide.tape.saved import SavedValue, bytes_of, key_of, parts_of
+from ebbtide.tape.saved import BLOCK, SavedValue, bytes_of, key_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
@@ -58,8 +58,8 @@ class Pager:
     """
 
     __slots__ = (
-        "_around", "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_measures", "_overhead", "_passed",
-        "_sizes", "_storage", "budget", "ledger", "strict",
+        "_around", "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_margin", "_measures", "_overhead",
+        "_passed", "_sizes", "_storage", "budget", "ledger", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Pager:
         self.strict = strict
         self._around = around
         self._measures = False
+        self._margin = 0
         self._overhead = self._counted = 0
         self._cells: deque[weakref.ref[SavedValue]] = deque()
         self._excluded: dict[int, Any] = {}
@@ -110,6 +111,10 @@ class Pager:
         for value in (node.params or {}).values():
             self._hold_parameter(node, value)
         self.enforce(0, node)
+        if signature.keeps:
+            self._margin = max(self._margin, sum(_margin_of(cell) for cell in cells[len(signature.saves) :]))
+        if self._margin:
+            self.reserve(self._margin)  # the next mask is made before anybody is asked for room
         return cells
 
     def _hold_parameter(self, node: Node, value: Any) -> None:
@@ -367,7 +372,7 @@ class Pager:
                     peak -= rule.shed(peak - limit)
             if peak <= limit:
                 return
-            if budget.disk:
+            if budget.disk and forecast.place is not None:
                 raise self._too_much(forecast.place, peak - self.ledger.live)
         if not budget.disk:
             peak = max(peak, self.ledger.peak)
@@ -410,6 +415,7 @@ class Pager:
             live += 0 if self._measures else _STORAGE
         forecast = Forecast(live, paged, ledger.holds)
         forecast.run(seeds, owned)
+        forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
         return forecast
 
     def close(self) -> None:
@@ -424,3 +430,9 @@ class Pager:
         if self._measures:
             self._lend(-self._counted)
         self._overhead = self._counted = 0
+
+
+def _margin_of(kept: Any) -> int:
+    """Return the bytes that it takes to make a kept value (a mask): itself, and the comparisons that it is made of."""
+    nbytes = bytes_of(kept) if type(kept) is SavedValue else 0
+    return nbytes + min(3 * nbytes, BLOCK)
