@@ -128,8 +128,8 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         # Time loops in it hold snapshots, of which they can do with one.
         snapshots = max(0, region.ledger.live - before - pager.lent)
         demand = _Demand(*[
-            tuple([_peak(pager.forecast(seeds, paged=paged, owned=owned), snapshots) for owned in (False, True)])
-            for paged in (False, True)
+            tuple([_peak(pager.forecast(seeds, paged=paged, owned=owned), most, snapshots) for owned in (False, True)])
+            for paged, most in ((False, pager.ledger.peak), (True, 0))
         ])  # fmt: skip
         return outputs, output_structure, {key: array for key, (_, array) in tape.statics.items()}, demand
     except (TraceError, RuleMissingError):
@@ -139,8 +139,9 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         pager.close()
 
 
-def _peak(forecast: Forecast, snapshots: int) -> int:
-    return forecast.peak + max(0, snapshots - sum(rule.sheddable for rule in forecast.joints))
+def _peak(forecast: Forecast, most: int, snapshots: int) -> int:
+    """Return the bytes that a function takes, which saves *most* at a time and whose time loops hold snapshots."""
+    return max(forecast.peak, most) + max(0, snapshots - sum(rule.sheddable for rule in forecast.joints))
 
 
 def _is_on(tape: Any, value: Any) -> bool:
@@ -238,8 +239,7 @@ class _CheckpointRule(JointRule):
         pager = None
         if self._ledger.watched:
             pager = Pager(self._ledger, current().budget, strict=True, around=region.outer.pager)
-            paged = {id(v): v for v in self._values if type(v) is SavedValue and v.page is not None}
-            pager.enforce(sum(v.size.nbytes for v in paged.values()), node, keep=self._values)
+            pager.load_room(0, node, self._values)
         values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
         if not retain:
             self._values = []

@@ -219,7 +219,7 @@ class Forecast:
         """Count the saved values of a node that were on disk; return their bytes."""
         if not self.paged:
             return 0
-        own = {key_of(c): bytes_of(c) for c in saved if type(c) is SavedValue and is_pageable(c)}
+        own = {id(c): c.type.nbytes for c in saved if type(c) is SavedValue and is_pageable(c)}
         total = sum(own.values())
         self.live += total
         return total
@@ -250,7 +250,8 @@ class Forecast:
 
 def is_pageable(cell: SavedValue) -> bool:
     """Return whether a saved value may be put on disk."""
-    return cell.type is not None and cell.type.nbytes >= LEAST_PAGE
+    # On disk a broadcast array would be larger than it is.
+    return cell.type is not None and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
 
 
 def _fit(kind: ArrayType, out: ArrayType, saved: list[Any]) -> bool:

@@ -265,8 +265,20 @@ class Pager:
         """Make room for what the pulls of *node* allocate and load."""
         if self.ledger.limit is None or self.budget is None or not self.budget.disk:
             return  # without disk there is nothing to be done: the forecast saw to it
-        need = Forecast(0).need_of(node, parents, saved, slots)
-        need += sum(c.size.nbytes for c in saved if type(c) is SavedValue and c.page is not None and c.size)
+        self.load_room(Forecast(0).need_of(node, parents, saved, slots), node, saved)
+
+    def load_room(self, need: int, node: Node, saved: Any) -> None:
+        """Make room for loading saved values, which stay in memory, and for *need* bytes more."""
+        ledger, budget = self.ledger, self.budget
+        if ledger.limit is None or budget is None or not budget.disk:
+            return
+        cells = {id(c): c for c in saved if type(c) is SavedValue}.values()
+        need += sum(c.size.nbytes for c in cells if c.page is not None and c.size)
+        for cell in cells:
+            views = cell.page is None and cell.value is not None and is_pageable(cell)
+            if views and bytes_of(cell) > cell.type.nbytes and ledger.live + need > ledger.limit:
+                self._page(cell, budget)  # a view keeps all of its base; read back it does not
+                need += cell.size.nbytes
         self.enforce(need, node, keep=saved)
 
     def enforce(self, need: int, node: Node, keep: Any = ()) -> None:
@@ -322,17 +334,24 @@ class Pager:
             self._storage = Disk(budget.directory, limit=max(0, budget.disk - taken))
         self._keys += 1
         key, storage = self._keys, self._storage
-        written = self._storage.put(key, [cell.value])
+        # In the order of memory, which it has again when it is read: results of products depend on it.
+        axes = sorted(range(cell.value.ndim), key=lambda axis: -cell.value.strides[axis])
+        packed = cell.value.transpose(axes)
+        if not packed.flags.c_contiguous:
+            axes, packed = sorted(axes), cell.value
+        back = tuple([axes.index(k) for k in range(len(axes))])
+        written = self._storage.put(key, [packed])
         if self.ledger.report is not None:
             self.ledger.report.bytes_written += written
         cell.size = _Size(cell.value.nbytes)
-        shape = cell.value.shape
+        shape = packed.shape
+        del packed
         self.ledger.let_go(cell)
         cell.value = None
         ledger, cells = self.ledger, self._cells
 
         def load(waiting: SavedValue) -> Any:
-            array = storage.take(key)[0].reshape(shape)
+            array = storage.take(key)[0].reshape(shape).transpose(back)
             waiting.page = waiting.size = None
             ledger.hold(waiting, owner_of(array))
             cells.append(weakref.ref(waiting))
