@@ -76,7 +76,7 @@ class Forecast:
             owned: Whether the sweep owns the cotangents of the outputs.
         """
         self._raise(self.live)
-        order, holders = reached([node for node, *_ in seeds], self.counted)
+        order, holders = reached([node for node, *_ in seeds], self._counts)
         for node, *_ in seeds:
             self._slots.setdefault(node.number, _Slot(_Buffer(0), owned))
         for node in order:
@@ -96,7 +96,7 @@ class Forecast:
             else:
                 self._pull_joint(node, slot, signature, holders)
             self._release(slot)
-            self._end_arrays(_parameters(node.params, self.counted), holders)
+            self._end(_parameters(node.params, self._counts), holders)
 
     def need_of(self, node: Node, parents: Any, saved: Any, owners: Any) -> int:
         """
@@ -227,25 +227,20 @@ class Forecast:
     def _end(self, values: Any, holders: dict[Any, int]) -> None:
         """Uncount what no node holds any more."""
         for value in values:
-            cell = type(value) is SavedValue
-            if not self._counts(value) or (cell and self.paged and is_pageable(value)):
-                continue
-            key = key_of(value)
-            holders[key] -= 1
-            if not holders[key]:
-                self.live -= bytes_of(value)
-
-    def _end_arrays(self, arrays: list[Any], holders: dict[Any, int]) -> None:
-        """Uncount arrays in parameters of which no node is left."""
-        for array in arrays:
-            key = key_of(array)
-            holders[key] -= 1
-            if not holders[key]:
-                self.live -= bytes_of(array)
+            if (type(value) is SavedValue or isinstance(value, np.ndarray)) and self._counts(value):
+                key = key_of(value)
+                if key in holders:
+                    holders[key] -= 1
+                    if not holders[key]:
+                        self.live -= bytes_of(value)
 
     def _counts(self, value: Any) -> bool:
-        """Return whether a value is part of what is held."""
-        return type(value) is SavedValue and (self.counted is None or self.counted(value))
+        """Return whether a saved value, or an array in parameters, is part of what is held."""
+        if self.counted is None:
+            return type(value) is SavedValue
+        if self.paged and type(value) is SavedValue and is_pageable(value):
+            return False
+        return self.counted(value)
 
 
 def is_pageable(cell: SavedValue) -> bool:
@@ -274,7 +269,7 @@ def _type_of(value: Any) -> Any:
 
 def _parameters(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:
     """Return the arrays in the parameters of an operation that are part of what is held."""
-    if counted is None or not params:
+    if counted is None or type(params) is not dict:
         return []
     found, waiting = [], list(params.values())
     while waiting:
