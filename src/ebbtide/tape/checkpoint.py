@@ -15,7 +15,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
 from ebbtide.tape.forecast import Forecast
-from ebbtide.tape.joint import JointRule, record_joint
+from ebbtide.tape.joint import JointRule, record_joint, shed
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.region import Region
@@ -127,10 +127,12 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         del inside
         # Time loops in it hold snapshots, of which they can do with one.
         snapshots = max(0, region.ledger.live - before - pager.lent)
-        demand = _Demand(*[
-            tuple([_peak(pager.forecast(seeds, paged=paged, owned=owned), most, snapshots) for owned in (False, True)])
+        first, second, third, fourth = [
+            _peak(pager.forecast(seeds, paged=paged, owned=owned), most, snapshots)
             for paged, most in ((False, pager.ledger.peak), (True, 0))
-        ])  # fmt: skip
+            for owned in (False, True)
+        ]
+        demand = _Demand((first, second), (third, fourth))
         return outputs, output_structure, {key: array for key, (_, array) in tape.statics.items()}, demand
     except (TraceError, RuleMissingError):
         return None
@@ -169,7 +171,8 @@ class _CheckpointRule(JointRule):
     """One call of a checkpointed function; see `checkpoint`."""
 
     __slots__ = (
-        "_checks", "_demand", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure", "_values", "parents",
+        "_checks", "_demand", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure", "_values",
+        "parents",
     )  # fmt: skip
 
     def __init__(
@@ -245,9 +248,11 @@ class _CheckpointRule(JointRule):
             self._values = []
         tape = region.tape(pager=pager)
         # The sweep around has let them go, and the one inside has not begun.
-        waiting = [pair[0] for pair in cotangents if pair is not None] if pager is not None else []
-        for g in waiting:
-            pager.take(g)
+        waiting: list[Any] = []
+        if pager is not None:
+            waiting += [pair[0] for pair in cotangents if pair is not None]
+            for g in waiting:
+                pager.take(g)
         try:
             with entered(capture=region.around), region.running(tape):
                 leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
@@ -270,7 +275,10 @@ class _CheckpointRule(JointRule):
             tape.close()
             wanted = [n for n in nodes if n is not None]
             if pager is not None:
-                pager.relieve(seeds)
+                if self._ledger.limit is not None:
+                    # Time loops inside took room for snapshots before it was known what comes after them.
+                    forecast = pager.forecast(seeds)
+                    shed(forecast.joints, forecast.peak - self._ledger.limit)
                 while waiting:
                     pager.drop(waiting.pop())
             with entered(capture=region.around):

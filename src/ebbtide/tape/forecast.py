@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, owner_of
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.outcome import Outcome, outcome_of

@@ -42,7 +42,7 @@ class JointRule(ABC):
         """What it keeps until `pull` is done, as `hold` counted it."""
         return ()
 
-    def needs(self, owned: bool) -> int:  # noqa: ARG002 - for rules to which it matters
+    def needs(self, owned: bool) -> int:
         """
         Return `need` where more is known.
 
@@ -72,6 +72,15 @@ class JointRule(ABC):
         Yields:
             (number of the parent, cotangent, whether the sweep owns it).
         """
+
+
+def shed(rules: list[JointRule], nbytes: int) -> int:
+    """Let rules give up at least *nbytes* bytes if they can; return how many they gave up."""
+    freed = 0
+    for rule in rules:
+        if freed < nbytes:
+            freed += rule.shed(nbytes - freed)
+    return freed
 
 
 def record_joint(

@@ -136,6 +136,9 @@ def _watched(pull: Pull, out: ArrayType, kind: ArrayType, params: Any, saved: li
         given = _Block(0)
         watch.put(g, given)
         values = [abstract_array(v.shape, v.dtype, trace) if type(v) is ArrayType else v for v in saved]
+        for value in values:
+            if type(value) is TracedArray:
+                watch.put(value, _Block(0))  # a view of it takes nothing
         result = pull.rule(g, kind, params, *values)
         if type(result) is not TracedArray:
             return _guessed(pull, out, kind)  # made of constants

@@ -14,12 +14,12 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of, type_of
-from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger, SavedEntry
+from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger
 from ebbtide.storage import Disk
+from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import BLOCK, SavedValue, bytes_of, key_of, parts_of
@@ -58,8 +58,8 @@ class Pager:
     """
 
     __slots__ = (
-        "_around", "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_margin", "_measures", "_overhead",
-        "_passed", "_sizes", "_storage", "budget", "ledger", "strict",
+        "_around", "_cells", "_counted", "_entries", "_excluded", "_keys", "_known", "_margin", "_measures",
+        "_overhead", "_passed", "_sizes", "_storage", "budget", "ledger", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +76,7 @@ class Pager:
         self._excluded: dict[int, Any] = {}
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
-        self._lines: dict[tuple[Any, int], str] = {}
+        self._entries = Entries(ledger)
         self._storage: Disk | None = None
         self._keys = 0
         self._passed: str | None = None
@@ -89,6 +89,11 @@ class Pager:
         made = cls(Ledger(watched=True), None, around=around)
         made._passed, made._measures = "", True
         return made
+
+    @property
+    def passed(self) -> str | None:
+        """What passed the budget, and where; None if nothing did."""
+        return self._passed
 
     @property
     def bounded(self) -> bool:
@@ -126,7 +131,7 @@ class Pager:
             owner = owner_of(value)
             if id(owner) not in self._excluded and not self.ledger.holds(value):
                 self._count(CELL_BYTES)
-                self.ledger.hold(value, owner, self._entry(node, None, 0, value))
+                self.ledger.hold(value, owner, self._entries.find(node, None, 0, value))
 
     def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
         """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
@@ -210,7 +215,7 @@ class Pager:
             owner = cell.size = _Size(sum(owner_of(part).nbytes for part in plain))
         elif self._passed is not None:
             owner = cell.size = self._size_of(owner)
-        self.ledger.hold(cell, owner, self._entry(node, signature, position, array))
+        self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self._passed is not None:
             cell.value, cell.dropped = None, True
@@ -224,27 +229,6 @@ class Pager:
             if len(self._sizes) > 2 * len(self._cells) + 64:
                 self._sizes = {k: v for k, v in self._sizes.items() if v[0]() is not None}
         return known[1]
-
-    def _entry(self, node: Node, signature: Signature | None, position: int, array: Any) -> SavedEntry | None:
-        entries = self.ledger.entries
-        if entries is None:
-            return None
-        place = (node.code, node.instruction)
-        line = self._lines.get(place)
-        if line is None:
-            line = self._lines[place] = line_of(*place)
-        if signature is None:
-            reason = "argument"
-        elif position < len(signature.saves):
-            k = signature.saves[position]
-            reason = "output" if k < 0 else f"operand {k}"
-        else:
-            reason = "mask"
-        key = (node.name, line, reason, array.shape, str(array.dtype))
-        entry = entries.get(key)
-        if entry is None:
-            entry = entries[key] = SavedEntry(node.name, line, reason, array.shape, str(array.dtype))
-        return entry
 
     # Cotangents.
 
@@ -293,7 +277,7 @@ class Pager:
             pager._cells.append(reference)
         if ledger.live + need > ledger.limit:
             if self.strict or need:
-                raise self._too_much(node, need)
+                raise self.refusal(node, need)
             self._pass(node)
 
     def _page_oldest(self, keep: Any, spared: list[tuple[Pager, Any]]) -> bool:
@@ -314,7 +298,8 @@ class Pager:
             return True
         return False
 
-    def _too_much(self, node: Node, need: int) -> BudgetError:
+    def refusal(self, node: Node, need: int) -> BudgetError:
+        """Return the error for an operation that needs more bytes than there can be."""
         assert self.ledger.limit is not None
         assert self.budget is not None
         least = self.ledger.live + need - self.ledger.limit + self.budget.memory
@@ -371,49 +356,6 @@ class Pager:
             self.ledger.let_go(cell)
             cell.value, cell.dropped = None, True
             self.ledger.hold(cell, cell.size)
-
-    def settle(self, seeds: list[Any]) -> None:
-        """
-        Raise if the forward run passed the budget, or if the sweep will whatever is paged.
-
-        Raises:
-            BudgetError: Says where the budget was passed and the least that would do.
-        """
-        limit, budget = self.ledger.limit, self.budget
-        if limit is None or budget is None:
-            return
-        forecast = self.forecast(seeds, paged=bool(budget.disk))
-        peak, joints = forecast.peak, forecast.joints
-        if self._passed is None:
-            for rule in joints:
-                if peak > limit:
-                    # A time loop took room for snapshots before it was known what comes after it.
-                    peak -= rule.shed(peak - limit)
-            if peak <= limit:
-                return
-            if budget.disk and forecast.place is not None:
-                raise self._too_much(forecast.place, peak - self.ledger.live)
-        if not budget.disk:
-            peak = max(peak, self.ledger.peak)
-        least = peak - sum(rule.sheddable for rule in joints) - limit + budget.memory
-        place = f" It was passed by {self._passed}." if self._passed else " It would be passed in the reverse sweep."
-        advice = "" if budget.disk else ", or let it page with disk="
-        raise BudgetError(
-            f"The budget of {budget} is too small: the saved values and cotangents of this gradient take "
-            f"{least} bytes ({format_bytes(least)}) of memory.{place} Give at least {least} bytes of memory{advice}, or "
-            "recompute with ebbtide.checkpoint or a time loop.",
-            least,
-        )
-
-    def relieve(self, seeds: list[Any]) -> None:
-        """Let time loops give snapshots up if the sweep from these seeds would pass the budget."""
-        limit = self.ledger.limit
-        if limit is None or self.budget is None:
-            return
-        forecast = self.forecast(seeds)
-        for rule in forecast.joints:
-            if forecast.peak > limit:
-                forecast.peak -= rule.shed(forecast.peak - limit)
 
     def forecast(self, seeds: list[Any], *, paged: bool = False, owned: bool = False) -> Forecast:
         """
