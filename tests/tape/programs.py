@@ -14,7 +14,7 @@ ROWS = 64
 UNARY = (
     np.sin, np.tanh, np.negative, np.square, np.abs, np.copy,
     lambda x: np.maximum(x, 0.1), lambda x: np.where(x > 0.3, x, 0.5 * x), lambda x: np.clip(x, -0.5, 0.5),
-    lambda x: x[::-1], lambda x: x.T.reshape(x.shape), lambda x: np.roll(x, 1, axis=0),
+    lambda x: x[::-1] * 1.0, lambda x: x.T.reshape(x.shape), lambda x: np.roll(x, 1, axis=0),
     lambda x: np.cumsum(x, axis=0) * 0.1, lambda x: x[np.arange(ROWS)[::-1]],
 )  # fmt: skip
 BINARY = (
