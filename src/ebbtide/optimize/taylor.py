@@ -182,7 +182,7 @@ def taylor_remainders(
         What *along* takes.
 
     Source:
-        Taylor's theorem with remainder; as a test of adjoints: Farrell, Ham, Funke, Rognes (2013), section 4.
+        Taylor's theorem with remainder; as a test of adjoints: Farrell, Ham, Funke, Rognes (2013).
 
     Example:
         >>> taylor_remainders(math.exp, 1.0, [1.0], [0.02, 0.01]).passed
@@ -243,7 +243,7 @@ def taylor_test(
 
     Source:
         Farrell, Ham, Funke, Rognes, Automated Derivation of the Adjoint of High-Level Transient Finite Element
-        Programs (2013), section 4.
+        Programs (2013).
 
     Example:
         >>> import numpy as np
