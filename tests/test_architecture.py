@@ -17,6 +17,7 @@ RANKS = MappingProxyType(
     {
         "cli": 12,
         "demo": 11,
+        "optimize": 10,
         "testing": 10,
         "transforms": 9,
         "loop": 8,
@@ -28,6 +29,7 @@ RANKS = MappingProxyType(
         "storage": 3,
         "ledger": 2,
         "budget": 1,
+        "agree": 0,
         "errors": 0,
     }
 )

@@ -13,7 +13,7 @@ import pytest
 
 import ebbtide
 
-PUBLIC_SUBMODULES = frozenset({"schedules", "storage", "testing"})
+PUBLIC_SUBMODULES = frozenset({"optimize", "schedules", "storage", "testing"})
 FORBIDDEN_IMPORTS = ("autograd", "jax", "matplotlib", "mpi4py", "petsc4py", "torch")
 
 

@@ -1,5 +1,6 @@
 """Reverse-mode differentiation of plain NumPy code, in which memory has a plan."""
 
+from ebbtide import optimize as optimize
 from ebbtide import rules as _rules  # noqa: F401 - to import the rules is to have them
 from ebbtide.arrays.custom import primitive as primitive
 from ebbtide.budget import Budget as Budget
@@ -39,6 +40,7 @@ __all__ = [
     "checkpoint",
     "grad",
     "jvp",
+    "optimize",
     "primitive",
     "profile",
     "stop_gradient",

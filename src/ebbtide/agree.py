@@ -1,0 +1,34 @@
+"""The one place where the processes of a run come to the same decision."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def agree(value: T) -> T:
+    """
+    Return the value on which all processes of the run decide; in one process the given one.
+
+    What a process measures (seconds, free bytes) or meets (a full disk, a lost slot) differs from process to process.
+    A decision made from it must not: processes that follow different schedules wait for each other forever. So every
+    such value passes through here before anything is decided from it, at the same place of the program in all
+    processes, also in those that have nothing to report. Values that all processes compute alike need not.
+
+    Args:
+        value: What this process measured or met: a number or a boolean, or a tuple of such, and stated so that more is
+            worse (bytes taken and not bytes free, "failed" and not "worked"). Then the largest over all processes is
+            the one that each of them can live with.
+
+    Returns:
+        The agreed value, of the type of the given one.
+
+    Memory:
+        Nothing.
+
+    Example:
+        >>> agree(0.25), agree((2048, False))
+        (0.25, (2048, False))
+    """
+    return value

@@ -1,0 +1,302 @@
+"""SciPy's minimizers over containers, with derivatives that keep within a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, final
+
+import numpy as np
+from tqdm import tqdm
+
+from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.optimize.control import Control
+from ebbtide.optimize.functional import ReducedFunctional, as_functional
+from ebbtide.optimize.vectors import conjugate, ravel, unravel
+
+# Method -> whether it takes bounds, and whether it takes the action of the Hessian.
+_METHODS: Mapping[str, tuple[bool, bool]] = MappingProxyType(
+    {
+        "L-BFGS-B": (True, False),
+        "BFGS": (False, False),
+        "CG": (False, False),
+        "TNC": (True, False),
+        "SLSQP": (True, False),
+        "Newton-CG": (False, True),
+        "trust-ncg": (False, True),
+        "trust-krylov": (False, True),
+        "trust-constr": (True, True),
+    }
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Minimum:
+    """
+    Where a minimization ended; `print` shows it in a line.
+
+    Args:
+        m: The controls there, in the form in which the functional takes them.
+        value: J(m).
+        derivative: The cotangent of J at m, of the form of m.
+        values: The value of J at the start and after each iteration.
+        evaluations: How many times J was computed with its derivative.
+        products: How many actions of the Hessian were computed.
+        converged: Whether the method says that it reached its tolerance.
+        message: What the method says.
+
+    Memory:
+        The controls, their cotangent, and a number for each iteration.
+    """
+
+    m: Any
+    value: float
+    derivative: Any
+    values: tuple[float, ...]
+    evaluations: int
+    products: int
+    converged: bool
+    message: str
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations."""
+        return len(self.values) - 1
+
+    def __str__(self) -> str:
+        products = f", {self.products} actions of the Hessian" if self.products else ""
+        return (
+            f"{'converged' if self.converged else 'not converged'}: J = {self.value:.6g} (from {self.values[0]:.6g}) "
+            f"after {self.iterations} iterations, {self.evaluations} gradients{products}. {self.message}"
+        )
+
+
+def minimize(
+    functional: ReducedFunctional | Callable[..., Any],
+    m0: Any = None,
+    method: str = "L-BFGS-B",
+    bounds: tuple[Any, Any] | None = None,
+    *,
+    tol: float | None = None,
+    options: Mapping[str, Any] | None = None,
+    callback: Callable[[Any, float], Any] | None = None,
+    progress: bool = False,
+) -> Minimum:
+    """
+    Minimize a functional by `scipy.optimize.minimize`, with exact derivatives.
+
+    The method sees one float64 vector of all unknowns (real and imaginary parts of complex ones) and works in the l2
+    inner product; the inner products of the controls are not used. Float32 controls are evaluated in float32: their
+    derivatives carry its rounding, so tolerances below about 1e-6 are not reached.
+
+    Args:
+        functional: A reduced functional, or a function of one control.
+        m0: Where to start, as the functional takes it, not changed; the values of the controls if None.
+        method: L-BFGS-B, BFGS, CG, TNC or SLSQP use derivatives; Newton-CG, trust-ncg, trust-krylov and trust-constr
+            the action of the Hessian too.
+        bounds: (least, most), each None, a number for all unknowns, or of the form of *m0*: for each control None, a
+            number, or a container of its structure whose leaves broadcast to its shapes, with infinities for no bound.
+            For L-BFGS-B, TNC, SLSQP and trust-constr.
+        tol: The method's tolerance; its own if None.
+        options: The method's own options, such as `{"maxiter": 50}`.
+        callback: Called as `callback(m, value)` after each iteration, with controls of its own.
+        progress: Whether to show the iterations, J and the largest element of its derivative, on stderr.
+
+    Returns:
+        The last iterate, with what it took to get there.
+
+    Raises:
+        ValueError: The method is unknown or takes no bounds, the bounds do not fit, or J is not finite at *m0*.
+        TypeError: A dtype of *m0* is not that of the controls, or *functional* is no functional.
+        BudgetError: The budget of the functional is too small.
+
+    Memory:
+        The vectors of the method (L-BFGS-B: about 26 of the size of the controls, with its 10 corrections), two of
+        ours, and what a derivative takes, within the budget of the functional.
+
+    Source:
+        Byrd, Lu, Nocedal, Zhu, A Limited Memory Algorithm for Bound Constrained Optimization (1995), for L-BFGS-B.
+
+    Example:
+        >>> import numpy as np
+        >>> found = minimize(lambda m: np.sum((m["a"] - 1.0) ** 2) + (m["b"] + 2.0) ** 2, {"a": np.zeros(2), "b": 0.0})
+        >>> found.converged, found.m["a"].round(6), round(found.m["b"], 6)
+        (True, array([1., 1.]), np.float64(-2.0))
+    """
+    # SciPy's optimizers take longer to import than all of Ebbtide.
+    from scipy.optimize import Bounds
+    from scipy.optimize import minimize as scipy_minimize
+
+    if method not in _METHODS:
+        raise ValueError(f"method={method!r}: give one that uses derivatives, {', '.join(_METHODS)}.")
+    bounded, second = _METHODS[method]
+    if m0 is None and not isinstance(functional, ReducedFunctional):
+        raise ValueError("minimize was given a plain function and no m0: say where to start.")
+    if m0 is None:
+        assert isinstance(functional, ReducedFunctional)
+        m0 = functional.start()
+    functional = as_functional(functional, m0)
+    form = _Form(functional, m0)
+    limits = None
+    if bounds is not None:
+        if not bounded:
+            names = ", ".join(name for name, (takes, _) in _METHODS.items() if takes)
+            raise ValueError(f"The method {method} takes no bounds; {names} do.")
+        limits = Bounds(*_limits(bounds, form))
+    with tqdm(desc=method, unit="iteration", disable=not progress, mininterval=0.2) as bar:
+        watch = _Watch(functional, form, callback, bar)
+        arguments: dict[str, Any] = {"method": method, "jac": True, "tol": tol, "options": dict(options or {})}
+        if limits is not None:
+            arguments["bounds"] = limits
+        if second:
+            arguments["hessp"] = watch.hessian
+        try:
+            found = scipy_minimize(watch.evaluate, form.start, callback=watch.iterated, **arguments)
+            return watch.result(found)
+        finally:
+            watch.release()
+
+
+@final
+class _Form:
+    """How the controls are laid out in one vector."""
+
+    __slots__ = ("_numbers", "controls", "kinds", "several", "start", "structure")
+
+    def __init__(self, functional: ReducedFunctional, m0: Any) -> None:
+        # The leaves of all controls, in the form that the functional takes and returns.
+        leaves, self.structure = flatten(functional.containers(functional.split(m0, "m0")))
+        self.kinds = tuple(kind for control in functional.all_controls for kind in control.kinds)
+        self._numbers = tuple(not isinstance(leaf, np.ndarray) for leaf in leaves)
+        self.controls = functional.all_controls
+        self.several = not isinstance(functional.controls, Control)
+        self.start = ravel(leaves)
+
+    def unravel(self, vector: Any) -> Any:
+        """Return m of a vector."""
+        return unflatten(self.structure, unravel(vector, self.kinds, self._numbers))
+
+    def ravel_cotangent(self, cotangent: Any) -> Any:
+        """Return the derivative with respect to the vector: the imaginary part of c = dJ/dx - i dJ/dy is turned."""
+        return ravel([conjugate(leaf) for leaf in flatten(cotangent)[0]])
+
+
+@final
+class _Watch:
+    """What SciPy calls: evaluates, counts, and shows; `release` lets go of all, whoever still holds it."""
+
+    __slots__ = ("_bar", "_callback", "_evaluations", "_form", "_functional", "_last", "_products", "_values")
+
+    def __init__(self, functional: ReducedFunctional, form: _Form, callback: Any, bar: Any) -> None:
+        self._functional: Any = functional
+        self._form: Any = form
+        self._callback: Any = callback
+        self._bar: Any = bar
+        self._evaluations = 0
+        self._products = 0
+        self._values: list[float] = []
+        # The vector of the last evaluation, its value and derivative.
+        self._last: Any = (None, math.nan, None)
+
+    def evaluate(self, vector: Any) -> tuple[float, Any]:
+        """Return the value and its derivative."""
+        found, cotangent = self._functional.value_and_derivative(self._form.unravel(vector))
+        value = float(found)
+        if not self._evaluations and not math.isfinite(value):
+            raise ValueError(f"The functional is {value} at m0; start where it is finite.")
+        self._evaluations += 1
+        slope = self._form.ravel_cotangent(cotangent)
+        if not self._values:
+            self._values.append(value)
+        self._last = (np.array(vector), value, slope)
+        return value, slope
+
+    def hessian(self, vector: Any, direction: Any) -> Any:
+        """Return the action of the Hessian."""
+        self._products += 1
+        form = self._form
+        return form.ravel_cotangent(self._functional.hessian(form.unravel(vector), form.unravel(direction)))
+
+    def iterated(self, vector: Any, *_: Any) -> None:
+        """Take note of an iterate."""
+        # Nearly always the last evaluated point; a trust region may go back to the one before.
+        value, slope = self._at(vector)
+        self._values.append(value)
+        self._bar.set_postfix_str(f"J = {value:.4e}, |dJ| = {np.max(np.abs(slope), initial=0.0):.1e}", refresh=False)
+        self._bar.update()
+        if self._callback is not None:
+            self._callback(self._form.unravel(vector), value)
+
+    def _at(self, vector: Any) -> tuple[float, Any]:
+        if not np.array_equal(self._last[0], vector):
+            self.evaluate(vector)
+        return self._last[1:]
+
+    def result(self, found: Any) -> Minimum:
+        """Return what SciPy found."""
+        value, slope = self._at(found.x)
+        leaves = [conjugate(leaf) for leaf in flatten(self._form.unravel(slope))[0]]
+        return Minimum(
+            m=self._form.unravel(found.x),
+            value=value,
+            derivative=unflatten(self._form.structure, leaves),
+            values=tuple(self._values),
+            evaluations=self._evaluations,
+            products=self._products,
+            converged=bool(found.success),
+            message=str(found.message),
+        )
+
+    def release(self) -> None:
+        """Let go of everything: SciPy's objects refer to this one in cycles, which only the collector ends."""
+        self._functional = self._form = self._callback = self._bar = self._last = None
+
+
+def _limits(bounds: tuple[Any, Any], form: _Form) -> tuple[Any, Any]:
+    """Return the least and the most value of each unknown."""
+    if not isinstance(bounds, tuple) or len(bounds) != 2:
+        raise ValueError("bounds is a tuple (least, most), each None, a number, or a container of the form of m0.")
+    if any(kind.dtype.kind == "c" for kind in form.kinds):
+        raise ValueError(
+            "Complex controls take no bounds, as complex numbers have no order; use a real and an imaginary control."
+        )
+    least = _limit(bounds[0], -np.inf, form, "least")
+    most = _limit(bounds[1], np.inf, form, "most")
+    if np.any(least > most):
+        where = int(np.argmax(least > most))
+        raise ValueError(
+            f"The bounds of unknown {where} exclude each other: at least {least[where]}, at most {most[where]}."
+        )
+    return least, most
+
+
+def _limit(bound: Any, missing: float, form: _Form, name: str) -> Any:
+    """Return one bound for each unknown."""
+    each = [bound]
+    if form.several:
+        each = list(bound) if isinstance(bound, (list, tuple)) else [bound] * len(form.controls)
+    if len(each) != len(form.controls):
+        raise ValueError(f"The {name} bounds are {len(each)}, and there are {len(form.controls)} controls.")
+    return np.concatenate([_limit_of(x, missing, c, name) for x, c in zip(each, form.controls, strict=True)])
+
+
+def _limit_of(bound: Any, missing: float, control: Control, name: str) -> Any:
+    """Return one bound for each unknown of a control."""
+    if bound is None or np.isscalar(bound):
+        size = sum(kind.size for kind in control.kinds)
+        return np.full(size, missing if bound is None else bound, np.float64)
+    leaves, structure = flatten(bound)
+    if structure != control.structure:
+        raise ValueError(f"The {name} bounds have the structure {structure}, and the control has {control.structure}.")
+    parts: list[Any] = []
+    for leaf, kind, place in zip(leaves, control.kinds, paths_of(structure), strict=True):
+        try:
+            parts.append(np.broadcast_to(np.asarray(leaf, np.float64), kind.shape).ravel())
+        except ValueError:
+            raise ValueError(
+                f"The {name} bounds{place} have the shape {np.shape(leaf)}, which does not broadcast to {kind.shape}."
+            ) from None
+    return np.concatenate(parts)

@@ -1,0 +1,382 @@
+"""The Taylor test: how fast remainders fall along a direction, and whether derivatives promise just that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.optimize.functional import ReducedFunctional, as_functional
+from ebbtide.optimize.plot import draw_taylor
+from ebbtide.optimize.vectors import moved, pairing
+
+# How far below its promise a rate may be.
+TOLERANCE = 0.2
+# A remainder is compared with this many times the rounding error, so that its rate is right to within TOLERANCE.
+ABOVE_ROUNDING = 32.0
+# Rates that change by more than this have not come to what they tend to.
+SETTLED = 0.15
+# A remainder this small against that of the order before confirms the derivative without a rate.
+EXPLAINED = 1e-3
+# The rates judged: those at the smallest distances, where higher terms have died out.
+JUDGED = 3
+# The largest step of `taylor_test` moves the controls by this part of their size.
+FIRST_STEP = 0.5
+# Enough to see a relative error of 1e-3 in a derivative, and still few runs.
+HALVINGS = 14
+# Steps of this many units of rounding show the rounding error of a functional and nothing else.
+TINY = (4.0, 6.0, 9.0)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaylorTest:
+    """
+    The result of a Taylor test: `print` shows it as a table, `plot` draws it.
+
+    Args:
+        value: The value at distance 0.
+        distances: The distances, each smaller than the one before.
+        remainders: For each order of the expansion, the remainder at each distance.
+        floors: At each distance, the size up to which a remainder may be rounding and has no rate.
+
+    Memory:
+        Some numbers.
+
+    Example:
+        >>> test = TaylorTest(1.0, (0.1, 0.05), ((0.2, 0.1), (0.02, 0.005)), (1e-14, 1e-14))
+        >>> [round(test.rate(order), 9) for order in range(2)], test.passed
+        ([1.0, 2.0], True)
+    """
+
+    value: float
+    distances: tuple[float, ...]
+    remainders: tuple[tuple[float, ...], ...]
+    floors: tuple[float, ...]
+
+    @property
+    def orders(self) -> int:
+        """How many expansions there are: order 0, order 1, and so on."""
+        return len(self.remainders)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the remainders of each order fall as its derivatives promise."""
+        return all(self.is_right(order) for order in range(self.orders))
+
+    def rates(self, order: int) -> tuple[float, ...]:
+        """Return the exponents by which the remainder of an order falls with each distance; nan in rounding."""
+        found: list[float] = []
+        rows = zip(self.distances, self.remainders[order], self.floors, strict=True)
+        for (far, large, first), (near, small, second) in pairwise(rows):
+            seen = large > first and small > second
+            found.append(math.log(large / small) / math.log(far / near) if seen else math.nan)
+        return tuple(found)
+
+    def judged(self, order: int) -> tuple[float, ...]:
+        """Return the rates that an order is judged by: the last ones above rounding, at the smallest distances."""
+        return tuple(rate for rate in self.rates(order) if not math.isnan(rate))[-JUDGED:]
+
+    def rate(self, order: int) -> float:
+        """Return the median of the rates that an order is judged by; nan if there is none."""
+        return median(self.judged(order) or [math.nan])
+
+    def is_known(self, order: int) -> bool:
+        """Whether rounding leaves enough of an order to call it right or wrong."""
+        if not self._has_rates(order):
+            return self._is_exact(order)
+        if self.is_right(order) or not math.isnan(self.rates(order)[-1]):
+            return True
+        # Where rounding cut the rates off, they may have been on their way up: those of a wrong derivative have settled
+        # near the rate below.
+        before, last = (self.judged(order) * 2)[-2:]
+        return last < order + 0.5 and abs(last - before) <= SETTLED
+
+    def is_right(self, order: int) -> bool:
+        """Whether the rate is order + 1, to within 0.2, or so small a remainder is left that it has no rate."""
+        # A larger rate is no error: it means that the next term vanishes.
+        return self.rate(order) >= order + 1 - TOLERANCE if self._has_rates(order) else self._is_exact(order)
+
+    def _has_rates(self, order: int) -> bool:
+        return len(self.judged(order)) >= min(JUDGED, len(self.distances) - 1)
+
+    def _is_exact(self, order: int) -> bool:
+        """Whether each remainder is rounding, or the last term explained nearly all of the one before."""
+        before = self.remainders[order - 1] if order else (0.0,) * len(self.distances)
+        rows = zip(self.remainders[order], before, self.floors, strict=True)
+        return all(size <= max(floor, EXPLAINED * last) for size, last, floor in rows)
+
+    def verdict(self, order: int) -> str:
+        """Return a line on an order: its rates and what they should be."""
+        if self._has_rates(order):
+            known = self.judged(order)
+            doubt = "" if self.is_known(order) else "; unknown, they have not settled"
+            return f"Taylor order {order}: rates {min(known):.3f} to {max(known):.3f}, {order + 1} is right{doubt}"
+        if self._is_exact(order):
+            return f"Taylor order {order}: exact, the remainders are as small as rounding"
+        return f"Taylor order {order}: unknown, rounding leaves {len(self.judged(order))} rates"
+
+    def table(self) -> str:
+        """Return the remainders and rates, a line for each distance."""
+        heads = "".join(f"{f'order {order}':>14} {'rate':>6}" for order in range(self.orders))
+        lines = [f"{'e':>9}{heads}"]
+        rates = [(math.nan, *self.rates(order)) for order in range(self.orders)]
+        # A fixed number of decimals lines up; small distances would lose their digits in it.
+        style = ".5f" if min(self.distances) >= 1e-4 else ".2e"
+        for row, distance in enumerate(self.distances):
+            cells = [f"{distance:>9{style}}"]
+            for order in range(self.orders):
+                rate = rates[order][row]
+                shown = "" if math.isnan(rate) else f"{rate:.3f}"
+                cells.append(f"{self.remainders[order][row]:>14.6e} {shown:>6}")
+            lines.append("".join(cells))
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        lines = [self.table(), f"value {self.value:.12g}; up to {self.floors[-1]:.1e} a remainder may be rounding"]
+        words = [f"{'ok  ' if self.is_right(order) else 'FAIL'}  {self.verdict(order)}" for order in range(self.orders)]
+        return "\n".join([*lines, *words])
+
+    def plot(self, path: str | Path) -> None:
+        """
+        Draw the remainders over the distances, both logarithmic, with the slopes that are right.
+
+        Args:
+            path: Where the picture goes; its suffix says the format.
+
+        Raises:
+            ImportError: There is no matplotlib.
+        """
+        rates = [self.rate(order) for order in range(self.orders)]
+        draw_taylor(self.distances, self.remainders, self.floors, rates, Path(path))
+
+
+def taylor_remainders(
+    along: Callable[[float], float],
+    value: float,
+    derivatives: Sequence[float],
+    distances: Sequence[float],
+    floor: float | None = None,
+) -> TaylorTest:
+    """
+    Compare a function along a direction with its Taylor expansions, where the derivatives are known already.
+
+    Args:
+        along: The function of the distance e.
+        value: Its value at e = 0.
+        derivatives: Its first, second, ... derivative at e = 0.
+        distances: Values of e, each smaller than the one before.
+        floor: A remainder up to here may be rounding; 1e-12 of the value if None.
+
+    Returns:
+        The test of the remainders |along(e) - sum over k <= order of derivatives[k] e^k / k!|.
+
+    Memory:
+        What *along* takes.
+
+    Source:
+        Taylor's theorem with remainder; as a test of adjoints: Farrell, Ham, Funke, Rognes (2013).
+
+    Example:
+        >>> taylor_remainders(math.exp, 1.0, [1.0], [0.02, 0.01]).passed
+        True
+    """
+    found = [along(distance) for distance in distances]
+    floors = (1e-12 * abs(value) if floor is None else floor,) * len(found)
+    return TaylorTest(value, tuple(distances), _remainders(found, value, derivatives, distances), floors)
+
+
+def _remainders(
+    found: Sequence[float], value: float, derivatives: Sequence[float], distances: Sequence[float]
+) -> tuple[tuple[float, ...], ...]:
+    """Return for each order the distance of each found value from its expansion."""
+    coefficients = [value] + [slope / math.factorial(k) for k, slope in enumerate(derivatives, start=1)]
+    remainders: list[tuple[float, ...]] = []
+    for order in range(len(coefficients)):
+        expanded = [sum(c * e**k for k, c in enumerate(coefficients[: order + 1])) for e in distances]
+        remainders.append(tuple(abs(f - x) for f, x in zip(found, expanded, strict=True)))
+    return tuple(remainders)
+
+
+def taylor_test(
+    functional: ReducedFunctional | Callable[..., Any],
+    m: Any,
+    direction: Any,
+    order: int = 2,
+    distances: Sequence[float] | None = None,
+) -> TaylorTest:
+    """
+    Check the derivatives of a functional by the rates at which Taylor remainders fall along a direction.
+
+    The remainders of J(m + e d) of orders 0, 1, 2 fall as e, e^2, e^3. If the first derivative is wrong, that of order
+    1 falls as e only; if the Hessian is, that of order 2 falls as e^2. The distances are chosen: 15 of them, each half
+    of the one before, from half of the size of the controls on. The rounding error of the functional is measured
+    by 3 steps too small to change anything else. Rates are judged where they say most: at the smallest distances above
+    rounding.
+
+    Args:
+        functional: A reduced functional, or a function of one control.
+        m: Where, as the functional takes it: real or complex, float64 or float32 (which leaves few distances).
+        direction: The direction d, of the form of *m*. Choose one that moves all that shall be tested.
+        order: The highest order of the expansion: 0 uses no derivative, 1 the first, 2 the Hessian too.
+        distances: Distances e to use, each smaller than the one before; chosen if None.
+
+    Returns:
+        The remainders with their rates; `passed` says whether all are right.
+
+    Raises:
+        ValueError: The functional is not finite, does not change along the direction, or so little that its
+            rounding hides the rates (float32 often does, at order 2); the distances do not fall; *m* or the direction
+            is not of the form of the controls.
+        TypeError: A dtype is not that of the controls.
+        BudgetError: The budget of the functional is too small.
+
+    Memory:
+        Some copies of *m*, and what one call of the functional takes at a time.
+
+    Source:
+        Farrell, Ham, Funke, Rognes, Automated Derivation of the Adjoint of High-Level Transient Finite Element
+        Programs (2013).
+
+    Example:
+        >>> import numpy as np
+        >>> test = taylor_test(lambda x: np.sum(np.sin(x)), np.array([0.3, 1.2]), np.array([1.0, 0.5]))
+        >>> [round(test.rate(order), 1) for order in range(3)], test.passed
+        ([1.0, 2.0, 3.0], True)
+    """
+    if isinstance(order, bool) or order not in {0, 1, 2}:
+        raise ValueError(f"order={order!r}: give 0, 1 or 2; 1 needs the first derivative and 2 the Hessian.")
+    functional = as_functional(functional, m)
+    points, directions = functional.split(m), functional.split(direction, "direction")
+    line = _Line(functional, points, directions)
+    value, derivatives = _derivatives(functional, m, direction, directions, order)
+    rounding = _Rounding(line, value, derivatives)
+    if distances is None:
+        chosen, found = _walk(line)
+    else:
+        chosen = _checked(distances)
+        found = [line.at(distance) for distance in chosen]
+    floors = tuple(rounding.floor(there) for there in found)
+    test = TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
+    _check_seen(test, line.eps)
+    return test
+
+
+def _check_seen(test: TaylorTest, eps: float) -> None:
+    """Raise if rounding hides what was to be tested."""
+    floor = test.floors[0]
+    if all(size <= least for sizes in test.remainders for size, least in zip(sizes, test.floors, strict=True)):
+        raise ValueError(
+            f"The functional does not change along this direction: it is {test.value:.6g} at m, and differs by up to "
+            f"{max(test.remainders[0]):.3g} up to the distance {test.distances[0]:.3g}, where its rounding is "
+            f"{floor:.3g}. Choose a direction that the functional depends on."
+        )
+    for order in range(test.orders):
+        if not test.is_known(order):
+            rates = ", ".join(f"{rate:.2f}" for rate in test.judged(order)) or "none"
+            what = "Take float64 controls and data" if eps > 1e-10 else "Lessen the rounding of the functional"
+            raise ValueError(
+                f"Rounding hides the rate of order {order}: it is up to {floor:.3g}, the remainder falls into it from "
+                f"{max(test.remainders[order]):.3g}, and the rates on the way are {rates}. {what}, give larger "
+                f"distances, or test a lower order.\n{test.table()}"
+            )
+
+
+@final
+class _Line:
+    """The values of a functional along a line through the controls."""
+
+    __slots__ = ("_directions", "_functional", "_points", "eps", "scale")
+
+    def __init__(self, functional: ReducedFunctional, points: list[list[Any]], directions: list[list[Any]]) -> None:
+        self._functional = functional
+        self._points = points
+        self._directions = directions
+        self.eps = max(float(np.finfo(type_of(x).dtype).eps) for xs in points for x in xs)
+        self.scale = _scale([x for xs in points for x in xs], [d for ds in directions for d in ds])
+
+    def at(self, distance: float) -> float:
+        """Return the value at a distance."""
+        pairs = zip(self._points, self._directions, strict=True)
+        values = [moved(leaves, distance, direction) for leaves, direction in pairs]
+        return float(self._functional.value(self._functional.containers(values)))
+
+
+def _scale(points: list[Any], directions: list[Any]) -> float:
+    """Return the distance at which the first leaf changes by its own size; leaves that are zero have none."""
+    sizes = [(_size(x), _size(d)) for x, d in zip(points, directions, strict=True)]
+    if not all(math.isfinite(x) and math.isfinite(d) for x, d in sizes):
+        raise ValueError("m or the direction is not finite: there is no expansion. Check both with np.isfinite.")
+    if not any(d for _, d in sizes):
+        raise ValueError("The direction is zero, so there is nothing to expand. Give one that moves the controls.")
+    return min([x / d for x, d in sizes if x and d] or [1.0 / max(d for _, d in sizes)])
+
+
+def _size(x: Any) -> float:
+    return float(np.max(np.abs(x))) if np.size(x) else 0.0
+
+
+def _derivatives(
+    functional: ReducedFunctional, m: Any, direction: Any, directions: list[list[Any]], order: int
+) -> tuple[float, list[float]]:
+    """Return the value at m, and the first *order* derivatives along the direction."""
+
+    def along(derivative: Any) -> float:
+        pairs = zip(functional.split(derivative, "derivative"), directions, strict=True)
+        return sum(pairing(c, d) for c, d in pairs)
+
+    value, first = functional.value_and_derivative(m) if order else (functional.value(m), None)
+    if not math.isfinite(value):
+        raise ValueError(f"The functional is {value} at m, where it cannot be expanded. Give an m where it is finite.")
+    derivatives = [along(first)] if order else []
+    if order == 2:
+        derivatives.append(along(functional.hessian(m, direction)))
+    return float(value), derivatives
+
+
+@final
+class _Rounding:
+    """How much of a value is rounding: as measured by tiny steps, and in proportion to the value."""
+
+    __slots__ = ("_eps", "_noise")
+
+    def __init__(self, line: _Line, value: float, derivatives: list[float]) -> None:
+        self._eps = line.eps
+        slope = derivatives[0] if derivatives else 0.0
+        distances = [line.scale * self._eps * k for k in TINY]
+        # A wrong slope adds no more than a few units of rounding at these distances.
+        errors = [abs(line.at(e) - value - slope * e) for e in distances]
+        self._noise = max([self._eps * abs(value) / 4, *(error for error in errors if math.isfinite(error))])
+
+    def floor(self, value: float) -> float:
+        """Return the size up to which a remainder may be rounding, where the functional has this value."""
+        return ABOVE_ROUNDING * max(self._noise, self._eps * abs(value) / 4)
+
+
+def _walk(line: _Line) -> tuple[list[float], list[float]]:
+    """Return distances, each half of the one before, and the values there."""
+    chosen = [FIRST_STEP * line.scale / 2**k for k in range(HALVINGS + 1)]
+    found = [line.at(distance) for distance in chosen]
+    # A step so large that a simulation blows up says nothing about derivatives.
+    start = max((k + 1 for k, there in enumerate(found) if not math.isfinite(there)), default=0)
+    if start > HALVINGS - 1:
+        raise ValueError(
+            f"The functional is finite at m, but not at the distance {chosen[start - 1]:.3g} along the direction. "
+            "Choose another direction, or give distances."
+        )
+    return chosen[start:], found[start:]
+
+
+def _checked(distances: Sequence[float]) -> list[float]:
+    """Return given distances if they fall and are positive."""
+    chosen = [float(distance) for distance in distances]
+    if len(chosen) < 2 or chosen[-1] <= 0 or any(far <= near for far, near in pairwise(chosen)):
+        raise ValueError(f"distances={chosen}: give two or more positive numbers, each smaller than the one before.")
+    return chosen

@@ -1,0 +1,103 @@
+"""Controls as vectors: checks, steps along a direction, pairings, and the way to one real vector and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import as_value, flatten, paths_of
+
+
+def check_leaves(given: Any, structure: Any, kinds: tuple[ArrayType, ...], what: str) -> list[Any]:
+    """
+    Return the leaves of a container that has to be of the type of a control.
+
+    Args:
+        given: The container.
+        structure: The structure that it has to have.
+        kinds: The shapes and dtypes that its leaves have to have.
+        what: What it is, for the message.
+
+    Raises:
+        ValueError: It has another structure, or a leaf has another shape.
+        TypeError: A leaf has another dtype, or is no floating-point number.
+    """
+    leaves, theirs = flatten(given)
+    if theirs != structure:
+        raise ValueError(
+            f"{what} has the structure {theirs}, and its control has {structure}. Give a container of the same form."
+        )
+    found: list[Any] = []
+    for leaf, kind, place in zip(leaves, kinds, paths_of(structure), strict=True):
+        value = as_value(leaf, f"{what}{place}")
+        have = type_of(value)
+        if have.shape != kind.shape:
+            raise ValueError(
+                f"{what}{place} is of type {have}, and its control of type {kind}. Give an array of the control's "
+                "shape, or make a Control of the new one."
+            )
+        if have.dtype != kind.dtype:
+            raise TypeError(
+                f"{what}{place} is of type {have}, and its control of type {kind}. Write x.astype(np.{kind.dtype}), "
+                f"or make a Control of {have.dtype}."
+            )
+        found.append(value)
+    return found
+
+
+def copied(leaf: Any) -> Any:
+    """Return a leaf in memory of its own, of the same layout."""
+    return leaf.copy() if getattr(leaf, "ndim", 0) or isinstance(leaf, np.ndarray) else leaf
+
+
+def moved(leaves: list[Any], distance: float, direction: list[Any]) -> list[Any]:
+    """Return leaves + distance * direction, in the dtypes of the leaves."""
+    return [x + d * type_of(x).dtype.type(distance) for x, d in zip(leaves, direction, strict=True)]
+
+
+def pairing(cotangent: list[Any], direction: list[Any]) -> float:
+    """Return the change of a real function with this cotangent along a direction, summed in double precision."""
+    pairs = zip(cotangent, direction, strict=True)
+    return float(sum(np.real(np.dot(np.ravel(_precise(c)), np.ravel(_precise(d)))) for c, d in pairs))
+
+
+def _precise(x: Any) -> Any:
+    return np.asarray(x, np.result_type(type_of(x).dtype, np.float64))
+
+
+def conjugate(leaf: Any) -> Any:
+    """Return the complex conjugate of a leaf in memory of its own; an array without axes stays an array."""
+    found = np.conj(leaf)  # a copy, also of real arrays
+    return np.asarray(found) if isinstance(leaf, np.ndarray) else found
+
+
+def ravel(leaves: list[Any]) -> Any:
+    """Return leaves as one float64 vector; a complex number becomes two neighbors, real and imaginary part."""
+    parts = [np.ravel(_precise(leaf)) for leaf in leaves]
+    reals = [part.view(np.float64) if part.dtype.kind == "c" else part for part in parts]
+    return np.concatenate([np.asarray(part, np.float64) for part in reals]) if reals else np.zeros(0)
+
+
+def unravel(vector: Any, kinds: tuple[ArrayType, ...], numbers: tuple[bool, ...]) -> list[Any]:
+    """
+    Return the leaves that `ravel` made a vector of, in memory of their own.
+
+    Args:
+        vector: A float64 vector.
+        kinds: Shape and dtype of each leaf.
+        numbers: Whether each leaf is a number, and no array.
+    """
+    found: list[Any] = []
+    start = 0
+    for kind, number in zip(kinds, numbers, strict=True):
+        is_complex = kind.dtype.kind == "c"
+        stop = start + kind.size * (2 if is_complex else 1)
+        # A copy, as the vector is the optimizer's and changes under our hands.
+        part = np.array(vector[start:stop], np.float64)
+        part = part.view(np.complex128) if is_complex else part
+        leaf = part.astype(kind.dtype, copy=False).reshape(kind.shape)
+        found.append(leaf[()] if number else leaf)
+        start = stop
+    return found
