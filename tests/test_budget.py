@@ -4,11 +4,11 @@ import re
 import subprocess
 import sys
 import textwrap
-import tracemalloc
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, value_and_grad, vjp
@@ -86,21 +86,9 @@ def factors(n):
     return np.linalg.qr(rng.standard_normal((n, n)))[0], rng.standard_normal((n, n))
 
 
-def peak_of(call):
-    """Return the peak of memory during a call less what was allocated at its start."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-
-
 def extra(call, f, *args):
     """Return the peak of a gradient less the peak of the function alone."""
-    return peak_of(lambda: call(*args)) - peak_of(lambda: f(*args))
+    return peak_bytes(lambda: call(*args)) - peak_bytes(lambda: f(*args))
 
 
 @pytest.mark.parametrize("argnum", [0, 1])
@@ -209,10 +197,9 @@ def test_resident_memory_stays_within_the_budget():
         def resident():
             with open("/proc/self/statm") as file:
                 return int(file.read().split()[1]) * 4096
-        most = 0
+        seen = []
         def look(v):
-            global most
-            most = max(most, resident())
+            seen.append(resident())
             return v
         mark = ebbtide.primitive(look, vjp=(look,))
         def f(x, z):
@@ -226,8 +213,10 @@ def test_resident_memory_stays_within_the_budget():
         call = ebbtide.grad(f, budget=ebbtide.Budget(budget, "2 GiB"))
         call(x[:100, :100].copy(), z[:100, :100].copy())
         f(x, z)
-        before, most = resident(), 0
+        before = resident()
+        seen.clear()
         call(x, z)
+        most = max(seen)
         assert most > before + 0.5 * budget, "the measure sees nothing"
         growth = max(most, resident()) - before
         assert growth <= 1.05 * budget + 2**25, (growth, budget)
@@ -342,7 +331,7 @@ def test_a_refusal_gives_memory_up():
         with pytest.raises(BudgetError):
             grad(wave, budget=Budget(5 * x.nbytes))(x)
 
-    assert peak_of(refused) - peak_of(lambda: wave(x)) <= 6.2 * x.nbytes
+    assert peak_bytes(refused) - peak_bytes(lambda: wave(x)) <= 6.2 * x.nbytes
 
 
 def test_peak_is_monotone_and_bounded():
@@ -350,11 +339,11 @@ def test_peak_is_monotone_and_bounded():
     x = np.linspace(0, 1, 30_000)
     unit = x.nbytes
     long = lambda x: wave(wave_of(x, 60))  # noqa: E731
-    alone = peak_of(lambda: long(x))
+    alone = peak_bytes(lambda: long(x))
     peaks = []
     for units in (6, 10, 20, 40, 80, 120):
         call = grad(long, budget=Budget(units * unit, disk="1 GiB"))
-        peaks.append((peak_of(lambda call=call: call(x)) - alone) / unit)
+        peaks.append((peak_bytes(lambda call=call: call(x)) - alone) / unit)
         assert peaks[-1] <= units
     # Two cotangents more or less at the moment of the peak are no plan's business, nor is the interpreter's dust.
     assert all(b >= a - 0.05 for a, b in pairwise(peaks)), peaks

@@ -280,6 +280,62 @@ def test_output_that_is_no_value(f):
         grad(f)(1.0)
 
 
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        ("text", r"returned 'text' of type str"),
+        (b"raw", r"of type bytes"),
+        (np.array(["a"]), r"an array of dtype <U1"),
+        (np.array([None]), r"an array of dtype object"),
+        (print, r"of type builtin_function_or_method"),
+    ],
+    ids=["str", "bytes", "array of str", "array of objects", "function"],
+)
+def test_output_that_is_no_array(output, named):
+    """An output that is no array and no number is a TypeError that says what it is, where, and what is allowed."""
+    for run in (
+        lambda: grad(lambda x: output)(1.0),
+        lambda: value_and_grad(lambda x: (output, x), has_aux=True)(1.0),
+        lambda: vjp(lambda x: output, 1.0),
+        lambda: jvp(lambda x: output, (1.0,), (1.0,)),
+    ):
+        with pytest.raises(TypeError, match=rf"{named}\. .*arrays, numbers, and containers"):
+            run()
+    for run in (
+        lambda: vjp(lambda x: (x, {"log": output}), 1.0),
+        lambda: jvp(lambda x: (x, {"log": output}), (1.0,), (1.0,)),
+    ):
+        with pytest.raises(TypeError, match=rf"{named} at \[1\]\['log'\]\. .*has_aux=True"):
+            run()
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        (lambda x: None, r"returned None \(is a `return` missing\?\)"),
+        (lambda x: [x], "returned a list of 1"),
+        (lambda x: (x, "text"), "returned a tuple of 2"),
+        (lambda x: {}, "returned a dict of 0"),
+    ],
+    ids=["None", "list", "tuple", "dict"],
+)
+def test_gradient_of_a_container(output, named):
+    """A gradient of None or of a container is a TypeError that says what was returned and what to return."""
+    with pytest.raises(TypeError, match=rf"{named}.*has_aux=True.*vjp"):
+        grad(output)(1.0)
+    with pytest.raises(TypeError, match=named):
+        value_and_grad(lambda x: (output(x), "aux"), has_aux=True)(1.0)
+
+
+def test_auxiliary_output_may_be_anything():
+    """What is given back beside the value, and constants among outputs, need no derivative."""
+    aux = {"log": "text", "none": None}
+    assert grad(lambda x: (x * 2, aux), has_aux=True)(1.0) == (2.0, aux)
+    value, pullback = vjp(lambda x: (x, 3, True, None, np.arange(2)), 1.0)
+    assert value[1:4] == (3, True, None)
+    assert pullback((2.0, 0, 0, None, np.zeros(2, int))) == (2.0,)
+
+
 def test_output_that_is_complex():
     """A gradient of a complex value is a TypeError that says what to take of it."""
     with pytest.raises(TypeError, match=r"np\.real"):

@@ -94,7 +94,7 @@ class SavedEntry:
 
 
 @final
-class _Ticket(weakref.ref):  # type: ignore[type-arg]
+class _Ticket(weakref.ref[Any]):
     """A weak reference to the holder of a buffer that knows what to uncount when the holder dies."""
 
     __slots__ = ("entry", "holder", "owner")

@@ -9,7 +9,15 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
+from ebbtide.arrays.containers import (
+    as_value,
+    flatten,
+    output_type,
+    output_types,
+    paths_of,
+    single_output,
+    unflatten,
+)
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
@@ -19,8 +27,7 @@ from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError, ReleasedValueError
 from ebbtide.tape.account import account
-from ebbtide.tape.node import Node
-from ebbtide.tape.recording import Recording
+from ebbtide.tape.recording import Recording, settle
 from ebbtide.tape.saved import guard_shared
 from ebbtide.tape.tangent import TangentTrace
 
@@ -36,10 +43,9 @@ def _argnums(argnums: int | Sequence[int], args: tuple[Any, ...]) -> tuple[int, 
     return tuple(k % len(args) for k in numbers)
 
 
-def _scalar(root: tuple[Node | None, Any], name: str) -> Any:
-    """Return the value of a scalar output, or say what to use for others."""
-    value = root[1]
-    kind = value.dtype if type(value) is TracedArray else np.asarray(value).dtype
+def _scalar(value: Any, name: str) -> Any:
+    """Return a scalar output, or say what to use for others."""
+    kind = output_type(value, name, "").dtype
     if np.shape(bottom(value)) != ():
         raise TypeError(
             f"{name} needs a function with a scalar output, and this one gives the shape {np.shape(bottom(value))}. "
@@ -94,12 +100,9 @@ def value_and_grad(
             aux: Any = None
             if has_aux:
                 aux = _plain_aux(recording)
-            roots = recording.roots()
-            if len(roots) != 1:
-                raise TypeError(f"grad needs a function with one scalar output; this one gives {len(roots)} values.")
-            value = _scalar(roots[0], "grad")
-            node = roots[0][0]
-            del roots
+            single_output(recording.outputs, recording.structure, "grad")
+            ((node, value),) = recording.roots()
+            value = _scalar(value, "grad")
             seed = type_of(value).dtype.type(1)
             seeds = [] if node is None else [(node, seed, False)]
             del node
@@ -185,7 +188,7 @@ def vjp(
         tuple with the cotangent of each argument.
 
     Raises:
-        TypeError: An input is no floating-point number.
+        TypeError: An input is no floating-point number, or an output is no array and no number.
         BudgetError: The budget is too small.
 
     Memory:
@@ -200,11 +203,12 @@ def vjp(
     with account(budget) as acct:
         recording = Recording(f, args, {}, range(len(args)), acct)
         structure = recording.structure
+        kinds = output_types(recording.outputs, structure, "vjp")
         roots = recording.roots()
         guard_shared([node for node, _ in roots if node is not None], [value for _, value in roots])
         acct.keep_open()
     value = unflatten(structure, [_returned(value) for _, value in roots])
-    return value, Pullback(recording, structure, roots, retain)
+    return value, Pullback(recording, structure, roots, kinds, retain)
 
 
 def _returned(value: Any) -> Any:
@@ -222,12 +226,14 @@ class Pullback:
 
     __slots__ = ("__weakref__", "_consumer", "_kinds", "_recording", "_retain", "_roots", "_structure")
 
-    def __init__(self, recording: Recording, structure: Any, roots: list[Any], retain: bool) -> None:
+    def __init__(
+        self, recording: Recording, structure: Any, roots: list[Any], kinds: list[ArrayType], retain: bool
+    ) -> None:
         self._recording: Recording | None = recording
         self._consumer = ""
         self._structure = structure
         self._roots = [node for node, _ in roots]
-        self._kinds = [type_of(value) for _, value in roots]
+        self._kinds = kinds
         self._retain = retain
 
     def __call__(self, cotangent: Any) -> tuple[Any, ...]:
@@ -306,7 +312,7 @@ def jvp(
 
     Raises:
         CotangentError: A tangent has another structure, shape or kind of dtype than its argument.
-        TypeError: An input is no floating-point number.
+        TypeError: An input is no floating-point number, or an output is no array and no number.
 
     Memory:
         A tangent beside each value that is alive; nothing is kept.
@@ -337,11 +343,13 @@ def jvp(
             traces = (*current().traces, trace)
             with entered(level=trace.level, tangent=trace, traces=traces, ledger=acct.ledger, budget=acct.budget):
                 outputs, structure = flatten(f(*arguments))
+                settle(outputs)
         finally:
             trace.closed = True
+    output_types(outputs, structure, "jvp")
     values, derivatives = [], []
     for output in outputs:
-        if type(output) is TracedArray and output.present()._trace is trace:
+        if type(output) is TracedArray and output._trace is trace:
             values.append(output._value)
             derivatives.append(zeros_like(output._value)[()] if output._node is None else output._node)
         else:

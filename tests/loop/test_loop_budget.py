@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
@@ -33,24 +32,11 @@ def objective(u: Any, **options: Any) -> Any:
     return np.sum(timeloop(step, u, STEPS, **options) ** 2)
 
 
-def peak_of(call: Any) -> int:
-    """The peak of tracemalloc during a call less what there was before."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-
-
 @cache
 def alone() -> int:
     """The peak of the function without derivatives."""
     objective(U0)
-    return peak_of(lambda: objective(U0))
+    return peak_bytes(lambda: objective(U0))
 
 
 @cache
@@ -63,7 +49,7 @@ def run(budget: Budget | None, where: str = "grad") -> dict[str, Any]:
     """Run the gradient under a budget twice: once measured, once under a profile."""
     f = grad(objective, budget=budget) if where == "grad" else grad(lambda u: objective(u, budget=budget))
     found: list[Any] = []
-    measured = peak_of(lambda: found.append(f(U0))) - alone()
+    measured = peak_bytes(lambda: found.append(f(U0))) - alone()
     assert found.pop().tobytes() == right()
     with ebbtide.profile() as p:
         f(U0)
@@ -145,11 +131,11 @@ def test_nested_loops_keep_the_budget(states):
     def f(u):
         return np.sum(timeloop(outer, u, 12) ** 2)
 
-    base = peak_of(lambda: f(U0))
+    base = peak_bytes(lambda: f(U0))
     expected = grad(f)(U0).tobytes()
     found = []
     budget = Budget(memory=states * STATE)
-    measured = peak_of(lambda: found.append(grad(f, budget=budget)(U0))) - base
+    measured = peak_bytes(lambda: found.append(grad(f, budget=budget)(U0))) - base
     assert found[0].tobytes() == expected
     assert measured <= states * STATE
 
@@ -169,11 +155,11 @@ def test_outputs_and_statics_are_within_the_budget():
 
     g = grad(f, (0, 1, 2))
     expected = g(U0, c, rows)
-    base = peak_of(lambda: f(U0, c, rows))
+    base = peak_bytes(lambda: f(U0, c, rows))
     for states in (16, 24):
         found = []
         bounded = grad(f, (0, 1, 2), budget=Budget(memory=states * STATE))
-        measured = peak_of(lambda: found.append(bounded(U0, c, rows)))  # noqa: B023
+        measured = peak_bytes(lambda: found.append(bounded(U0, c, rows)))  # noqa: B023
         assert measured - base <= states * STATE
         for a, b in zip(found[0], expected, strict=True):
             assert a.tobytes() == b.tobytes()

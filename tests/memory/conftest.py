@@ -1,10 +1,9 @@
-"""How the tests of memory measure: from outside, with tracemalloc and the collector."""
+"""How the tests of memory look: from outside, with the collector and the system."""
 
 from __future__ import annotations
 
 import gc
 import sys
-import tracemalloc
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,19 +15,6 @@ import pytest
 import ebbtide
 
 HOME = str(Path(ebbtide.__file__).parent)
-
-
-def measure_peak(call: Callable[[], Any]) -> int:
-    """Return the peak of memory during a call less what was allocated at its start."""
-    gc.collect()  # the interpreter keeps some thousand freed tuples for the next to come, unseen by tracemalloc
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 def is_ours(thing: Any) -> bool:
@@ -64,12 +50,6 @@ def resident() -> int:
     """Return the resident bytes of this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * 4096
-
-
-@pytest.fixture
-def peak_of() -> Callable[[Callable[[], Any]], int]:
-    """Give tests the measure of a peak."""
-    return measure_peak
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 import ebbtide
 from ebbtide import grad
@@ -31,11 +32,11 @@ def factors(n=N):
 
 
 @pytest.mark.parametrize(("argnum", "units", "n"), [(0, 102.1, 500), (1, 2.2, 300)])
-def test_chain_of_dots(peak_of, argnum, units, n):
+def test_chain_of_dots(argnum, units, n):
     """The left factor needs each product once, and no factor is kept for its type: by hand it is 102 and 2 units."""
     x, z = factors(n)
     call = grad(chain, argnum)
-    assert peak_of(lambda: call(x, z)) <= units * x.nbytes
+    assert peak_bytes(lambda: call(x, z)) <= units * x.nbytes
 
 
 def test_chain_of_dots_gives_bytes_back_as_it_goes():
@@ -72,7 +73,7 @@ def test_chain_of_dots_gives_bytes_back_as_it_goes():
     assert live[STEPS - 1] > 0.9 * STEPS * unit
 
 
-def test_deep_net(peak_of):
+def test_deep_net():
     """A layer x <- tanh(x W) keeps its output only: 20 layers take 20 units, the gradients, and two for the sweep."""
     rng = np.random.default_rng(1)
     weights = [rng.standard_normal((N, N)) / np.sqrt(N) for _ in range(20)]
@@ -83,10 +84,10 @@ def test_deep_net(peak_of):
             x = np.tanh(x @ w)
         return np.sum(x)
 
-    assert peak_of(lambda: grad(net)(weights, x)) <= 22.2 * UNIT
+    assert peak_bytes(lambda: grad(net)(weights, x)) <= 22.2 * UNIT
 
 
-def test_recurrent_net(peak_of):
+def test_recurrent_net():
     """A recurrent net keeps one state a step and one gradient of its weights, into which BLAS adds; all in float32."""
     rng = np.random.default_rng(2)
     width, batch = 1024, 16
@@ -100,12 +101,12 @@ def test_recurrent_net(peak_of):
         return np.sum(np.dot(h, w2) + b2)
 
     gradients = []
-    assert peak_of(lambda: gradients.extend(grad(net)(weights, h))) <= 8 * 2**20
+    assert peak_bytes(lambda: gradients.extend(grad(net)(weights, h))) <= 8 * 2**20
     assert [(g.dtype, g.shape) for g in gradients] == [(np.float32, w.shape) for w in weights]
 
 
 @pytest.mark.parametrize("uses", [2, 10, 100, 1000])
-def test_fan_out(peak_of, uses):
+def test_fan_out(uses):
     """The gradient of a value that is used k times takes two units, whatever k is."""
     n = 1000 if uses <= 100 else 300
     rng = np.random.default_rng(3)
@@ -118,11 +119,11 @@ def test_fan_out(peak_of, uses):
 
     # The record of 1000 terms is real memory, and no array: about 1.2 KB a term, beside a unit of 720 KB.
     records = 1200 * uses if uses > 100 else 0
-    assert peak_of(lambda: grad(f)(x)) <= 2.2 * x.nbytes + records
+    assert peak_bytes(lambda: grad(f)(x)) <= 2.2 * x.nbytes + records
 
 
 @pytest.mark.parametrize("uses", [2, 10, 100])
-def test_fan_out_to_arrays(peak_of, uses):
+def test_fan_out_to_arrays(uses):
     """Also where the factors are arrays, of which the tape keeps a reference, a use more takes no array more."""
     rng = np.random.default_rng(4)
     x = rng.standard_normal((N, N))
@@ -132,10 +133,10 @@ def test_fan_out_to_arrays(peak_of, uses):
         h = x * 1.0
         return sum(np.sum(h * c) for c in constants)
 
-    assert peak_of(lambda: grad(f)(x)) <= 2.2 * UNIT
+    assert peak_bytes(lambda: grad(f)(x)) <= 2.2 * UNIT
 
 
-def test_chain_of_relus(peak_of):
+def test_chain_of_relus():
     """Of a relu a mask of one byte an element is kept, an eighth of the array."""
     x = np.random.default_rng(5).standard_normal((1000, 1000))
 
@@ -145,7 +146,7 @@ def test_chain_of_relus(peak_of):
             h = np.maximum(h, 0.0)
         return np.sum(h)
 
-    assert peak_of(lambda: grad(f)(x)) <= 14.6 * x.nbytes
+    assert peak_bytes(lambda: grad(f)(x)) <= 14.6 * x.nbytes
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_chain_of_relus(peak_of):
     ],
     ids=["scaled", "shifted", "negative", "reversed", "transposed", "rolled", "cast"],
 )
-def test_linear_chains_save_nothing(peak_of, step):
+def test_linear_chains_save_nothing(step):
     """A linear operation saves nothing, not even for a shape or dtype: a chain of a hundred takes the working set."""
     x = np.random.default_rng(6).standard_normal((N, N))
 
@@ -171,4 +172,4 @@ def test_linear_chains_save_nothing(peak_of, step):
             h = step(h)
         return np.sum(h)
 
-    assert peak_of(lambda: grad(f)(x)) <= 3.2 * UNIT
+    assert peak_bytes(lambda: grad(f)(x)) <= 3.2 * UNIT

@@ -222,7 +222,7 @@ INDEXING: dict[Any, tuple[Example, ...]] = {
     np.take_along_axis: calls((M, Fixed(np.argsort(M, 1)), 1), (M, Fixed(np.array([[0, 2, 1, 1]])), 0),
                               (M, Fixed(np.array([[2]])), 1), (V, Fixed(np.array([3, 3])), None)),
     np.compress: calls((Fixed(np.array([True, False, True])), M, 0), (Fixed(np.array([0, 1, 1])), V)),
-    np.sort: calls((V,), (M, 0), (M, None), (M.T, {"kind": "stable"}), complex=False),
+    np.sort: calls((V,), (M, 0), (M, None), (M.T, {"kind": "stable"}), (T, 1), (E, 0), (E,)),
     np.diff: calls((V,), (M,), (M, 2), (M, 1, 0)),
     np.copyto: calls((M, V[:4]), (M, M[::-1], {"where": MASK})),
 }  # fmt: skip
@@ -323,7 +323,7 @@ CONSTANT: dict[Any, tuple[Example, ...]] = {
     **{f: steps((M, M + 1)) for f in (np.allclose, np.array_equal, np.array_equiv, np.may_share_memory,
                                       np.shares_memory)},
     np.round: steps((M,), (M, 1)),
-    np.argsort: steps((M,), (M, 0)),
+    np.argsort: steps((M,), (M, 0), (M, None), (V, {"kind": "stable"})),
     np.argpartition: steps((V, 2),),
     np.count_nonzero: steps((M,), (M, {"axis": 0})),
     np.searchsorted: steps((Fixed(np.arange(-2.0, 2)), V), (np.sort(V), Fixed(0.5))),
@@ -338,7 +338,7 @@ CONSTANT: dict[Any, tuple[Example, ...]] = {
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
-    {normal_index, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
+    {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
 )
 EXAMPLES: dict[Any, tuple[Example, ...]] = {
     **ELEMENTWISE, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING, **CONSTANT,

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 from ebbtide import Budget, DeterminismError, checkpoint, grad, jvp, value_and_grad, vjp
 
 N = 50_000
 UNIT = N * 8
-
-
-def peak_of(call):
-    """Return the peak of memory during a call less what was allocated at its start."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 def sines(x, steps=10):
@@ -42,8 +29,8 @@ def ten_blocks(x, block):
 def test_memory_of_ten_blocks():
     """Ten blocks of ten sines take ten blocks' arguments, one block's values, and two: 22 units where all take 101."""
     x = np.linspace(0, 1, N)
-    assert peak_of(lambda: grad(ten_blocks)(x, checkpoint(sines))) <= 22 * UNIT
-    assert peak_of(lambda: grad(ten_blocks)(x, sines)) >= 100 * UNIT
+    assert peak_bytes(lambda: grad(ten_blocks)(x, checkpoint(sines))) <= 22 * UNIT
+    assert peak_bytes(lambda: grad(ten_blocks)(x, sines)) >= 100 * UNIT
 
 
 def test_bits():
@@ -179,7 +166,7 @@ def test_recursive_checkpoints_take_logarithmic_memory():
         first, second = halved(steps // 2), halved(steps - steps // 2)
         return checkpoint(lambda u: second(first(u)))
 
-    peaks = [peak_of(lambda s=s: grad(lambda u: np.sum(halved(s)(u)))(x)) / UNIT for s in (16, 32, 64, 128)]
+    peaks = [peak_bytes(lambda s=s: grad(lambda u: np.sum(halved(s)(u)))(x)) / UNIT for s in (16, 32, 64, 128)]
     growth = np.diff(peaks)
     assert max(growth) <= 3.1, peaks
     assert peaks[-1] <= 3 * 7 + 4, peaks
@@ -256,7 +243,7 @@ def test_under_a_budget(tmp_path):
     call = grad(ten_blocks, budget=paged)
     assert np.array_equal(call(x, block), grad(ten_blocks)(x, sines))
     # Beside the arrays there are the records of two tapes and the storage's own.
-    assert peak_of(lambda: call(x, block)) - peak_of(lambda: ten_blocks(x, sines)) <= paged.memory + 2**16
+    assert peak_bytes(lambda: call(x, block)) - peak_bytes(lambda: ten_blocks(x, sines)) <= paged.memory + 2**16
     assert list(tmp_path.iterdir()) == []
 
 

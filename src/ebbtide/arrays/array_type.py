@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
+
+from ebbtide.arrays.location import user_line
+from ebbtide.errors import TraceError
 
 
 @final
@@ -37,6 +40,34 @@ class ArrayType:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    def _unknown(self, what: str) -> TraceError:
+        return TraceError(
+            f"{what} was asked at {user_line()} of an array of which only shape and dtype, {self}, are known. Write a "
+            "choice by values with np.where(condition, x, y), or compute what depends on values outside of the traced "
+            "function and pass it in."
+        )
+
+    def __bool__(self) -> bool:
+        raise self._unknown("The truth (`if`, `and`, `bool`)")
+
+    def __int__(self) -> int:
+        raise self._unknown("The number (`int`)")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise self._unknown(f"The text ({spec!r})")
+        return repr(self)
+
+    @property
+    def strides(self) -> NoReturn:
+        """Raise: there is no memory."""
+        raise self._unknown("The place in memory (`strides`)")
+
+    @property
+    def flags(self) -> NoReturn:
+        """Raise: there is no memory."""
+        raise self._unknown("The kind of memory (`flags`)")
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import broadcast_type
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -47,8 +48,8 @@ def _inferred(function: Any, infer: Any, args: tuple[Any, ...], bare: list[Any],
     """Return the result of a constant function on abstract operands."""
     if infer is None:
         raise TraceError(
-            f"The result of {function.__name__} depends on the values of an array of which only shape and dtype are "
-            "known here. Compute it outside of the traced function, and pass it in."
+            f"The result of {function.__name__} at {user_line()} depends on the values of an array of which only shape "
+            "and dtype are known here. Compute it outside of the traced function, and pass it in."
         )
     result = infer(*bare, **named)
     if type(result) is not ArrayType:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.traced import TracedArray
 
 
@@ -64,4 +65,53 @@ def as_value(leaf: Any, place: str) -> Any:
     raise TypeError(
         f"Cannot differentiate with respect to {place}: it is a {type(leaf).__name__}. Arguments are arrays, "
         "numbers, and containers of them; choose other argnums, or pass it by a closure."
+    )
+
+
+def output_type(leaf: Any, transform: str, place: str) -> ArrayType:
+    """
+    Return the type of a leaf of the output of a function.
+
+    Args:
+        leaf: The leaf.
+        transform: Who took the derivative, for the message: `vjp`.
+        place: Where in the output the leaf is: `[0]['weights']`; empty if it is the output itself.
+
+    Raises:
+        TypeError: It is neither an array of numbers nor a number.
+    """
+    if isinstance(leaf, (np.ndarray, np.generic, TracedArray, bool, int, float, complex)):
+        kind = type_of(leaf)
+        if kind.dtype.kind in "fciub":
+            return kind
+        found = f"an array of dtype {kind.dtype}"
+    else:
+        found = f"{leaf!r:.40} of type {type(leaf).__name__}"
+    raise TypeError(
+        f"{transform} was given a function that returned {found}{f' at {place}' if place else ''}. The outputs of a "
+        "function are arrays, numbers, and containers of them: leave the rest out, or give it to the caller by "
+        "has_aux=True of grad and value_and_grad."
+    )
+
+
+def output_types(leaves: Sequence[Any], structure: Any, transform: str) -> list[ArrayType]:
+    """Return the types of the leaves of the output of a function; see `output_type`."""
+    return [output_type(x, transform, place) for x, place in zip(leaves, paths_of(structure), strict=True)]
+
+
+def single_output(leaves: Sequence[Any], structure: Any, transform: str) -> Any:
+    """
+    Return the output of a function that returns no container.
+
+    Raises:
+        TypeError: It is a container, or None.
+    """
+    container = structure.type
+    if container is None:
+        return leaves[0]
+    name = "None (is a `return` missing?)" if container is type(None) else f"a {container.__name__} of {len(leaves)}"
+    raise TypeError(
+        f"{transform} was given a function that returned {name}. It needs one real number, as a scalar or an array "
+        "without axes: return that alone, with has_aux=True as (number, anything else), or use vjp or jacobian for "
+        "several outputs."
     )

@@ -6,11 +6,16 @@ import sys
 from pathlib import Path
 from types import CodeType, FrameType
 
+import numpy as np
+
 HOME = str(Path(__file__).resolve().parent.parent) + "/"
 # The demo is a user of the library that lies in the same folder.
 _DEMO = HOME + "demo/"
 # The files of the library itself: to look a name up takes a third of the time of comparing its beginning.
 OURS = frozenset(name for name in map(str, Path(HOME).rglob("*.py")) if not name.startswith(_DEMO))
+# Parts of NumPy and SciPy are written in Python: who asks for a place wants that of the call of NumPy.
+_PACKAGES = str(Path(np.__file__).resolve().parent.parent)
+_ARRAY_LIBRARIES = (f"{_PACKAGES}/numpy/", f"{_PACKAGES}/scipy/")
 
 
 def is_ours(filename: str) -> bool:
@@ -18,16 +23,20 @@ def is_ours(filename: str) -> bool:
     return filename in OURS
 
 
+def _is_library(filename: str) -> bool:
+    return filename in OURS or filename.startswith(_ARRAY_LIBRARIES)
+
+
 def user_frame(depth: int = 1) -> FrameType | None:
-    """Return the innermost frame outside of the library, from *depth* callers up."""
+    """Return the innermost frame outside of the library, NumPy and SciPy, from *depth* callers up."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and is_ours(frame.f_code.co_filename):
+    while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def user_line() -> str:
-    """Return file and line of the innermost frame outside of the library."""
+    """Return file and line of the innermost frame outside of the library, NumPy and SciPy."""
     frame = user_frame(2)
     return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

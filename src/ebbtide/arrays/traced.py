@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from ebbtide.arrays import misuse
 from ebbtide.arrays.registry import HANDLERS
 from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
 from ebbtide.errors import RuleMissingError, TraceError
@@ -143,23 +144,34 @@ class TracedArray:
         return result if out is None else into(out, result, function.__name__)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        raise TraceError(
-            f"A traced array cannot become a plain one (at {self._trace.here()}): its derivative would be lost. "
-            "For np.array([x, y]) write np.stack([x, y]); for np.asarray(x) write x; to write traced values "
-            "into an array, make it with np.zeros_like(x) or np.zeros(shape, like=x); for a plain copy that "
-            "is constant to the derivative write ebbtide.stop_gradient(x)."
-        )
+        raise misuse.as_array()
 
-    def _scalar(self) -> Any:
-        self.__array__()
+    def _number(self) -> Any:
+        raise misuse.as_number()
 
-    __float__ = __complex__ = item = tolist = _scalar
+    __float__ = __complex__ = _number
+
+    def item(self, *index: Any) -> Any:
+        """Raise, as a Python number has no derivative."""
+        raise misuse.as_item("item", f"x[{', '.join(map(str, index))}]" if index else "x, or x[0] of one element")
+
+    def tolist(self) -> Any:
+        """Raise, as Python numbers have no derivative."""
+        raise misuse.as_item("tolist", "list(x)")
 
     def __int__(self) -> int:
         return int(bottom(self.present()))
 
     def __bool__(self) -> bool:
         return bool(bottom(self.present()))
+
+    def __format__(self, spec: str) -> str:
+        return format(bottom(self.present()), spec) if spec else repr(self)
+
+    if not TYPE_CHECKING:  # it would hide misspelled names from the checker
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(misuse.no_attribute(name), name=name, obj=self)
 
     def __deepcopy__(self, memo: Any) -> TracedArray:
         return self.copy()
@@ -173,6 +185,10 @@ class TracedArray:
     def shape(self) -> tuple[int, ...]:
         """Shape of the array."""
         return self._value.shape
+
+    @shape.setter
+    def shape(self, new: Any) -> None:
+        raise misuse.in_place_shape(new)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -224,27 +240,42 @@ class TracedArray:
         """The real part."""
         return HANDLERS[np.real](self)
 
+    @real.setter
+    def real(self, value: Any) -> None:
+        self.real[...] = value
+
     @property
     def imag(self) -> Any:
         """The imaginary part."""
         return HANDLERS[np.imag](self)
 
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        self.imag[...] = value
+
     @property
     def flat(self) -> Any:
-        """The elements in C order, as a one-dimensional array."""
-        return HANDLERS[np.reshape](self, -1)
+        """The elements in C order, as a one-dimensional view, whatever the layout."""
+        return HANDLERS[np.flatiter](self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[...] = value
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of an array without axes")
+            raise TypeError(f"len() of an array without axes, at {self._trace.here()}")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError(f"iteration over an array without axes, at {self._trace.here()}")
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
         return f"TracedArray({bottom(self.present())!r})"
 
+    # As an array's: `==` compares elements. The checker knows __hash__ as a method only.
     __hash__ = None  # type: ignore[assignment]
 
     # Indexing, views and changes in place.
@@ -260,11 +291,10 @@ class TracedArray:
     def _updated(self, new: Any, ufunc: np.ufunc) -> Any:
         if not isinstance(bottom(self), np.ndarray):
             return new  # a NumPy scalar: `x += 1` makes a new one, other names keep the old one
-        if new.shape != self.shape:
-            raise ValueError(f"{ufunc.__name__} in place cannot change the shape {self.shape} to {new.shape}.")
-        if new.dtype != self.dtype:
-            if not np.can_cast(new.dtype, self.dtype, "same_kind"):
-                raise TypeError(f"{ufunc.__name__} in place cannot turn {self.dtype} into {new.dtype}.")
+        if new.shape != self.shape or new.dtype != self.dtype:
+            error = misuse.in_place_type(ufunc.__name__, self, new)
+            if error is not None:
+                raise error
             new = HANDLERS[np.astype](new, self.dtype)
         replace(self.present(), new, private=False)
         return self
@@ -272,6 +302,10 @@ class TracedArray:
     def fill(self, value: Any) -> None:
         """Set all elements to *value*."""
         self[...] = value
+
+    def sort(self, axis: int = -1, **kwargs: Any) -> None:
+        """Sort the elements in place along an axis."""
+        self[...] = HANDLERS[np.sort](self, axis, **kwargs)
 
     def copy(self, order: str = "C") -> TracedArray:
         """Return a copy, which is traced too."""
@@ -347,9 +381,6 @@ def into(target: Any, result: Any, name: str) -> Any:
         TraceError: The target is a plain array, which cannot take a traced value.
     """
     if not isinstance(target, TracedArray):
-        raise TraceError(
-            f"{name} cannot write a traced result into a plain array, whose derivative would be lost: drop "
-            "out= (or the in-place operator), or make the target with np.zeros_like(x)."
-        )
+        raise misuse.into_plain(name)
     target[...] = result
     return target

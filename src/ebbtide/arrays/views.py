@@ -9,11 +9,13 @@ writing it writes the root, by walking the path backwards.
 from __future__ import annotations
 
 import operator
+import weakref
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.registry import HANDLERS
 from ebbtide.errors import StaleViewError, TraceError
 
@@ -33,10 +35,11 @@ class Sharing:
             guarded against changes.
 
     Memory:
-        A view keeps its root alive, as in NumPy.
+        A view keeps its root alive, as in NumPy. A root knows its views by weak references, of which at most half,
+        or 8, are of views that have died.
     """
 
-    __slots__ = ("guard", "line", "path", "private", "reachable", "root", "seen", "version")
+    __slots__ = ("guard", "line", "path", "private", "reachable", "room", "root", "seen", "static", "version", "views")
 
     def __init__(
         self, root: TracedArray | None = None, path: tuple[Any, ...] = (), *, reachable: bool = False
@@ -47,8 +50,58 @@ class Sharing:
         self.version = 0  # how often this array was written
         self.seen = 0  # the root's version that this view's value is of
         self.private = False  # made by a write here, in no tape and no other array: the next write needs no copy
+        self.static = False  # a view of a static value of a region, which must not change there
         self.line = ""
+        self.views: list[weakref.ref[TracedArray]] = []  # of a root: what has to hear that its trace is another one
+        self.room = 8  # how many views may be noted before those that have died are forgotten
         self.guard: Any = None  # the guarded value of this array, one for all nodes that save it
+
+    def note(self, view: TracedArray) -> None:
+        """Note a view of this root."""
+        if len(self.views) >= self.room:
+            self.views = [one for one in self.views if one() is not None]
+            self.room = max(8, 2 * len(self.views))
+        self.views.append(weakref.ref(view))
+
+
+@final
+class Moved:
+    """
+    The trace of a view whose root was written in another trace, until the view is used.
+
+    Operations are dispatched by the traces of their operands. A view that is not looked at keeps the value of an
+    older time; this keeps it from being taken for an array of the trace that it had then.
+
+    Args:
+        trace: The trace of the root.
+    """
+
+    __slots__ = ("closed", "fast", "level", "trace")
+
+    def __init__(self, trace: Any) -> None:
+        self.trace = trace
+        self.level = trace.level
+        self.closed = False
+        self.fast = False
+
+    def here(self) -> str:
+        """Return the user's present line."""
+        return user_line()
+
+    def covers(self, trace: Any) -> bool:
+        """Return False: this is no region."""
+        return False
+
+    def constant(self, value: Any) -> Any:
+        """Return an array that depends on nothing, in the trace of the root."""
+        return self.trace.constant(value)
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: Any) -> Any:
+        """Do an operation after the views among its operands have come to where their roots are."""
+        for operand in operands:
+            if hasattr(operand, "_trace"):
+                operand.present()
+        return primitive.bind(operands, params)
 
 
 def bottom(value: Any) -> Any:
@@ -58,7 +111,7 @@ def bottom(value: Any) -> Any:
     return value
 
 
-def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any]) -> Any:
+def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, always: bool = False) -> Any:
     """
     Return *view* after noting that it is a view of *base*, if their memory is indeed the same.
 
@@ -67,21 +120,23 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any]) -> Any:
         base: The operand.
         primitive: The operation, which has a `put` that writes a changed view back.
         params: Its parameters.
+        always: Whether it is a view to the user also where the memory is not the same (`x.T.flat`).
     """
     values = bottom(view), bottom(base)
     # Abstract values have no memory: what would be a view in NumPy is then taken to be one.
-    if isinstance(values[0], np.ndarray) and not np.may_share_memory(*values):
+    if not always and isinstance(values[0], np.ndarray) and not np.may_share_memory(*values):
         return view
     sharing = base.sharing()
     root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
     if view._trace is not root._trace:
-        # The view was taken inside a region of an array from outside of it, where writes are refused.
+        view.sharing().static = True  # taken inside a region, of an array from outside of it
         return view
     mine = view.sharing()
     mine.root, mine.path = root, (*path, (primitive, params))
     mine.reachable = sharing.reachable
     mine.seen = root.sharing().version
     mine.line = view._trace.here()
+    root.sharing().note(view)
     return view
 
 
@@ -161,29 +216,30 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
         private: Whether nothing else holds the memory of *new*.
     """
     capture = current().capture
-    if capture is not None and capture.covers(target._trace):
+    sharing = target.sharing()
+    root = sharing.root
+    written = target if root is None else root
+    if written.sharing().static or (capture is not None and capture.covers(target._trace)):
         raise TraceError(
             f"An array from outside of a step or checkpointed function was written at {target._trace.here()}. It "
             "is a static value there and must not change. Put it into the state or the inputs, or write "
             "into a copy of it."
         )
-    sharing = target.sharing()
-    root = sharing.root
     if root is None:
         become(target, new, private=private)
         return
     stations: list[Any] = [root]
     for primitive, params in sharing.path[:-1]:
         stations.append(primitive.bind((stations[-1],), params))
-    written: Any = new
+    value: Any = new
     for primitive, params in reversed(sharing.path):
         if primitive.put is None:
             raise TraceError(
-                f"Cannot write through the result of {primitive.name} taken at {sharing.line}: NumPy makes "
-                "it read-only. Write into its base, or into a copy."
+                f"Cannot write at {target._trace.here()} through the result of {primitive.name} taken at "
+                f"{sharing.line}: NumPy makes it read-only. Write into its base, or into a copy."
             )
-        written = primitive.put(stations.pop(), params, written)
-    become(root, written, private=False)
+        value = primitive.put(stations.pop(), params, value)
+    become(root, value, private=False)
     target._trace, target._node, target._value = new._trace, new._node, new._value
     sharing.seen = root.sharing().version
 
@@ -191,6 +247,12 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
 def become(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     """Let a root take the value of *new*; its views see it at their next use."""
     sharing = target.sharing()
+    if new._trace is not target._trace:
+        moved = Moved(new._trace)
+        for reference in sharing.views:
+            view = reference()
+            if view is not None:
+                view._trace = moved
     target._trace, target._node, target._value = new._trace, new._node, new._value
     sharing.version += 1
     sharing.reachable = False

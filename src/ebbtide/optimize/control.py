@@ -40,7 +40,7 @@ class Control:
         Refers to the value and to the weights.
 
     Source:
-        Schwedes, Ham, Funke, Piggott, Mesh Dependence in PDE-Constrained Optimisation (2017), section 2.
+        Schwedes, Ham, Funke, Piggott, Mesh Dependence in PDE-Constrained Optimisation (2017).
 
     Example:
         >>> import numpy as np

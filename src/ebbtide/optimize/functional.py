@@ -39,7 +39,7 @@ class ReducedFunctional:
         Refers to *f* and to the controls; no tape, no state, no value outlives a call.
 
     Source:
-        Hinze, Pinnau, Ulbrich, Ulbrich, Optimization with PDE Constraints (2009), section 1.6: the reduced problem.
+        Hinze, Pinnau, Ulbrich, Ulbrich, Optimization with PDE Constraints (2009): the reduced problem.
 
     Example:
         >>> import numpy as np
@@ -199,7 +199,7 @@ class ReducedFunctional:
             As `derivative`, with a tangent beside each value; time loops follow the same schedules.
 
         Source:
-            Griewank and Walther, Evaluating Derivatives (2008), section 5.3: second-order adjoints.
+            Griewank and Walther, Evaluating Derivatives (2008), chapter 5: second-order adjoints.
         """
         points = [self._container(k, leaves) for k, leaves in enumerate(self.split(m))]
         tangents = [self._container(k, leaves) for k, leaves in enumerate(self.split(direction, "direction"))]

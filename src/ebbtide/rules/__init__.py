@@ -11,6 +11,7 @@ from ebbtide.rules import (
     reductions,
     selection,
     shapes,
+    sorting,
     sums,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "reductions",
     "selection",
     "shapes",
+    "sorting",
     "sums",
 ]

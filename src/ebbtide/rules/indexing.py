@@ -196,14 +196,6 @@ answer(
     np.compress,
     lambda condition, a, axis=None: take(a, np.flatnonzero(condition), axis),
 )
-answer(np.sort, lambda a, axis=-1, kind=None, *, stable=None: _sorted(a, axis))
-
-
-def _sorted(a: Any, axis: int | None) -> Any:
-    if axis is None:
-        a, axis = np.reshape(a, -1), 0
-    return _take_along_axis(a, np.argsort(a, axis=axis, kind="stable"), axis)
-
 
 def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     where = (slice(None),) * axes_of(axis, a.ndim)[0]

@@ -34,8 +34,6 @@ OPAQUE = (
     np.nonzero, np.flatnonzero, np.argwhere, np.count_nonzero, np.allclose, np.array_equal, np.array_equiv,
     np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string,
 )  # fmt: skip
-# Rules that are made of opaque functions: they index with what they found in the values.
-OPAQUE_RULES = (np.sort,)
 
 for _function in COMPARISONS + STEPS + SEARCHES + FACTS:
     _infer = None if isinstance(_function, np.ufunc) else stand_in_type(_function)

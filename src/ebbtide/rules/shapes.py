@@ -10,6 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
+from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import linked
 from ebbtide.rules.answers import answer, refusal
@@ -99,7 +100,14 @@ def _squeeze(a: Any, axis: Any = None) -> Any:
     return reshape(a, tuple(n for k, n in enumerate(a.shape) if k not in dropped))
 
 
+def _flat(a: Any) -> Any:
+    """Return the elements in C order, through which the array can be written also where reshape copies them."""
+    params = {"shape": (a.size,), "order": "C"}
+    return linked(_reshape.bind((a,), params), a, _reshape, params, always=True)
+
+
 answer(np.reshape, reshape)
+register((np.flatiter,), _flat)
 answer(np.ravel, lambda a, order="C": reshape(a, -1, order="C" if a.ndim < 2 else order))
 answer(np.expand_dims, _expand_dims)
 answer(np.squeeze, _squeeze)

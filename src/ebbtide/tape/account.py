@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from ebbtide.arrays.context import current, current_or_none
-from ebbtide.budget import Budget
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
+from ebbtide.tape.joint import shed
 from ebbtide.tape.pager import Pager
 
 
@@ -43,7 +45,7 @@ class Account:
     def settle(self, seeds: list[Any]) -> None:
         """Raise `BudgetError` if the sweep from these seeds would pass the budget."""
         if self.pager is not None:
-            self.pager.settle(seeds)
+            _settle(self.pager, seeds)
 
     def keep_open(self) -> None:
         """Let the account outlive its call, for the pullback."""
@@ -95,3 +97,35 @@ def account(budget: Budget | None) -> Iterator[Account]:
         opened.close()
         raise
     opened.leave()
+
+
+def _settle(pager: Pager, seeds: list[Any]) -> None:
+    """
+    Raise if the forward run passed the budget, or if the sweep will whatever is paged.
+
+    Raises:
+        BudgetError: Says where the budget was passed and the least that would do.
+    """
+    limit, budget = pager.ledger.limit, pager.budget
+    if limit is None or budget is None:
+        return
+    forecast = pager.forecast(seeds, paged=bool(budget.disk))
+    peak, joints = forecast.peak, forecast.joints
+    if pager.passed is None:
+        # A time loop took room for snapshots before it was known what comes after it.
+        peak -= shed(joints, peak - limit)
+        if peak <= limit:
+            return
+        if budget.disk and forecast.place is not None:
+            raise pager.refusal(forecast.place, peak - pager.ledger.live)
+    if not budget.disk:
+        peak = max(peak, pager.ledger.peak)
+    least = peak - sum(rule.sheddable for rule in joints) - limit + budget.memory
+    place = "It would be passed in the reverse sweep." if pager.passed is None else f"It was passed by {pager.passed}."
+    advice = "" if budget.disk else ", or let it page with disk="
+    raise BudgetError(
+        f"The budget of {budget} is too small: the saved values and cotangents of this gradient take "
+        f"{least} bytes ({format_bytes(least)}) of memory. {place} Give at least {least} bytes of memory{advice}, or "
+        "recompute with ebbtide.checkpoint or a time loop.",
+        least,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, final
 
@@ -11,9 +12,10 @@ import numpy as np
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import DeterminismError
+from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
-from ebbtide.tape.joint import JointRule, record_joint
+from ebbtide.tape.forecast import Forecast
+from ebbtide.tape.joint import JointRule, record_joint, shed
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.region import Region
@@ -57,21 +59,13 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         region = Region(tape)
         leaves, structure = flatten((args, kwargs))
         values = [region.value(leaf) for leaf in leaves]
-        bypass = region.bypass()
-        # The copies that the function gets are no part of what it takes when it runs alone.
-        copies = sum(v.nbytes for v in values if isinstance(v, np.ndarray))
-        if tape.pager is not None:
-            tape.pager.reserve(copies)
-        region.ledger.add(BUFFERS, copies)
-        try:
-            with region.running(bypass):
-                given = unflatten(structure, [_copied(v) for v in values])
-                outputs, output_structure = flatten(f(*given[0], **given[1]))
-                del given
-                outputs = [_copied(bypass.inside(output)) for output in outputs]
-        finally:
-            region.ledger.add(BUFFERS, -copies)
-        rule = _CheckpointRule(f, region, leaves, values, structure, outputs, bypass.statics)
+        run = None
+        if tape.pager is not None and tape.pager.bounded:
+            run = _measured(f, region, values, structure)
+        if run is None:
+            run = _bypassed(f, region, values, structure)
+        outputs, output_structure, statics, demand = run
+        rule = _CheckpointRule(f, region, leaves, values, structure, outputs, statics, demand)
         if not rule.parents:
             return unflatten(output_structure, outputs)
         traced = record_joint(tape, rule, rule.parents, outputs)
@@ -79,6 +73,90 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         return unflatten(output_structure, results)
 
     return wrapped
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Bytes that a function takes when it is run again, unless it owns the cotangents and if it does."""
+
+    needs: tuple[int, int] = (0, 0)
+    floors: tuple[int, int] = (0, 0)
+
+
+def _bypassed(f: Any, region: Region, values: list[Any], structure: Any) -> tuple[list[Any], Any, Any, _Demand]:
+    """Run the function on values; return its outputs, their structure, its static values, and what is not known."""
+    bypass = region.bypass()
+    # The copies that the function gets are no part of what it takes when it runs alone.
+    copies = sum(v.nbytes for v in values if isinstance(v, np.ndarray))
+    if region.outer.pager is not None:
+        region.outer.pager.reserve(copies)
+    region.ledger.add(BUFFERS, copies)
+    try:
+        with region.running(bypass):
+            given = unflatten(structure, [_copied(v) for v in values])
+            outputs, output_structure = flatten(f(*given[0], **given[1]))
+            del given
+            outputs = [_copied(bypass.inside(output)) for output in outputs]
+    finally:
+        region.ledger.add(BUFFERS, -copies)
+    return outputs, output_structure, bypass.statics, _Demand()
+
+
+def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tuple[list[Any], Any, Any, _Demand] | None:
+    """
+    Run the function on a tape that keeps sizes only, so that it is known what the sweep will take.
+
+    Returns:
+        What `_bypassed` returns; None where nothing can be recorded, which is no error if nothing depends on it.
+    """
+    pager = Pager.measuring(region.outer.pager)
+    pager.exclude(values)
+    tape = region.tape(pager=pager)
+    before = region.ledger.live
+    try:
+        with region.running(tape):
+            given = unflatten(structure, [tape.leaf(v, reachable=True) if is_array(v) else v for v in values])
+            outputs, output_structure = flatten(f(*given[0], **given[1]))
+            del given
+            inside = [_lifted(tape, output) for output in outputs]
+        del outputs
+        nodes = [_node_of(tape, x) for x in inside]
+        seeds = [(node,) for node in nodes if node is not None]
+        outputs = [_copied(x.present()._value if _is_on(tape, x) else x) for x in inside]
+        del inside
+        # Time loops in it hold snapshots, of which they can do with one.
+        snapshots = max(0, region.ledger.live - before - pager.lent)
+        first, second, third, fourth = [
+            _peak(pager.forecast(seeds, paged=paged, owned=owned), most, snapshots)
+            for paged, most in ((False, pager.ledger.peak), (True, 0))
+            for owned in (False, True)
+        ]
+        demand = _Demand((first, second), (third, fourth))
+        return outputs, output_structure, {key: array for key, (_, array) in tape.statics.items()}, demand
+    except (TraceError, RuleMissingError):
+        return None
+    finally:
+        tape.close()
+        pager.close()
+
+
+def _peak(forecast: Forecast, most: int, snapshots: int) -> int:
+    """Return the bytes that a function takes, which saves *most* at a time and whose time loops hold snapshots."""
+    return max(forecast.peak, most) + max(0, snapshots - sum(rule.sheddable for rule in forecast.joints))
+
+
+def _is_on(tape: Any, value: Any) -> bool:
+    return type(value) is TracedArray and value._trace is tape
+
+
+def _node_of(tape: Any, value: Any) -> Node | None:
+    return value.present()._node if _is_on(tape, value) else None
+
+
+def _lifted(tape: Any, value: Any) -> Any:
+    """Return a result as the region has it: an array of the tapes around is a static value."""
+    return tape.lift(value) if type(value) is TracedArray and tape.covers(value._trace) else value
 
 
 def _copied(value: Any) -> Any:
@@ -93,7 +171,8 @@ class _CheckpointRule(JointRule):
     """One call of a checkpointed function; see `checkpoint`."""
 
     __slots__ = (
-        "_checks", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure", "_values", "parents",
+        "_checks", "_demand", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure", "_values",
+        "parents",
     )  # fmt: skip
 
     def __init__(
@@ -105,11 +184,13 @@ class _CheckpointRule(JointRule):
         structure: Any,
         outputs: list[Any],
         statics: Any,
+        demand: _Demand,
     ) -> None:
         self._f = f
         self._region = region
         self._ledger = current().ledger
         self._structure = structure
+        self._demand = demand
         self._values = [guarded(value) for value in values]
         self._checks = [checksum(value) for value in outputs]
         self._label = getattr(f, "__name__", "checkpoint")
@@ -126,8 +207,21 @@ class _CheckpointRule(JointRule):
 
     @property
     def need(self) -> int:
-        """Bytes that the sweep takes at least beside what is held now; what *f* saves is not known before."""
-        return 0
+        """Bytes that the sweep takes beside what is held now; known under a budget only."""
+        return self.needs(False)
+
+    @property
+    def kept(self) -> Iterable[Any]:
+        """See `JointRule.kept`."""
+        return self._values
+
+    def needs(self, owned: bool) -> int:
+        """See `JointRule.needs`."""
+        return self._demand.needs[owned]
+
+    def floor(self, owned: bool) -> int:
+        """See `JointRule.floor`."""
+        return self._demand.floors[owned]
 
     @property
     def sheddable(self) -> int:
@@ -144,12 +238,21 @@ class _CheckpointRule(JointRule):
 
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Run the function again on a tape and sweep it."""
+        region = self._region
+        pager = None
+        if self._ledger.watched:
+            pager = Pager(self._ledger, current().budget, strict=True, around=region.outer.pager)
+            pager.load_room(0, node, self._values)
         values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
         if not retain:
             self._values = []
-        region = self._region
-        pager = Pager(self._ledger, current().budget, strict=True) if self._ledger.watched else None
         tape = region.tape(pager=pager)
+        # The sweep around has let them go, and the one inside has not begun.
+        waiting: list[Any] = []
+        if pager is not None:
+            waiting += [pair[0] for pair in cotangents if pair is not None]
+            for g in waiting:
+                pager.take(g)
         try:
             with entered(capture=region.around), region.running(tape):
                 leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
@@ -157,9 +260,7 @@ class _CheckpointRule(JointRule):
                 nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
                 given = unflatten(self._structure, leaves)
                 outputs = flatten(self._f(*given[0], **given[1]))[0]
-                inside = [
-                    tape.lift(x) if type(x) is TracedArray and tape.covers(x._trace) else x for x in outputs
-                ]
+                inside = [_lifted(tape, x) for x in outputs]
                 seeds, checks = [], []
                 for x, pair in zip(inside, cotangents, strict=False):
                     if type(x) is TracedArray and x._trace is tape:
@@ -173,6 +274,13 @@ class _CheckpointRule(JointRule):
             cotangents.clear()
             tape.close()
             wanted = [n for n in nodes if n is not None]
+            if pager is not None:
+                if self._ledger.limit is not None:
+                    # Time loops inside took room for snapshots before it was known what comes after them.
+                    forecast = pager.forecast(seeds)
+                    shed(forecast.joints, forecast.peak - self._ledger.limit)
+                while waiting:
+                    pager.drop(waiting.pop())
             with entered(capture=region.around):
                 found = iter(sweep(tape, seeds, wanted + [leaf for leaf, _ in tape.statics.values()]))
             for n, place in zip(nodes, self._places, strict=True):
@@ -185,6 +293,8 @@ class _CheckpointRule(JointRule):
                     yield self._statics[key], value, owned
         finally:
             if pager is not None:
+                while waiting:
+                    pager.drop(waiting.pop())
                 pager.close()
 
     def _check(self, checks: list[int], tape: Any) -> None:

@@ -7,14 +7,18 @@ which add in place, and which allocate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, final
 
-from ebbtide.arrays.array_type import ArrayType, owner_of
-from ebbtide.arrays.primitive import BORROWED, PASSED, Pull, Signature
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.saved import BLOCK, SavedValue, parts_of
+from ebbtide.tape.outcome import Outcome, outcome_of
+from ebbtide.tape.saved import BLOCK, LEAST_PAGE, SavedValue, bytes_of, key_of
 
 
 @final
@@ -43,72 +47,40 @@ class Forecast:
 
     Args:
         live: Bytes held when the sweep starts.
+        paged: Whether all saved values that can be on disk are there, but for those of the node that is pulled.
+        counted: Tells of a saved value, or of an array in the parameters of an operation, whether it is part of what
+            is held; by default all saved values are.
 
     Attributes:
         peak: The most bytes that are held at a time.
+        place: The node that is pulled then.
         joints: Joint rules (time loops, checkpointed functions) that the sweep will come to.
     """
 
     live: int
+    paged: bool = False
+    counted: Callable[[Any], bool] | None = None
     peak: int = 0
+    place: Node | None = None
     joints: list[Any] = field(default_factory=list)
     _slots: dict[int, _Slot] = field(default_factory=dict)
+    _outcomes: dict[Any, tuple[Any, Outcome]] = field(default_factory=dict)
+    _node: Node | None = None
 
-    def allocate(self, nbytes: int, temporary: int = 0) -> _Buffer:
-        """Count a new buffer, beside which temporaries live for a moment."""
-        self.peak = max(self.peak, self.live + nbytes + temporary)
-        self.live += nbytes
-        return _Buffer(nbytes)
+    def run(self, seeds: list[Any], owned: bool = False) -> None:
+        """
+        Follow the sweep from output nodes.
 
-    def release(self, slot: _Slot | None) -> None:
-        """Uncount the buffer of a slot if nobody else is in it."""
-        if slot is not None:
-            slot.buffer.holders -= 1
-            if slot.buffer.holders == 0:
-                self.live -= slot.buffer.nbytes
-
-    def pull(self, pull: Pull, node: Node, parent: Node, g: _Slot, exclusive: bool) -> bool:
-        """Account for one pull; return whether the cotangent of the node is shared or moved by it."""
-        kind: ArrayType = parent.type
-        running = self._slots.get(parent.number)
-        same_size = kind.nbytes == node.type.nbytes
-        if pull.derivative is not None and kind.nbytes > BLOCK and kind.shape == node.type.shape:
-            if running is not None and running.owned:
-                return False
-            buffer = self._moved(g) if exclusive else self.allocate(kind.nbytes)
-            self._put(parent, running, _Slot(buffer, True))
-            return False
-        if pull.result is PASSED and same_size and pull.accumulate is None and running is None:
-            self._put(parent, None, _Slot(self._moved(g), exclusive))
-            return not exclusive
-        if pull.result is BORROWED and running is None:
-            self._put(parent, None, _Slot(self._moved(g), False))
-            return True
-        in_place = pull.accumulate is not None or (pull.result is PASSED and same_size)
-        if running is not None and running.owned and in_place:
-            return pull.result is PASSED and same_size
-        temporary = pull.temporaries * max(kind.nbytes, node.type.nbytes) + (0 if same_size else node.type.nbytes)
-        if running is not None and running.owned:
-            self.peak = max(self.peak, self.live + kind.nbytes + temporary)
-            return False
-        self._put(parent, running, _Slot(self.allocate(kind.nbytes, temporary), True))
-        return False
-
-    def _moved(self, g: _Slot) -> _Buffer:
-        g.buffer.holders += 1
-        return g.buffer
-
-    def _put(self, parent: Node, before: _Slot | None, slot: _Slot) -> None:
-        self.release(before)
-        self._slots[parent.number] = slot
-
-    def run(self, seeds: list[Any]) -> None:
-        """Follow the sweep from output nodes."""
-        self.peak = self.live
-        order, holders = reached([node for node, _, _ in seeds])
-        for node, _, _ in seeds:
-            self._slots.setdefault(node.number, _Slot(_Buffer(0), False))
+        Args:
+            seeds: Tuples of which the first is an output node.
+            owned: Whether the sweep owns the cotangents of the outputs.
+        """
+        self._raise(self.live)
+        order, holders = reached([node for node, *_ in seeds], self._counts)
+        for node, *_ in seeds:
+            self._slots.setdefault(node.number, _Slot(_Buffer(0), owned))
         for node in order:
+            self._node = node
             slot = self._slots.pop(node.number, None) or _Slot(_Buffer(0), False)
             signature = node.signature
             if signature is None or node.parents is None:
@@ -119,50 +91,218 @@ class Forecast:
                 # The cotangent goes into the list of those of the operation, and is held with it.
                 gathered = self._slots.setdefault(node.parents[0].number, _Slot(_Buffer(0), True))
                 gathered.buffer.nbytes += slot.buffer.nbytes
+                gathered.owned = gathered.owned and slot.owned
                 continue
             else:
-                self.joints.append(signature)
-                # What such a rule returns is part of what it says to need.
-                self.peak = max(self.peak, self.live + signature.need)
-                for parent in node.parents:
-                    if parent.number not in self._slots:
-                        self._slots[parent.number] = _Slot(self.allocate(parent.type.nbytes), True)
-            self.release(slot)
+                self._pull_joint(node, slot, signature, holders)
+            self._release(slot)
+            self._end(_parameters(node.params, self._counts), holders)
 
-    def _pull_all(self, node: Node, slot: _Slot, signature: Signature, holders: dict[int, int]) -> None:
+    def need_of(self, node: Node, parents: Any, saved: Any, owners: Any) -> int:
+        """
+        Return the bytes that the pulls of a node take at most beside what is held.
+
+        Args:
+            node: The node.
+            parents: Its parents.
+            saved: Its saved values.
+            owners: Running cotangents by the number of their node; each knows whether it is `owned`.
+        """
+        own = Forecast(0, _outcomes=self._outcomes)
+        own._slots = {p.number: _Slot(_Buffer(0), owners[p.number].owned) for p in parents if p.number in owners}
+        for (pull, uses, _), parent in zip(node.signature.pulls, parents, strict=True):
+            own._pull(pull, node, parent, _Slot(_Buffer(0), False), False, [_type_of(saved[s]) for s in uses])
+        return own.peak
+
+    def _raise(self, held: int) -> None:
+        if held > self.peak:
+            self.peak, self.place = held, self._node
+
+    def _allocate(self, nbytes: int, temporary: int = 0) -> _Buffer:
+        """Count a new buffer, beside which temporaries live for a moment."""
+        self._raise(self.live + nbytes + temporary)
+        self.live += nbytes
+        return _Buffer(nbytes)
+
+    def _release(self, slot: _Slot | None) -> None:
+        """Uncount the buffer of a slot if nobody else is in it."""
+        if slot is not None:
+            slot.buffer.holders -= 1
+            if slot.buffer.holders == 0:
+                self.live -= slot.buffer.nbytes
+
+    def _pull(self, pull: Pull, node: Node, parent: Node, g: _Slot, exclusive: bool, saved: list[Any]) -> bool:
+        """Account for one pull; return whether the cotangent of the node is shared or moved by it."""
+        kind: ArrayType = parent.type
+        running = self._slots.get(parent.number)
+        if kind.nbytes > BLOCK:
+            if pull.derivative is not None and _fit(kind, node.type, saved):
+                if running is None or not running.owned:
+                    buffer = self._moved(g) if exclusive else self._allocate(kind.nbytes)
+                    self._put(parent, running, _Slot(buffer, True))
+                return False
+            if running is not None and pull.accumulate is not None:
+                if not running.owned:
+                    self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
+                return False
+        outcome = self._outcome(pull, node, kind, saved)
+        ours = outcome.ours and (exclusive or not outcome.passes)
+        held = 0 if outcome.passes else outcome.nbytes
+        if running is None:
+            if outcome.passes:
+                self._raise(self.live + outcome.temporary)
+            buffer = self._moved(g) if outcome.passes else self._allocate(held, outcome.temporary)
+            self._put(parent, None, _Slot(buffer, ours))
+        elif running.owned:
+            self._raise(self.live + held + outcome.temporary)
+        elif ours:
+            buffer = self._moved(g) if outcome.passes else self._allocate(held, outcome.temporary)
+            self._put(parent, running, _Slot(buffer, True))
+        else:
+            self._raise(self.live + held + outcome.temporary)
+            self.live += held
+            buffer = self._allocate(kind.nbytes)
+            self.live -= held
+            self._put(parent, running, _Slot(buffer, True))
+        return not ours
+
+    def _outcome(self, pull: Pull, node: Node, kind: ArrayType, saved: list[Any]) -> Outcome:
+        types = tuple([v if type(v) is ArrayType else None if v is None else type(v) for v in saved])
+        key = id(pull), id(node.params), node.type, kind, types
+        found = self._outcomes.get(key)
+        if found is None:
+            # What has its address in the key is kept, so that the address stays its own.
+            found = (pull, node.params), outcome_of(pull, node.type, kind, node.params, saved)
+            self._outcomes[key] = found
+        return found[1]
+
+    def _moved(self, g: _Slot) -> _Buffer:
+        g.buffer.holders += 1
+        return g.buffer
+
+    def _put(self, parent: Node, before: _Slot | None, slot: _Slot) -> None:
+        self._release(before)
+        self._slots[parent.number] = slot
+
+    def _pull_all(self, node: Node, slot: _Slot, signature: Signature, holders: dict[Any, int]) -> None:
         parents: Any = node.parents
         saved: Any = node.saved
+        own = self._load(saved)
+        if self.paged:
+            # The pager does not know whether the cotangent may be used up, and makes room for the other case.
+            self._raise(self.live + self.need_of(node, parents, saved, self._slots))
+        peak, place = self.peak, self.place
         shared = False
-        for n, ((pull, _, releases), parent) in enumerate(zip(signature.pulls, parents, strict=True)):
+        for n, ((pull, uses, releases), parent) in enumerate(zip(signature.pulls, parents, strict=True)):
             exclusive = slot.owned and n == len(parents) - 1 and not shared
-            shared = self.pull(pull, node, parent, slot, exclusive) or shared
-            for cell in (saved[s] for s in releases):
-                if type(cell) is SavedValue:
-                    holders[id(cell)] -= 1
-                    if not holders[id(cell)]:
-                        self.live -= bytes_of(cell)
+            types = [_type_of(saved[s]) for s in uses]
+            shared = self._pull(pull, node, parent, slot, exclusive, types) or shared
+            self._end([saved[s] for s in releases], holders)
+        if self.paged:
+            self.peak, self.place = peak, place
+        self.live -= own
+
+    def _pull_joint(self, node: Node, slot: _Slot, rule: Any, holders: dict[Any, int]) -> None:
+        self.joints.append(rule)
+        kept = rule.kept
+        own = self._load(kept)
+        # What such a rule returns is part of what it says to need.
+        self._raise(self.live + (rule.floor(slot.owned) if self.paged else rule.needs(slot.owned)))
+        self.live -= own
+        self._end(kept, holders)
+        parents: Any = node.parents
+        for parent in parents:
+            if parent.number not in self._slots:
+                self._slots[parent.number] = _Slot(self._allocate(parent.type.nbytes), True)
+
+    def _load(self, saved: Any) -> int:
+        """Count the saved values of a node that were on disk; return their bytes."""
+        if not self.paged:
+            return 0
+        own = {id(c): c.type.nbytes for c in saved if type(c) is SavedValue and is_pageable(c)}
+        total = sum(own.values())
+        self.live += total
+        return total
+
+    def _end(self, values: Any, holders: dict[Any, int]) -> None:
+        """Uncount what no node holds any more."""
+        for value in values:
+            if (type(value) is SavedValue or isinstance(value, np.ndarray)) and self._counts(value):
+                key = key_of(value)
+                if key in holders:
+                    holders[key] -= 1
+                    if not holders[key]:
+                        self.live -= bytes_of(value)
+
+    def _counts(self, value: Any) -> bool:
+        """Return whether a saved value, or an array in parameters, is part of what is held."""
+        if self.counted is None:
+            return type(value) is SavedValue
+        if self.paged and type(value) is SavedValue and is_pageable(value):
+            return False
+        return self.counted(value)
 
 
-def bytes_of(cell: SavedValue) -> int:
-    """Return the bytes that a saved value keeps alive."""
-    return cell.size.nbytes if cell.size else sum(owner_of(part).nbytes for part in parts_of(cell.value))
+def is_pageable(cell: SavedValue) -> bool:
+    """Return whether a saved value may be put on disk."""
+    # On disk a broadcast array would be larger than it is.
+    return cell.type is not None and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
 
 
-def reached(roots: list[Node]) -> tuple[list[Node], dict[int, int]]:
-    """Return the nodes that a sweep passes, in its order, and for each saved value how many of them hold it."""
+def _fit(kind: ArrayType, out: ArrayType, saved: list[Any]) -> bool:
+    """Return whether an elementwise pull can be done in blocks."""
+    if kind.shape != out.shape or kind.dtype != out.dtype:
+        return False
+    return all(type(v) is not ArrayType or not v.shape or v.shape == kind.shape for v in saved)
+
+
+def _type_of(value: Any) -> Any:
+    """Return the type of a saved value, or a number itself; None where it is not known."""
+    if type(value) is SavedValue:
+        if value.type is not None:
+            return value.type
+        value = value.value
+    if isinstance(value, np.ndarray):
+        return ArrayType(value.shape, value.dtype)
+    return value if isinstance(value, (np.generic, int, float, complex)) else None
+
+
+def _parameters(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:
+    """Return the arrays in the parameters of an operation that are part of what is held."""
+    if counted is None or type(params) is not dict:
+        return []
+    found, waiting = [], list(params.values())
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (tuple, list)):
+            waiting += value
+        elif isinstance(value, np.ndarray) and counted(value):
+            found.append(value)
+    return found
+
+
+def reached(roots: list[Node], counted: Callable[[Any], bool] | None = None) -> tuple[list[Node], dict[Any, int]]:
+    """Return the nodes that a sweep passes, in its order, and for each buffer how often they hold it."""
     nodes = {node.number: node for node in roots}
     heap = [-number for number in nodes]
     heapify(heap)
-    holders: dict[int, int] = {}
+    holders: dict[Any, int] = {}
     order = []
     while heap:
         node = nodes[-heappop(heap)]
         order.append(node)
-        for cell in node.saved or ():
-            if type(cell) is SavedValue:
-                holders[id(cell)] = holders.get(id(cell), 0) + 1
+        for value in held_by(node, counted):
+            key = key_of(value)
+            holders[key] = holders.get(key, 0) + 1
         for parent in node.parents or ():
             if parent.number not in nodes:
                 nodes[parent.number] = parent
                 heappush(heap, -parent.number)
     return order, holders
+
+
+def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[Any]:
+    """Return what the ledger counts for a node: saved values, what a joint rule keeps, arrays in parameters."""
+    kept = getattr(node.signature, "kept", ()) if type(node.signature) is not Signature else ()
+    cells = [c for c in (*(node.saved or ()), *kept) if type(c) is SavedValue and (counted is None or counted(c))]
+    return cells + _parameters(node.params, counted)

@@ -37,6 +37,24 @@ class JointRule(ABC):
     def shed(self, nbytes: int) -> int:
         """Give up at least *nbytes* bytes if it can; return how many it gave up."""
 
+    @property
+    def kept(self) -> Iterable[Any]:
+        """What it keeps until `pull` is done, as `hold` counted it."""
+        return ()
+
+    def needs(self, owned: bool) -> int:
+        """
+        Return `need` where more is known.
+
+        Args:
+            owned: Whether the sweep owns the cotangents that `pull` gets.
+        """
+        return self.need
+
+    def floor(self, owned: bool) -> int:
+        """Return the part of `needs` that is left where saved values are paged to disk."""
+        return self.needs(owned)
+
     def hold(self, pager: Any, node: Node) -> None:  # noqa: B027 - most rules account for themselves
         """Let a pager count what the rule keeps."""
 
@@ -54,6 +72,15 @@ class JointRule(ABC):
         Yields:
             (number of the parent, cotangent, whether the sweep owns it).
         """
+
+
+def shed(rules: list[JointRule], nbytes: int) -> int:
+    """Let rules give up at least *nbytes* bytes if they can; return how many they gave up."""
+    freed = 0
+    for rule in rules:
+        if freed < nbytes:
+            freed += rule.shed(nbytes - freed)
+    return freed
 
 
 def record_joint(

@@ -13,19 +13,17 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import owner_of
-from ebbtide.arrays.location import line_of
-from ebbtide.arrays.primitive import PASSED, Signature
+from ebbtide.arrays.array_type import owner_of, type_of
+from ebbtide.arrays.primitive import Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import COTANGENTS, SAVED, Ledger, SavedEntry
+from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger
 from ebbtide.storage import Disk
-from ebbtide.tape.forecast import Forecast, bytes_of, reached
-from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.saved import SavedValue, parts_of
+from ebbtide.tape.entries import Entries
+from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
+from ebbtide.tape.node import Node
+from ebbtide.tape.saved import BLOCK, SavedValue, bytes_of, key_of, parts_of
 
-# Smaller values are not worth a file.
-_LEAST_PAGE = 1 << 14
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
 # A node, its tuples and numbers, as tracemalloc sees them; and what the pager and the ledger keep of a value.
@@ -52,29 +50,55 @@ class Pager:
         ledger: Where to count; its `limit` is the bound.
         budget: Says whether, how much and where to page; None for counting only.
         strict: Raise at once where the budget is passed, for functions that run again in the reverse sweep.
+        around: The pager of the tape around that of a checkpointed function. What it counts is not counted again, and
+            its values, which are older, are paged first.
 
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
     """
 
     __slots__ = (
-        "_cells", "_counted", "_excluded", "_keys", "_known", "_lines", "_overhead", "_passed", "_storage", "budget",
-        "ledger", "strict",
+        "_around", "_cells", "_counted", "_entries", "_excluded", "_keys", "_known", "_margin", "_measures",
+        "_overhead", "_passed", "_sizes", "_storage", "budget", "ledger", "strict",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger, budget: Budget | None, *, strict: bool = False) -> None:
+    def __init__(
+        self, ledger: Ledger, budget: Budget | None, *, strict: bool = False, around: Pager | None = None
+    ) -> None:
         self.ledger = ledger
         self.budget = budget
         self.strict = strict
+        self._around = around
+        self._measures = False
+        self._margin = 0
         self._overhead = self._counted = 0
         self._cells: deque[weakref.ref[SavedValue]] = deque()
         self._excluded: dict[int, Any] = {}
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
-        self._lines: dict[tuple[Any, int], str] = {}
+        self._entries = Entries(ledger)
         self._storage: Disk | None = None
         self._keys = 0
         self._passed: str | None = None
+        # Address of an owner -> (the owner, weak, and what stands for it) once only the bytes are kept.
+        self._sizes: dict[int, tuple[Any, _Size]] = {}
+
+    @classmethod
+    def measuring(cls, around: Pager) -> Pager:
+        """Return a pager that keeps no value and counts, in a ledger of its own, what a tape would save."""
+        made = cls(Ledger(watched=True), None, around=around)
+        made._passed, made._measures = "", True
+        return made
+
+    @property
+    def passed(self) -> str | None:
+        """What passed the budget, and where; None if nothing did."""
+        return self._passed
+
+    @property
+    def bounded(self) -> bool:
+        """Return whether somebody has to know what a sweep is going to take."""
+        return self._measures or (self.budget is not None and self.ledger.limit is not None)
 
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
@@ -92,6 +116,10 @@ class Pager:
         for value in (node.params or {}).values():
             self._hold_parameter(node, value)
         self.enforce(0, node)
+        if signature.keeps:
+            self._margin = max(self._margin, sum(_margin_of(cell) for cell in cells[len(signature.saves) :]))
+        if self._margin:
+            self.reserve(self._margin)  # the next mask is made before anybody is asked for room
         return cells
 
     def _hold_parameter(self, node: Node, value: Any) -> None:
@@ -103,7 +131,7 @@ class Pager:
             owner = owner_of(value)
             if id(owner) not in self._excluded and not self.ledger.holds(value):
                 self._count(CELL_BYTES)
-                self.ledger.hold(value, owner, self._entry(node, None, 0, value))
+                self.ledger.hold(value, owner, self._entries.find(node, None, 0, value))
 
     def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
         """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
@@ -114,13 +142,13 @@ class Pager:
 
     def reserve(self, nbytes: int) -> None:
         """Page the oldest saved values until *nbytes* more fit, as far as there are any."""
+        if self._around is not None:
+            self._around.reserve(nbytes)
         ledger, budget = self.ledger, self.budget
-        if budget is None or ledger.limit is None or not budget.disk:
+        if budget is None or ledger.limit is None or not budget.disk or self._passed is not None:
             return
-        while self._cells and ledger.live + nbytes > ledger.limit:
-            cell = self._cells.popleft()()
-            if cell is not None and isinstance(cell.value, np.ndarray) and cell.value.nbytes >= _LEAST_PAGE:
-                self._page(cell, budget)
+        while ledger.live + nbytes > ledger.limit and self._page_oldest((), []):
+            pass
 
     @property
     def uncounted(self) -> int:
@@ -130,57 +158,82 @@ class Pager:
     def _count(self, nbytes: int) -> None:
         """Count what the interpreter takes for the record; in pages, as small objects come and go."""
         self._overhead += nbytes
-        if self.uncounted >= 4096:
-            self.ledger.add(SAVED, self.uncounted)
+        more = self.uncounted
+        if more >= 4096:
+            self.ledger.add(SAVED, more)
             self._counted = self._overhead
+            if self._measures and self._around is not None:
+                # The record of a function that is measured is there, though its values are not.
+                self._around.reserve(more)
+                self._lend(more)
+
+    def _lend(self, nbytes: int) -> None:
+        """Count the record of a function that is measured where it is bounded."""
+        if self._measures and self._around is not None:
+            self._around._lend(nbytes)
+        else:
+            self.ledger.add(BUFFERS, nbytes)
+
+    @property
+    def lent(self) -> int:
+        """Bytes of the record of a function that is measured."""
+        return self._counted if self._measures else 0
+
+    def _is_callers(self, array: Any) -> bool:
+        pager: Pager | None = self
+        while pager is not None:
+            if id(owner_of(array)) in pager._excluded:
+                return True
+            pager = pager._around
+        return False
+
+    def _find(self, array: Any) -> Any:
+        """Return the saved value that there is of an array already."""
+        pager: Pager | None = self
+        while pager is not None:
+            known = pager._known.get(id(array))
+            cell = known[1]() if known is not None and known[0]() is array else None
+            if cell is not None:
+                return cell
+            pager = pager._around
+        return None
 
     def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:
         array = value.value if type(value) is SavedValue else value
         plain = parts_of(array)
-        if not plain or all(id(owner_of(part)) in self._excluded for part in plain):
+        if not plain or all(self._is_callers(part) for part in plain):
             return value
-        known = self._known.get(id(array))
-        if known is not None and known[0]() is array:
-            cell = known[1]()
-            if cell is not None:
-                if type(value) is SavedValue and cell.crc is None:
-                    cell.crc = value.crc
-                return cell
+        cell = self._find(array)
+        if cell is not None:
+            if type(value) is SavedValue and cell.crc is None:
+                cell.crc = value.crc
+            return cell
         cell = value if type(value) is SavedValue else SavedValue(value, None)
         self._count(CELL_BYTES)
         self._known[id(array)] = weakref.ref(array), weakref.ref(cell)
         if len(self._known) > 2 * len(self._cells) + 64:
             self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
-        owner = owner_of(plain[0]) if len(plain) == 1 else _Size(sum(owner_of(part).nbytes for part in plain))
-        if self._passed is not None or len(plain) > 1:
-            cell.size = _Size(owner.nbytes)
-            owner = cell.size
-        self.ledger.hold(cell, owner, self._entry(node, signature, position, array))
+        owner: Any = owner_of(plain[0])
+        if array is plain[0]:
+            cell.type = type_of(array)
+        if len(plain) > 1:
+            owner = cell.size = _Size(sum(owner_of(part).nbytes for part in plain))
+        elif self._passed is not None:
+            owner = cell.size = self._size_of(owner)
+        self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self._passed is not None:
             cell.value, cell.dropped = None, True
         return cell
 
-    def _entry(self, node: Node, signature: Signature | None, position: int, array: Any) -> SavedEntry | None:
-        entries = self.ledger.entries
-        if entries is None:
-            return None
-        place = (node.code, node.instruction)
-        line = self._lines.get(place)
-        if line is None:
-            line = self._lines[place] = line_of(*place)
-        if signature is None:
-            reason = "argument"
-        elif position < len(signature.saves):
-            k = signature.saves[position]
-            reason = "output" if k < 0 else f"operand {k}"
-        else:
-            reason = "mask"
-        key = (node.name, line, reason, array.shape, str(array.dtype))
-        entry = entries.get(key)
-        if entry is None:
-            entry = entries[key] = SavedEntry(node.name, line, reason, array.shape, str(array.dtype))
-        return entry
+    def _size_of(self, owner: Any) -> _Size:
+        """Return what stands for the memory of an array, one for all views of it."""
+        known = self._sizes.get(id(owner))
+        if known is None or known[0]() is not owner:
+            known = self._sizes[id(owner)] = weakref.ref(owner), _Size(owner.nbytes)
+            if len(self._sizes) > 2 * len(self._cells) + 64:
+                self._sizes = {k: v for k, v in self._sizes.items() if v[0]() is not None}
+        return known[1]
 
     # Cotangents.
 
@@ -199,39 +252,59 @@ class Pager:
 
     def room(self, node: Node, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
         """Make room for what the pulls of *node* allocate and load."""
-        if self.ledger.limit is None or self.budget is None:
+        if self.ledger.limit is None or self.budget is None or not self.budget.disk:
+            return  # without disk there is nothing to be done: the forecast saw to it
+        self.load_room(Forecast(0).need_of(node, parents, saved, slots), node, saved)
+
+    def load_room(self, need: int, node: Node, saved: Any) -> None:
+        """Make room for loading saved values, which stay in memory, and for *need* bytes more."""
+        ledger, budget = self.ledger, self.budget
+        if ledger.limit is None or budget is None or not budget.disk:
             return
-        need = need_of(node.signature, parents, slots)
-        need += sum(c.size.nbytes for c in saved if type(c) is SavedValue and c.page is not None and c.size)
+        cells = {id(c): c for c in saved if type(c) is SavedValue}.values()
+        need += sum(c.size.nbytes for c in cells if c.page is not None and c.size)
+        for cell in cells:
+            views = cell.page is None and cell.value is not None and is_pageable(cell)
+            if views and bytes_of(cell) > cell.type.nbytes and ledger.live + need > ledger.limit:
+                self._page(cell, budget)  # a view keeps all of its base; read back it does not
+                need += cell.size.nbytes
         self.enforce(need, node, keep=saved)
 
-    def enforce(self, need: int, node: Node, keep: tuple[Any, ...] = ()) -> None:
+    def enforce(self, need: int, node: Node, keep: Any = ()) -> None:
         """Page the oldest saved values until *need* more bytes fit."""
         ledger, budget = self.ledger, self.budget
         if budget is None or ledger.limit is None or self._passed is not None or ledger.live + need <= ledger.limit:
             return
-        if not budget.disk:
-            if self.strict:
-                raise self._too_much(node, need)
-            if need == 0:
-                self._pass(node)
-            return
-        spared = []
-        while ledger.live + need > ledger.limit:
-            if not self._cells:
-                raise self._too_much(node, need)
-            cell = self._cells.popleft()()
-            if cell is None or cell.value is None or not isinstance(cell.value, np.ndarray):
-                continue
-            if cell.value.nbytes < _LEAST_PAGE:
+        spared: list[tuple[Pager, Any]] = []
+        while budget.disk and ledger.live + need > ledger.limit and self._page_oldest(keep, spared):
+            pass
+        for pager, reference in spared:
+            pager._cells.append(reference)
+        if ledger.live + need > ledger.limit:
+            if self.strict or need:
+                raise self.refusal(node, need)
+            self._pass(node)
+
+    def _page_oldest(self, keep: Any, spared: list[tuple[Pager, Any]]) -> bool:
+        """Page the oldest saved value but those to keep, which are noted; return whether there was one."""
+        around = self._around
+        if around is not None and around.ledger is self.ledger and around._page_oldest(keep, spared):
+            return True
+        budget = self.budget
+        while self._cells and budget is not None and self._passed is None:
+            reference = self._cells.popleft()
+            cell = reference()
+            if cell is None or cell.value is None or not is_pageable(cell):
                 continue
             if any(cell is k for k in keep):
-                spared.append(weakref.ref(cell))
+                spared.append((self, reference))
                 continue
             self._page(cell, budget)
-        self._cells.extend(spared)
+            return True
+        return False
 
-    def _too_much(self, node: Node, need: int) -> BudgetError:
+    def refusal(self, node: Node, need: int) -> BudgetError:
+        """Return the error for an operation that needs more bytes than there can be."""
         assert self.ledger.limit is not None
         assert self.budget is not None
         least = self.ledger.live + need - self.ledger.limit + self.budget.memory
@@ -244,20 +317,31 @@ class Pager:
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
         if self._storage is None:
-            self._storage = Disk(budget.directory, limit=budget.disk)
+            taken, pager = 0, self._around
+            while pager is not None:
+                taken += pager._storage.nbytes if pager._storage is not None else 0
+                pager = pager._around
+            self._storage = Disk(budget.directory, limit=max(0, budget.disk - taken))
         self._keys += 1
         key, storage = self._keys, self._storage
-        written = self._storage.put(key, [cell.value])
+        # In the order of memory, which it has again when it is read: results of products depend on it.
+        axes = sorted(range(cell.value.ndim), key=lambda axis: -cell.value.strides[axis])
+        packed = cell.value.transpose(axes)
+        if not packed.flags.c_contiguous:
+            axes, packed = sorted(axes), cell.value
+        back = tuple([axes.index(k) for k in range(len(axes))])
+        written = self._storage.put(key, [packed])
         if self.ledger.report is not None:
             self.ledger.report.bytes_written += written
         cell.size = _Size(cell.value.nbytes)
-        shape = cell.value.shape
+        shape = packed.shape
+        del packed
         self.ledger.let_go(cell)
         cell.value = None
         ledger, cells = self.ledger, self._cells
 
         def load(waiting: SavedValue) -> Any:
-            array = storage.take(key)[0].reshape(shape)
+            array = storage.take(key)[0].reshape(shape).transpose(back)
             waiting.page = waiting.size = None
             ledger.hold(waiting, owner_of(array))
             cells.append(weakref.ref(waiting))
@@ -268,78 +352,37 @@ class Pager:
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
         self._passed = f"{node.name} at {node.line}"
-        sizes: dict[int, _Size] = {}
         for reference in self._cells:
             cell = reference()
             if cell is None or cell.value is None:
                 continue
-            owners = [owner_of(part) for part in parts_of(cell.value)]
-            size = sizes.setdefault(id(owners[0]), _Size(sum(owner.nbytes for owner in owners)))
+            if cell.size is None:
+                cell.size = self._size_of(owner_of(parts_of(cell.value)[0]))
             self.ledger.let_go(cell)
-            cell.size, cell.value, cell.dropped = size, None, True
-            self.ledger.hold(cell, size)
+            cell.value, cell.dropped = None, True
+            self.ledger.hold(cell, cell.size)
 
-    def settle(self, seeds: list[Any]) -> None:
+    def forecast(self, seeds: list[Any], *, paged: bool = False, owned: bool = False) -> Forecast:
         """
-        Raise if the forward run passed the budget, or if the sweep will and nothing can be paged.
+        Return what a sweep from these seeds is going to hold.
 
-        Raises:
-            BudgetError: Says where the budget was passed and the least that would do.
+        Args:
+            seeds: Tuples of which the first is an output node.
+            paged: Whether all saved values that can be on disk are there.
+            owned: Whether the sweep owns the cotangents of the outputs.
         """
-        limit = self.ledger.limit
-        if limit is None or self.budget is None:
-            return
-        if self.budget.disk and self._passed is None:
-            least, where = self._floor([node for node, _, _ in seeds])
-            if least > limit:
-                raise self._too_much(where, least - self.ledger.live)
-            return
-        forecast = self.forecast(seeds)
-        peak, joints = forecast.peak, forecast.joints
-        if self._passed is None:
-            for rule in joints:
-                if peak > limit:
-                    # A time loop took room for snapshots before it was known what comes after it.
-                    peak -= rule.shed(peak - limit)
-            if peak <= limit:
-                return
-        least = max(peak, self.ledger.peak) - sum(rule.sheddable for rule in joints) - limit + self.budget.memory
-        place = f" It was passed by {self._passed}." if self._passed else " It would be passed in the reverse sweep."
-        raise BudgetError(
-            f"The budget of {self.budget} is too small: the saved values and cotangents of this gradient take "
-            f"{least} bytes ({format_bytes(least)}).{place} Give at least {least} bytes of memory, or let it page "
-            "with disk=, or recompute with ebbtide.checkpoint or a time loop.",
-            least,
-        )
-
-    def forecast(self, seeds: list[Any]) -> Forecast:
-        """Return what a sweep from these seeds is going to hold."""
-        forecast = Forecast(self.ledger.live)
-        forecast.run(seeds)
+        ledger = self.ledger
+        live = ledger.live
+        if paged:
+            order, _ = reached([node for node, *_ in seeds])
+            held = [c for node in order for c in held_by(node, ledger.holds)]
+            pinned = {key_of(c) for c in held if type(c) is not SavedValue or not is_pageable(c)}
+            live -= sum({key_of(c): bytes_of(c) for c in held if key_of(c) not in pinned}.values())
+            live += 0 if self._measures else _STORAGE
+        forecast = Forecast(live, paged, ledger.holds)
+        forecast.run(seeds, owned)
+        forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
         return forecast
-
-    def _floor(self, roots: list[Node]) -> tuple[int, Any]:
-        """Return the most bytes that the sweep needs with all else on disk, and the node that needs them."""
-        order, _ = reached(roots)
-        cells = {id(c): c for node in order for c in node.saved or () if type(c) is SavedValue and self.ledger.holds(c)}
-        owners = {id(o): o.nbytes for c in cells.values() for o in map(owner_of, parts_of(c.value))}
-        pinned = self.ledger.live - sum(nbytes for nbytes in owners.values() if nbytes >= _LEAST_PAGE)
-        slots: dict[int, int] = {}
-        held = most = 0
-        where: Any = None
-        for node in order:
-            if type(node.signature) is Signature:
-                parents: Any = node.parents
-                own = sum(bytes_of(c) for c in node.saved or () if type(c) is SavedValue)
-                need = pinned + held + own + need_of(node.signature, parents, slots)
-                if need > most:
-                    most, where = need, node
-                for parent in parents:
-                    if parent.number not in slots:
-                        slots[parent.number] = parent.type.nbytes
-                        held += parent.type.nbytes
-            held -= slots.pop(node.number, 0)
-        return most + _STORAGE, where
 
     def close(self) -> None:
         """Remove all files and forget all values."""
@@ -347,19 +390,15 @@ class Pager:
             self._storage.close()
         self._cells.clear()
         self._known.clear()
+        self._sizes.clear()
         self._excluded.clear()
         self.ledger.add(SAVED, -self._counted)
+        if self._measures:
+            self._lend(-self._counted)
         self._overhead = self._counted = 0
 
 
-def need_of(signature: Any, parents: tuple[Node, ...], slots: Any) -> int:
-    """Return the bytes that the pulls of a node allocate at most, beside their operands."""
-    if signature is PROJECTION:
-        return 0
-    if type(signature) is not Signature:
-        return signature.need
-    need = 0
-    for (pull, _, _), parent in zip(signature.pulls, parents, strict=True):
-        in_place = pull.derivative is not None or pull.accumulate is not None or pull.result is PASSED
-        need += 0 if parent.number in slots and in_place else parent.type.nbytes
-    return need
+def _margin_of(kept: Any) -> int:
+    """Return the bytes that it takes to make a kept value (a mask): itself, and the comparisons that it is made of."""
+    nbytes = bytes_of(kept) if type(kept) is SavedValue else 0
+    return nbytes + min(3 * nbytes, BLOCK)

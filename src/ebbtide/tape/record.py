@@ -68,7 +68,7 @@ class Tape:
         self.constancy = constancy
         self.outer = outer
         self.around = around
-        # Whether nothing but the operation itself has to be thought of: no budget, no profile, no region running inside.
+        # Whether nothing but the operation itself has to be thought of: no budget, no profile, no region inside.
         self.fast = pager is None
         # Static values of a region: address of the node outside -> (node here, array outside).
         self.statics: dict[int, tuple[Node, TracedArray]] = {}

@@ -54,17 +54,17 @@ class Recording:
                 level=level, tape=self.tape, tangent=None, traces=traces, ledger=acct.ledger, budget=acct.budget
             ):
                 outputs = f(*full, **kwargs)
+                self.outputs, self.structure = flatten(outputs)
+                settle(self.outputs)
         finally:
             self.tape.close()
-        del full
-        self.outputs, self.structure = flatten(outputs)
+        del full, outputs
 
     def roots(self) -> list[tuple[Node | None, Any]]:
         """Return for each output its node (None for constants) and its value; forgets the outputs."""
         found = []
         for output in self.outputs:
             if type(output) is TracedArray and output._trace is self.tape:
-                output.present()
                 found.append((output._node, output._value))
             else:
                 found.append((None, output))
@@ -89,6 +89,13 @@ class Recording:
             result.append(unflatten(structure, finished[: structure.num_leaves]))
             del finished[: structure.num_leaves]
         return result
+
+
+def settle(outputs: list[Any]) -> None:
+    """Give views among the outputs of a function their present values, while its trace still records."""
+    for output in outputs:
+        if type(output) is TracedArray:
+            output.present()
 
 
 def _finished(value: Any, owned: bool, kind: ArrayType, original: Any) -> Any:

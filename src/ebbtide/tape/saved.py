@@ -15,6 +15,8 @@ from ebbtide.storage.checksum import compute_crc32c
 # Large elementwise work runs in blocks of this many bytes: temporaries stay in the cache, and take no memory to
 # speak of.
 BLOCK = 1 << 17
+# Smaller values are not worth a file.
+LEAST_PAGE = 1 << 14
 
 
 def checksum(value: Any) -> int:
@@ -37,7 +39,7 @@ class SavedValue:
         Holds the array until the last node that saves it is consumed.
     """
 
-    __slots__ = ("__weakref__", "crc", "dropped", "page", "size", "value")
+    __slots__ = ("__weakref__", "crc", "dropped", "page", "size", "type", "value")
 
     def __init__(self, value: Any, crc: int | None) -> None:
         self.value = value
@@ -45,6 +47,7 @@ class SavedValue:
         self.page: Any = None
         self.dropped = False
         self.size: Any = None  # stands for the array in the ledger where only the bytes are counted
+        self.type: Any = None  # of a plain array that the ledger counts
 
     def open(self, node: Any) -> Any:
         """
@@ -110,6 +113,22 @@ def parts_of(value: Any) -> list[np.ndarray]:
         tangent = value._node
         return parts_of(value._value) + (parts_of(tangent) if type(tangent) in (np.ndarray, TracedArray) else [])
     return []
+
+
+def bytes_of(value: Any) -> int:
+    """Return the bytes that a saved value, or an array, keeps alive."""
+    if type(value) is SavedValue:
+        return value.size.nbytes if value.size else sum(owner_of(part).nbytes for part in parts_of(value.value))
+    return owner_of(value).nbytes
+
+
+def key_of(value: Any) -> int:
+    """Return what tells the memory of a saved value, or of an array, from other memory."""
+    if type(value) is SavedValue:
+        if value.size:
+            return id(value.size)
+        value = parts_of(value.value)[0]
+    return id(owner_of(value))
 
 
 def guard_shared(roots: list[Any], returned: list[Any]) -> None:

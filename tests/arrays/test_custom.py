@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tracemalloc
 import weakref
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 import ebbtide
 from ebbtide import CotangentError, RuleMissingError, grad, jvp, primitive, vjp
@@ -183,11 +183,7 @@ def test_only_active_rules_save():
             x = product(x, constant)
         return np.sum(x)
 
-    tracemalloc.start()
-    grad(f)(constant)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak <= 3.2 * constant.nbytes
+    assert peak_bytes(lambda: grad(f)(constant)) <= 3.2 * constant.nbytes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""What to write instead of what NumPy's protocols cannot see: the errors for a traced array taken for a plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.registry import HANDLERS
+from ebbtide.errors import TraceError
+
+_STORE = "to write traced values into an array, make it with np.zeros_like(x) or np.zeros(shape, like=x)"
+
+
+def as_array() -> TraceError:
+    """Return the error for a traced array that has to become a plain one, as `np.array([x, y])` makes it."""
+    return TraceError(
+        f"A traced array cannot become a plain one (at {user_line()}): its derivative would be lost. "
+        "For np.array([x, y]) write np.stack([x, y]); for np.asarray(x) write x; for np.full(shape, x) write "
+        f"np.broadcast_to(x, shape); {_STORE}; for a function that takes plain arrays only declare a rule with "
+        "ebbtide.primitive(fun, vjp=...); for a plain copy that is constant to the derivative write "
+        "ebbtide.stop_gradient(x)."
+    )
+
+
+def as_number() -> TraceError:
+    """Return the error for a traced array that has to become a Python number, as `float(x)` and `math.sin(x)` do."""
+    return TraceError(
+        f"A traced array cannot become a Python number (at {user_line()}): its derivative would be lost. For "
+        f"math.sin(x) write np.sin(x), and so for all functions of math; {_STORE}; for a number that is constant to "
+        "the derivative write float(ebbtide.stop_gradient(x))."
+    )
+
+
+def as_item(name: str, instead: str) -> TraceError:
+    """Return the error for `x.item()` and `x.tolist()`, which give Python numbers."""
+    return TraceError(
+        f"x.{name}() of a traced array (at {user_line()}) would lose its derivative. Write {instead}; for what is "
+        f"constant to the derivative write ebbtide.stop_gradient(x).{name}()."
+    )
+
+
+def no_attribute(name: str) -> str:
+    """Return the text for an attribute that a traced array lacks; with advice if a NumPy array has it."""
+    lacks = f"'TracedArray' object has no attribute {name!r}"
+    if name.startswith("__") or not hasattr(np.ndarray, name):
+        return lacks
+    function = getattr(np, name, None)
+    instead = f"np.{name}(x), or " if callable(function) and function in HANDLERS else ""
+    return (
+        f"{lacks} (at {user_line()}): a derivative would not come through. Write it with {instead}functions of NumPy "
+        f"and indexing, or use ebbtide.stop_gradient(x).{name} of a plain copy that is constant to the derivative."
+    )
+
+
+def into_plain(name: str) -> TraceError:
+    """Return the error for a traced result that has to go into a plain array."""
+    return TraceError(
+        f"{name} at {user_line()} cannot write a traced result into a plain array, whose derivative would be lost: "
+        "drop out= (or the in-place operator), or make the target with np.zeros_like(x)."
+    )
+
+
+def in_place_shape(new: Any) -> TraceError:
+    """Return the error for `x.shape = new`."""
+    return TraceError(f"The shape of a traced array cannot be set (at {user_line()}): write x = x.reshape({new}).")
+
+
+def in_place_type(name: str, before: Any, after: Any) -> Exception | None:
+    """Return the error for an operation in place that would change the shape or kind of dtype of its target."""
+    if after.shape != before.shape:
+        return ValueError(
+            f"{name} in place at {user_line()} cannot change the shape {before.shape} to {after.shape}. Write "
+            "x = x + y, or the like, for a new array."
+        )
+    if not np.can_cast(after.dtype, before.dtype, "same_kind"):
+        return TypeError(
+            f"{name} in place at {user_line()} cannot turn {before.dtype} into {after.dtype}. Write x = x + y, or "
+            "the like, for a new array."
+        )
+    return None

@@ -1,0 +1,72 @@
+"""Random programs on large arrays, made of numbers: what they save and allocate is of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ebbtide import checkpoint
+
+ROWS = 64
+
+UNARY = (
+    np.sin, np.tanh, np.negative, np.square, np.abs, np.copy,
+    lambda x: np.maximum(x, 0.1), lambda x: np.where(x > 0.3, x, 0.5 * x), lambda x: np.clip(x, -0.5, 0.5),
+    lambda x: x[::-1] * 1.0, lambda x: x.T.reshape(x.shape), lambda x: np.roll(x, 1, axis=0),
+    lambda x: np.cumsum(x, axis=0) * 0.1, lambda x: x[np.arange(ROWS)[::-1]],
+)  # fmt: skip
+BINARY = (
+    np.add, np.subtract, np.multiply, np.maximum, np.minimum,
+    lambda x, y: x / (2 + y * y), lambda x, y: np.arctan2(x, 2 + y), lambda x, y: np.where(x > y, x, y),
+    lambda x, y: np.concatenate([x[: ROWS // 2], y[ROWS // 2 :]]),
+    lambda x, y: np.stack([x, y])[1], lambda x, y: x + y[:1], lambda x, y: x * y[:, :1],
+    lambda x, y: x * np.sum(y, axis=0), lambda x, y: x - np.mean(y, axis=1, keepdims=True),
+    lambda x, y: x + np.max(y, axis=0), lambda x, y: np.dot(x @ y.T, y) * 1e-6,
+)  # fmt: skip
+
+
+def make_program(choices: Sequence[tuple[int, int, int, int]]) -> Callable[[Any], Any]:
+    """
+    Return a function of an array of `ROWS` rows with a scalar result.
+
+    Args:
+        choices: For each statement its kind, two places in the pool of the last three values, and what it does there.
+    """
+
+    def program(x: Any) -> Any:
+        pool = [x]
+        for choice in choices:
+            pool.append(statement(pool, *choice))
+            del pool[:-3]
+        total = 0.0
+        for value in pool:
+            total = total + np.sum(value * value)
+        return total
+
+    return program
+
+
+def statement(pool: list[Any], kind: int, a: int, b: int, which: int) -> Any:
+    """Return the result of one statement."""
+    x, y = pool[a % len(pool)], pool[b % len(pool)]
+    if kind % 8 == 7:
+        return checkpoint(lambda u, v: inner(u, v, which))(x, y)
+    if kind % 8 == 6:
+        written = np.copy(x)
+        written[: ROWS // 4] = np.sin(y[: ROWS // 4])
+        return written
+    if kind % 2:
+        return UNARY[which % len(UNARY)](x)
+    return BINARY[which % len(BINARY)](x, y)
+
+
+def inner(u: Any, v: Any, which: int) -> Any:
+    """Do some statements: the body of a checkpointed function, with one more inside for some."""
+    pool = [u, v]
+    for k in range(1 + which % 5):
+        pool.append(statement(pool, k, which, k, which + 3 * k))
+    if which % 3 == 0:
+        return checkpoint(lambda w: np.tanh(np.sin(w) * w))(pool[-1]) + pool[-2]
+    return pool[-1]

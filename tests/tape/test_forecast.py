@@ -1,0 +1,230 @@
+"""What a sweep is said to take against what it takes, and the least budget that a refusal names."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ebbtide import Budget, BudgetError, checkpoint, grad, primitive
+from ebbtide.arrays.context import entered
+from ebbtide.tape.account import account
+from ebbtide.tape.recording import Recording
+from ebbtide.tape.saved import BLOCK
+from ebbtide.tape.sweep import sweep
+
+from .programs import ROWS, make_program
+
+DISK = 1 << 30
+SLACK = 1 << 16
+NUMBER = st.integers(0, 999)
+PROGRAM = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=7)
+PLAIN_PROGRAM = st.lists(st.tuples(st.integers(0, 6), NUMBER, NUMBER, NUMBER), min_size=1, max_size=7)
+CHECKED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+def field(columns=1024):
+    """Return an array of `ROWS` rows."""
+    return np.random.default_rng(0).uniform(0.1, 0.9, (ROWS, columns))
+
+
+def peak_of(call):
+    """Return the peak of memory during a call less what was allocated at its start."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def measured_sweep(f, x):
+    """Return what the sweep of a gradient is said to take beside the saved values, what it takes, and these."""
+    tracemalloc.start()
+    try:
+        with account(Budget("1 TiB")) as acct:
+            recording = Recording(f, (x,), {}, (0,), acct)
+            seeds = [(node, np.ones(()), True) for node, _ in recording.roots()]
+            live = acct.ledger.live
+            forecast = acct.pager.forecast(seeds).peak - live
+            gc.collect()
+            with entered(ledger=acct.ledger, budget=acct.budget):
+                before = tracemalloc.get_traced_memory()[0]
+                tracemalloc.reset_peak()
+                sweep(recording.tape, seeds, recording.leaves)
+                return forecast, tracemalloc.get_traced_memory()[1] - before, live
+    finally:
+        tracemalloc.stop()
+
+
+@settings(CHECKED, max_examples=60)
+@given(PLAIN_PROGRAM, st.sampled_from([128, 1024]))
+def test_forecast_is_what_a_sweep_takes(choices, columns):
+    """A sweep takes what is forecast and four blocks at most, and the forecast is within 10 % of all that is held."""
+    forecast, measured, live = measured_sweep(make_program(choices), field(columns))
+    assert measured <= forecast + 4 * BLOCK + SLACK
+    assert live + forecast <= 1.1 * (live + measured) + SLACK
+
+
+def refusal(f, x, memory, disk):
+    """Return the least number of bytes that the refusal of a budget names."""
+    with pytest.raises(BudgetError) as caught:
+        grad(f, budget=Budget(memory, disk))(x)
+    return caught.value.least
+
+
+def assert_least(f, x, disk):
+    """Assert that what the first refusal names runs within it, whatever was offered, and that little less does not."""
+    least = refusal(f, x, 0, disk)
+    found = []
+    call = grad(f, budget=Budget(least, disk))
+    assert peak_of(lambda: found.append(call(x))) - peak_of(lambda: f(x)) <= least
+    assert np.array_equal(found[0], grad(f)(x))
+    tolerance = least // 10 + SLACK
+    for memory in (least // 4, least // 2, 3 * least // 4, least - tolerance):
+        if 0 < memory <= least - tolerance:
+            assert abs(refusal(f, x, memory, disk) - least) <= tolerance
+    return least
+
+
+@settings(CHECKED, max_examples=25)
+@given(PROGRAM, st.sampled_from([0, DISK]))
+def test_the_least_of_random_programs(choices, disk):
+    """The least of any program, with checkpoints in checkpoints, runs within it; 10 % and 64 KiB less is refused."""
+    assert_least(make_program(choices), field(), disk)
+
+
+def sines(u, steps=10):
+    """Save an array in each step."""
+    for _ in range(steps):
+        u = np.sin(u)
+    return u
+
+
+def blocks(x):
+    """Apply five blocks of ten steps."""
+    for _ in range(5):
+        x = checkpoint(sines)(x)
+    return np.sum(x)
+
+
+def nested(x):
+    """Apply blocks in blocks."""
+    inner = checkpoint(sines)
+    outer = checkpoint(lambda u: np.cos(inner(np.sin(inner(u)))) * u)
+    return np.sum(outer(np.sin(outer(x))))
+
+
+def uneven(x):
+    """Save little in most blocks, and much in the first, which the sweep comes to last."""
+    x = checkpoint(lambda u: sines(u, 20))(x)
+    for _ in range(3):
+        x = checkpoint(lambda u: sines(u, 2))(x)
+    for _ in range(6):
+        x = x * np.cos(x)
+    return np.sum(x)
+
+
+def closed(x):
+    """Apply blocks that close over an array."""
+    w = np.cos(x)
+    for _ in range(4):
+        x = checkpoint(lambda u: np.sin(u * w) * w + np.exp(-u))(x)
+    return np.sum(x * w)
+
+
+def unused(x):
+    """Hold values in a block that its result does not depend on."""
+
+    def body(u):
+        dead = [np.sin(u * k) for k in range(5)]
+        kept = [np.sin(d) for d in dead]
+        return u * 2.0 + 0.0 * len(kept)
+
+    return np.sum(checkpoint(body)(np.sin(x)))
+
+
+def masks(x):
+    """Save a mask in each of forty steps."""
+    for _ in range(40):
+        x = np.maximum(x, 0.0)
+    return np.sum(x)
+
+
+def choices_and_masks(x):
+    """Save masks and values in turn."""
+    for _ in range(8):
+        x = np.maximum(np.where(x > 0.3, np.sin(x), 0.5 * x), 0.1 * x)
+    return np.sum(x)
+
+
+@pytest.mark.parametrize("disk", [0, DISK])
+@pytest.mark.parametrize("f", [blocks, nested, uneven, closed, unused, masks, choices_and_masks])
+def test_the_least_of_programs(f, disk):
+    """The first refusal of checkpointed functions and of chains of masks names what is enough, and hardly more."""
+    assert_least(f, field(), disk)
+
+
+@pytest.mark.parametrize(("f", "units"), [(blocks, 15), (nested, 16), (uneven, 21)])
+def test_the_least_is_small(f, units):
+    """The least without disk is what is saved at the fullest moment, a cotangent or two and the record."""
+    x = field()
+    assert refusal(f, x, 0, 0) <= units * x.nbytes
+
+
+@pytest.mark.parametrize("join", [np.concatenate, np.stack])
+def test_joined_cotangents_are_views(join):
+    """The parts of the cotangent of ten joined arrays are views of it: they are counted once."""
+    x = field()
+    f = lambda x: np.sum(join([x * (k + 1.0) for k in range(10)]) * 2.0)  # noqa: E731
+    for disk in (0, DISK):
+        assert 10 * x.nbytes <= assert_least(f, x, disk) <= 12.3 * x.nbytes
+
+
+def test_views_of_one_array_are_one():
+    """Two views of an array that are saved release its memory once, when the last of them is used."""
+    x = field()
+    forecast, measured, live = measured_sweep(
+        lambda x: (lambda y: np.sum(np.sin(y[:32]) * np.sin(y[32:])) + np.sum(np.exp(np.sin(np.sin(x)))))(x * 2.0), x
+    )
+    assert measured <= forecast + 4 * BLOCK
+    assert live + forecast <= 1.1 * (live + measured) + SLACK
+
+
+def test_rules_of_users_are_not_run_to_forecast():
+    """A rule that a user wrote runs once for each pull, and only on arrays."""
+    seen = []
+
+    def rule(g, y):
+        seen.append(type(y))
+        return g * y
+
+    square = primitive(lambda y: y * y, vjp=(lambda g, y: 2.0 * rule(g, y),))
+    x = field()
+    grad(lambda x: np.sum(square(np.sin(x))), budget=Budget("1 GiB"))(x)
+    assert seen == [np.ndarray]
+
+
+@pytest.mark.parametrize("order", ["transposed", "reversed", "part"])
+def test_paged_arrays_come_back_as_they_were(order, tmp_path):
+    """A guarded array of any order of axes is paged and read back in that order: right, and with the same bits."""
+    change = {"transposed": lambda u: u.T, "reversed": lambda u: u[::-1], "part": lambda u: u[: ROWS // 2]}[order]
+
+    def body(u):
+        v = change(u)
+        for _ in range(6):
+            u = np.sin(u)
+        return np.sum(np.dot(v, v.T)) + np.sum(u)
+
+    f = lambda x: checkpoint(body)(np.sin(x))  # noqa: E731
+    x = field(256)
+    least = refusal(f, x, 0, DISK)
+    assert np.array_equal(grad(f, budget=Budget(least, DISK, tmp_path))(x), grad(f)(x))
+    assert list(tmp_path.iterdir()) == []
