@@ -11,7 +11,7 @@ from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.position import Position, Snapshot
-from ebbtide.schedules.revolve import Revolve
+from ebbtide.schedules.revolve import Revolve, count_forward
 
 
 @final
@@ -131,7 +131,7 @@ class Online(Schedule):
         if state == steps:
             return EndForward()
         self._require_initial(position)
-        if state == steps - 1:
+        if state is not None and state == steps - 1:
             # If the loop does not end before its upper bound, this is the last step: it is reversed next.
             return Forward(start=state, stop=steps, save=True)
         held = [kept.step for kept in position.snapshots]
@@ -183,10 +183,12 @@ class Online(Schedule):
     def _find_hindrance(self, position: Position) -> int | None:
         """The length is known: a snapshot without which fewer forward steps are left, if there is one."""
         state, end = position.state, position.end
-        held = [kept.step for kept in position.snapshots if kept.kind == "restart" and kept.step < end]
-        # `Revolve` keeps what remains optimal; at the end of the forward sweep `EndForward` comes first.
-        begun = position.reversed > 0 or position.saved is not None or position.finished
-        if begun or len(held) < 2 or (state == end and not position.forward_ended):
+        held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
+        # At the end of the forward sweep `EndForward` comes first. From the first load on, `Revolve` keeps to the plan.
+        late = position.reversed > 0 or position.saved is not None or position.finished
+        begun = late or (state != end if position.forward_ended and state is not None else state == end)
+        others = len(held) < len(position.snapshots) or held[:1] != [0]
+        if begun or others or len(held) < 2:
             return None
 
         def count_tail(latest: int, slots: int) -> int:
@@ -231,7 +233,7 @@ def _count(length: int, slots: int) -> int:
         return 2 * length - 1
     if 2 * length <= (slots + 1) * (slots + 2):
         return 3 * length - slots - 2
-    return Revolve(slots).forward_steps(length)
+    return count_forward(length, slots)
 
 
 def _count_intervals(held: Sequence[int], snapshots: int) -> int:
