@@ -72,13 +72,15 @@ def test_close_to_the_optimum_where_that_is_possible(snapshots):
         assert offline.forward_steps(steps) < count <= offline.forward_steps(steps) + 3
 
 
-@pytest.mark.parametrize(("snapshots", "bound"), [(5, 1.07), (10, 1.03), (20, 1.01)])
+@pytest.mark.parametrize(("snapshots", "bound"), [(5, 1.067), (10, 1.023), (20, 1.006)])
 def test_every_length_to_1500(snapshots, bound):
-    """For every n <= 1500 above that, F is within the bound of the optimum; below 3 steps more, all within 1.25."""
+    """For every 3 <= n <= 1500 F is within 1.2 of the optimum, and within the bound for n > (s + 1)(s + 2)/2."""
     offline = Revolve(snapshots)
     for steps, count in every_length(Online(snapshots), 1500):
         ratio = count / offline.forward_steps(steps)
-        assert ratio <= (bound if steps > (snapshots + 1) * (snapshots + 2) // 2 else 1.25) or steps <= 5
+        # One or two steps take 2 for 1 and 4 for 3: an end that nobody foresaw is run once more to be saved.
+        assert ratio <= 1.2 or count == 2 * steps <= 4
+        assert ratio <= bound or steps <= (snapshots + 1) * (snapshots + 2) // 2
 
 
 CELLS = [
