@@ -47,8 +47,9 @@ def bounds(schedule):
 
 
 def can_go_on(position):
-    """Whether each step can be run again, or has its saved values, and the result can be had, without the working state."""
-    if not position.forward_ended and position.state is None and all(kept.kind == "saved" for kept in position.snapshots):
+    """Whether each step can be run again, or has its saved values, without the working state, and the result be had."""
+    restarts = [kept for kept in position.snapshots if kept.kind == "restart"]
+    if not position.forward_ended and position.state is None and not restarts:
         return False
     held = {kept.step: kept.kind for kept in position.snapshots}
     first = 0
@@ -87,7 +88,7 @@ def complete(schedule, position):
 
 @pytest.mark.parametrize("kind", EACH)
 def test_whatever_is_lost(kind):
-    """With any snapshots, the working state or slots lost the sweep is completed, and never more is stored than may be."""
+    """With snapshots, the working state or slots lost the sweep is completed, and never more stored than may be."""
 
     @settings(max_examples=120, deadline=None)
     @given(EACH[kind], EACH[kind], st.integers(1, 40), st.integers(0, 160), st.sets(st.integers(1, 8)), st.booleans())
@@ -187,7 +188,9 @@ def test_what_cannot_be_completed_is_refused_at_once(schedule, position):
         schedule.next_action(position)
 
 
-@pytest.mark.parametrize("schedule", [Mixed(2), Hierarchical(1, 1), Hierarchical(1, 0), Periodic(3, 2), StoreAll()], ids=str)
+@pytest.mark.parametrize(
+    "schedule", [Mixed(2), Hierarchical(1, 1), Hierarchical(1, 0), Periodic(3, 2), StoreAll()], ids=str
+)
 def test_the_initial_state_in_hand_is_not_lost(schedule):
     """If only the snapshot of step 0 is lost while its state is in hand, the sweep is completed all the same."""
     position = Position(steps=20, state=0, snapshots=(Snapshot(12), Snapshot(14)))

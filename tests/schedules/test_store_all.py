@@ -82,5 +82,5 @@ def test_what_is_lost_on_disk_is_made_again():
 
 def test_a_tier_is_memory_or_disk():
     """Another name is an error that lists both."""
-    with pytest.raises(ScheduleError, match="'tape'.*'memory', 'disk'"):
+    with pytest.raises(ScheduleError, match=r"'tape'.*'memory', 'disk'"):
         StoreAll("tape")

@@ -106,7 +106,7 @@ def find_least(held: list[int], end: int, snapshots: int) -> int:
 
 
 def count_tail(end: int, state: int | None, latest: int, slots: int) -> int:
-    """Forward steps to reverse those from the last snapshot to the end, with `slots` states, that snapshot included."""
+    """Forward steps from the last snapshot to the end, with `slots` states, that snapshot included."""
     if state is None or not latest < state < end:
         return count_forward(end - latest, slots)
     if slots == 1:
@@ -127,15 +127,14 @@ def keep_best(held: list[int], end: int, state: int | None, snapshots: int) -> l
     ways = {0: (0, [0])}
     best: tuple[int, list[int]] | None = None
     for slots in range(snapshots, 0, -1):
-        for place, (before, kept) in ways.items():
-            left = before + count_tail(end, state, held[place], slots)
+        for place, (cost, kept) in ways.items():
+            left = cost + count_tail(end, state, held[place], slots)
             if best is None or left <= best[0]:
                 best = left, kept
         after: dict[int, tuple[int, list[int]]] = {}
         for place in range(1, len(held)):
-            sums = [
-                (cost + count(held[place] - held[last], slots), last) for last, (cost, _) in ways.items() if last < place
-            ]
+            before = ((last, cost) for last, (cost, _) in ways.items() if last < place)
+            sums = [(cost + count(held[place] - held[last], slots), last) for last, cost in before]
             if sums:
                 least, last = min(sums)
                 after[place] = least, [*ways[last][1], place]
