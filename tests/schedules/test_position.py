@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules import (
     Copy,
+    Costs,
+    Delete,
     EndForward,
     EndReverse,
     Forward,
+    Hierarchical,
+    Mixed,
     Move,
+    Periodic,
     Position,
     Reverse,
     Revolve,
@@ -32,7 +38,10 @@ def walk(schedule, steps):
     yield position, EndReverse()
 
 
-@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(3)])
+SCHEDULES = [StoreAll(), StoreAll("disk"), Revolve(3), Mixed(3), Hierarchical(2, 2), Periodic(4, 2)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_round_trips(schedule):
     """Every position and action of a sweep is the same after pickle and after JSON of plain values."""
     for position, action in walk(schedule, 12):
@@ -75,6 +84,51 @@ def test_loads():
     assert position.after(Move(step=0)) == Position(steps=9, state=0, snapshots=(Snapshot(4),))
 
 
+def test_delete():
+    """`Delete` frees a slot of either kind and loads nothing."""
+    position = Position(steps=9, state=5, snapshots=(Snapshot(0), Snapshot(4, "saved", "disk")))
+    assert position.after(Delete(step=4)) == Position(steps=9, state=5, snapshots=(Snapshot(0),))
+    assert position.after(Delete(step=0)).snapshots == (Snapshot(4, "saved", "disk"),)
+
+
+def test_saved_values_in_a_snapshot():
+    """A step's saved values go to a slot instead of being at hand, and come to hand again without the state."""
+    store = Forward(start=4, stop=5, snapshot=True, kind="saved", tier="disk")
+    position = Position(steps=9, state=4, snapshots=(Snapshot(0),)).after(store)
+    assert (position.state, position.saved) == (5, None)
+    assert position.snapshots == (Snapshot(0), Snapshot(4, "saved", "disk"))
+    assert position.after(Copy(step=4)) == replace(position, saved=(4, 5))
+    moved = position.after(Move(step=4))
+    assert moved == replace(position, saved=(4, 5), snapshots=(Snapshot(0),))
+    both = replace(moved, snapshots=(Snapshot(3, "saved"), Snapshot(5, "saved")))
+    assert both.after(Move(step=3)).saved == (3, 5)
+    assert both.after(Move(step=5)).saved == (4, 6)
+
+
+def test_an_open_position_is_ended():
+    """The length becomes known where the loop ends, or at the upper bound; then the forward sweep can be ended."""
+    position = Position(steps=100, open=True).after(Forward(start=0, stop=7, snapshot=True))
+    ended = position.ended(7)
+    assert (ended.steps, ended.open, ended.state) == (7, False, 7)
+    assert ended.after(EndForward()).forward_ended
+    whole = position.after(Forward(start=7, stop=100)).after(EndForward())
+    assert (whole.steps, whole.open) == (100, False)
+
+
+@pytest.mark.parametrize(
+    ("position", "at", "reason"),
+    [
+        (Position(steps=9, state=7), 7, "not open"),
+        (Position(steps=9, state=7, open=True), 8, "working state is that of step 7"),
+        (Position(steps=9, state=7, open=True, snapshots=(Snapshot(7),)), 7, "snapshot of step 7"),
+    ],
+)
+def test_a_wrong_end_is_refused(position, at, reason):
+    """A loop ends at the step of its working state, while it is open, and holds nothing of later steps."""
+    with pytest.raises(ScheduleError, match=reason):
+        position.ended(at)
+
+
 REVERSING = {"steps": 9, "forward_ended": True, "saved": (7, 9), "state": 9, "snapshots": (Snapshot(0),)}
 
 
@@ -97,6 +151,14 @@ REVERSING = {"steps": 9, "forward_ended": True, "saved": (7, 9), "state": 9, "sn
         (Position(**REVERSING), Reverse(start=9, stop=6), r"held for the steps \(7, 9\)"),
         (Position(**REVERSING), EndReverse(), "9 of 9 steps are not yet reversed"),
         (Position(steps=0, forward_ended=True, finished=True), EndReverse(), "finished"),
+        (Position(steps=9), Forward(start=0, stop=2, snapshot=True, kind="saved"), "stop=1, save=False"),
+        (Position(steps=9), Forward(start=0, stop=1, snapshot=True, save=True, kind="saved"), "not kept at hand"),
+        (Position(steps=9), Forward(start=0, stop=1, snapshot=True, kind="tape"), "one of"),
+        (Position(steps=9), Forward(start=0, stop=1, snapshot=True, tier="cloud"), "one of"),
+        (Position(steps=9, snapshots=(Snapshot(1, "saved"),), saved=(3, 4)), Move(step=1), "no neighbor"),
+        (Position(steps=9, snapshots=(Snapshot(3, "saved"),), saved=(3, 4)), Move(step=3), "no neighbor"),
+        (Position(steps=9, reversed=5, snapshots=(Snapshot(6, "saved"),)), Copy(step=6), "already reversed"),
+        (Position(steps=9), Delete(step=3), "no snapshot of step 3"),
     ],
 )
 def test_wrong_actions_are_refused(position, action, reason):
@@ -128,6 +190,8 @@ def test_impossible_positions_are_refused(fields):
         {"snapshots": [[2, "restart", "memory"], [1, "restart", "memory"]]},
         {"snapshots": [[9, "restart", "memory"]]},
         {"snapshots": [[1]]},
+        {"snapshots": [[1, "tape", "memory"]]},
+        {"snapshots": [[1, "saved", "cloud"]]},
         {"saved": [1]},
         {"saved": [3, 9]},
     ],
@@ -144,7 +208,8 @@ def test_damaged_json_is_refused(change):
 
 @pytest.mark.parametrize(
     "record",
-    [{}, {"action": "Jump"}, {"action": "Copy"}, {"action": "Copy", "step": "3"}, {"action": "Copy", "start": 3}],
+    [{}, {"action": "Jump"}, {"action": "Copy"}, {"action": "Copy", "step": "3"}, {"action": "Copy", "start": 3},
+     {"action": "Copy", "step": True}, {"action": "Forward", "start": 0, "stop": 1, "tier": 1}],
 )
 def test_damaged_actions_are_refused(record):
     """A record of no action, or with other fields than its own, raises `ScheduleError`."""
@@ -184,3 +249,23 @@ def test_the_checker_finds_wrong_traces(actions, reason):
     """`check_schedule` refuses a trace that cannot be followed or does not end, and names the action."""
     with pytest.raises(ScheduleError, match=reason):
         check_schedule(Scripted(*actions), 3)
+
+
+@pytest.mark.parametrize(
+    ("slots", "sizes", "reason"),
+    [({"memory": 2}, None, "memory would hold 3"), ({"memory": 5}, {"restart": 2}, "memory would hold 6")],
+)
+def test_the_checker_counts_what_each_tier_holds(slots, sizes, reason):
+    """More in a tier than it may hold is refused, in slots or in units."""
+    with pytest.raises(ScheduleError, match=reason):
+        check_schedule(Revolve(3), 50, slots=slots, sizes=sizes)
+
+
+def test_the_checker_counts_kinds_and_tiers():
+    """Writes, reads and peaks are told for each tier and each kind of snapshot."""
+    count = check_schedule(Hierarchical(2, 3, Costs(write=2, read=2)), 80)
+    assert count.peaks["restart", "disk"] == count.used["disk"] == 3
+    assert count.peaks["restart", "memory"] == count.used["memory"] == 2
+    assert sum(count.writes.values()) == count.snapshot_writes
+    assert sum(count.reads.values()) == count.snapshot_reads
+    assert check_schedule(Mixed(4), 80).peaks["saved", "memory"] == 4

@@ -23,7 +23,10 @@ def end_action(position: Position) -> Action | None:
         saved = position.saved
         if saved is not None and saved[1] == position.end:
             return Reverse(start=saved[1], stop=saved[0])
-        return EndReverse() if position.end == 0 else None
+        if position.end > 0:
+            return None
+        # What another schedule left behind at the very end.
+        return Delete(step=position.snapshots[-1].step) if position.snapshots else EndReverse()
     return EndForward() if position.state == position.steps else None
 
 

@@ -127,7 +127,9 @@ class Mixed(Schedule):
         if top.step == end - 1 and top.kind == "saved":
             return Move(step=top.step)
         if free < 0:
-            return self._give_up(position, free)
+            surplus = self._find_surplus(position, free)
+            if surplus is not None:
+                return Delete(step=surplus)
         if snapshots[0].kind == "saved" or snapshots[0].step > 0:
             action = self._keep_way_back(position, free)
             if action is not None:
@@ -148,7 +150,9 @@ class Mixed(Schedule):
             # Saved values that lie above it are not yet of use, and its state will be wanted again after them.
             return Copy(step=step)
         table = self._table(position.steps)
-        keep = length > 1 and table.place(table.row(free + self._size(latest)), length) > 0
+        row = table.row(free + self._size(latest))
+        # Where nothing can be stored, it is run from again for each step.
+        keep = length > 1 and (table.place(row, length) > 0 or table.cost(row, length) == inf)
         return Copy(step=step) if keep else Move(step=step)
 
     def _go_on(self, position: Position, state: int, free: int) -> Action:
@@ -160,6 +164,8 @@ class Mixed(Schedule):
         if state == step:
             if end - state == 1:
                 return Forward(start=state, stop=end, save=True)
+            if table.cost(row, end - state) == inf:
+                return Forward(start=state, stop=end - 1)
             return Forward(start=state, stop=state + place) if place > 0 else Delete(step=step)
         target = step + place
         if state < target:
@@ -199,18 +205,19 @@ class Mixed(Schedule):
             return Delete(step=top.step)
         return Forward(start=state, stop=state + 1, snapshot=True)
 
-    def _give_up(self, position: Position, free: int) -> Action:
-        """More is held than fits: delete the snapshot without which the fewest forward steps are left."""
+    def _find_surplus(self, position: Position, free: int) -> int | None:
+        """More is held than fits: the step of the snapshot without which the fewest forward steps are left."""
         base, snapshots = count_base(position), position.snapshots
         first = next((kept for kept in snapshots if kept.kind == "restart" and kept.step <= base), None)
         usable = [kept for kept in snapshots if first is not None and kept.step > first.step and self._size(kept) > 0]
         if not usable:
-            raise describe_loss(position)
+            # All that is held is needed to come back to the first steps.
+            return None
         costs = [
             self._left([kept for kept in snapshots if kept is not gone], position, free + self._size(gone))
             for gone in usable
         ]
-        return Delete(step=usable[costs.index(min(costs))].step)
+        return usable[costs.index(min(costs))].step
 
     def _left(self, held: list[Snapshot], position: Position, free: int) -> float:
         """About how many forward steps are left with these snapshots, if the working state is of no use."""

@@ -8,6 +8,7 @@ from typing import final
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward
 from ebbtide.schedules.base import Schedule
+from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
 
 
@@ -69,3 +70,21 @@ class NoReverse(Schedule):
     def peak_snapshots(self, steps: int) -> int:
         """Return 0: it stores no snapshot."""
         return 0
+
+    def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
+        """Return 0: it makes a loop hold nothing but the working state, whatever the arguments."""
+        return 0
+
+    def predicted_time(self, steps: int, costs: Costs) -> float:
+        """
+        Return the time of one run of all steps.
+
+        Args:
+            steps: The number of steps of the loop.
+            costs: What a step costs.
+
+        Example:
+            >>> NoReverse().predicted_time(100, Costs(forward=0.5))
+            50.0
+        """
+        return costs.time(forward=steps)

@@ -11,7 +11,7 @@ from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.position import Position, Snapshot
-from ebbtide.schedules.revolve import Revolve
+from ebbtide.schedules.revolve import Revolve, count_forward
 
 
 @final
@@ -25,6 +25,12 @@ class Online(Schedule):
     deleted first. When the length is known, snapshots are deleted as long as this leaves fewer forward steps (a
     snapshot holds a slot that the steps after it could use), and `Revolve` goes on from the rest. Of a position
     that is not open it makes the same as `Revolve` from the beginning.
+
+    An end that is not foreseen costs at least one step more than a known one: the last step has to be run again to
+    be saved (2 for 1 at one step, 4 for 3 at two). Up to (s + 1)(s + 2)/2 steps it is at most 3 more. Measured for
+    every length from 3 to 1500 with 5, 10 and 20 snapshots, the forward steps are at most 1.2 times the optimum, and
+    beyond (s + 1)(s + 2)/2 at most 1.067, 1.023 and 1.006 times. With 1 or 2 snapshots there is little to choose:
+    1.4 and 1.23 times.
 
     The decisions look at the stored steps and the working state alone, so that an interrupted loop goes on as if
     nothing had happened. Where snapshots were lost, the slots are filled again from the next step on.
@@ -131,7 +137,7 @@ class Online(Schedule):
         if state == steps:
             return EndForward()
         self._require_initial(position)
-        if state == steps - 1:
+        if state is not None and state == steps - 1:
             # If the loop does not end before its upper bound, this is the last step: it is reversed next.
             return Forward(start=state, stop=steps, save=True)
         held = [kept.step for kept in position.snapshots]
@@ -183,10 +189,12 @@ class Online(Schedule):
     def _find_hindrance(self, position: Position) -> int | None:
         """The length is known: a snapshot without which fewer forward steps are left, if there is one."""
         state, end = position.state, position.end
-        held = [kept.step for kept in position.snapshots if kept.kind == "restart" and kept.step < end]
-        # `Revolve` keeps what remains optimal; at the end of the forward sweep `EndForward` comes first.
-        begun = position.reversed > 0 or position.saved is not None or position.finished
-        if begun or len(held) < 2 or (state == end and not position.forward_ended):
+        held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
+        # At the end of the forward sweep `EndForward` comes first. From the first load on, `Revolve` keeps to the plan.
+        late = position.reversed > 0 or position.saved is not None or position.finished
+        begun = late or (state != end if position.forward_ended and state is not None else state == end)
+        others = len(held) < len(position.snapshots) or held[:1] != [0]
+        if begun or others or len(held) < 2:
             return None
 
         def count_tail(latest: int, slots: int) -> int:
@@ -231,7 +239,7 @@ def _count(length: int, slots: int) -> int:
         return 2 * length - 1
     if 2 * length <= (slots + 1) * (slots + 2):
         return 3 * length - slots - 2
-    return Revolve(slots).forward_steps(length)
+    return count_forward(length, slots)
 
 
 def _count_intervals(held: Sequence[int], snapshots: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import comb
 from typing import final
@@ -104,6 +105,44 @@ def find_least(held: list[int], end: int, snapshots: int) -> int:
     return least
 
 
+def count_tail(end: int, state: int | None, latest: int, slots: int) -> int:
+    """Forward steps from the last snapshot to the end, with `slots` states, that snapshot included."""
+    if state is None or not latest < state < end:
+        return count_forward(end - latest, slots)
+    if slots == 1:
+        return end - state + count_forward(end - 1 - latest, 1)
+    target = max(state, latest + split(end - latest, slots))
+    tail = count_forward(end - target, slots - 1)
+    return target - state + tail + count_forward(target - latest, slots)
+
+
+def keep_best(held: list[int], end: int, state: int | None, snapshots: int) -> list[int]:
+    """
+    The places of those snapshots, the first among them, with which the fewest forward steps are left.
+
+    They may be fewer than are allowed: then the slots are worth more for steps that are still to be run.
+    """
+    count = cache(count_forward)
+    # The cheapest way to keep so many of them up to each place; in the beginning one, at the first place.
+    ways = {0: (0, [0])}
+    best: tuple[int, list[int]] | None = None
+    for slots in range(snapshots, 0, -1):
+        for place, (cost, kept) in ways.items():
+            left = cost + count_tail(end, state, held[place], slots)
+            if best is None or left <= best[0]:
+                best = left, kept
+        after: dict[int, tuple[int, list[int]]] = {}
+        for place in range(1, len(held)):
+            before = ((last, cost) for last, (cost, _) in ways.items() if last < place)
+            sums = [(cost + count(held[place] - held[last], slots), last) for last, cost in before]
+            if sums:
+                least, last = min(sums)
+                after[place] = least, [*ways[last][1], place]
+        ways = after
+    assert best is not None
+    return best[1]
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Revolve(Schedule):
@@ -160,6 +199,10 @@ class Revolve(Schedule):
         """
         end, state = position.end, position.state
         self._require_initial(position)
+        if self._is_short(position):
+            surplus = self.find_surplus(position)
+            if surplus:
+                return Delete(step=surplus[0])
         latest = self._find_latest(position)
         if latest is None:
             return run_to_next(end, 0, None, self.snapshots)
@@ -221,6 +264,9 @@ class Revolve(Schedule):
             >>> Revolve(5).forward_steps_left(Position(steps=1000))
             7284
         """
+        if any(snapshot.kind == "saved" for snapshot in position.snapshots):
+            # Not `super()`: a class with slots is made anew, and does not find itself in it.
+            return Schedule.forward_steps_left(self, position)
         end = position.end
         if position.saved is not None:
             end = position.saved[0]
@@ -231,29 +277,24 @@ class Revolve(Schedule):
         self._require_initial(position)
         if not held:
             return count_forward(end, self.snapshots)
-        latest = held[-1]
+        if self._is_short(position):
+            held = [held[place] for place in keep_best(held, end, state, self.snapshots)]
         slots = max(1, self.snapshots - len(held) + 1)
-        total = _count_intervals(held, self.snapshots)
-        if state is None or not latest < state < end:
-            return total + count_forward(end - latest, slots)
-        if slots == 1:
-            return total + end - state + count_forward(end - 1 - latest, 1)
-        target = max(state, latest + split(end - latest, slots))
-        tail = count_forward(end - target, slots - 1)
-        return total + target - state + tail + count_forward(target - latest, slots)
+        return _count_intervals(held, self.snapshots) + count_tail(end, state, held[-1], slots)
 
     def find_surplus(self, position: Position) -> tuple[int, ...]:
         """
-        Return the snapshots to give up when the number of snapshots was lowered, those of least worth first.
+        Return the snapshots to give up when the number of snapshots was lowered.
 
-        `next_action` gives them up one by one, each when the working state is due to be replaced; who must
-        free their bytes earlier deletes them from the storage and from the position at once.
+        They may be more than there are too many, if their slots are worth more for the steps ahead. `next_action` gives
+        them up, too, as long as there are too many, or too few slots for the rest of the forward sweep; who must
+        free their bytes at once deletes them from the storage and from the position.
 
         Args:
             position: Where the loop stands.
 
         Returns:
-            Steps of snapshots: first all that no step needs any more, then as many as there are too many.
+            Steps of snapshots: first all that no step needs any more.
 
         Example:
             >>> from ebbtide.schedules import Snapshot
@@ -262,11 +303,25 @@ class Revolve(Schedule):
             (5,)
         """
         end = position.end
-        surplus = [snapshot.step for snapshot in position.snapshots if snapshot.step >= end]
-        held = [snapshot.step for snapshot in position.snapshots if snapshot.step < end]
-        while len(held) > self.snapshots:
-            surplus.append(held.pop(find_least(held, end, self.snapshots)))
+        useful = [snapshot.step < end and snapshot.kind == "restart" for snapshot in position.snapshots]
+        surplus = [snapshot.step for snapshot, use in zip(position.snapshots, useful, strict=True) if not use]
+        held = [snapshot.step for snapshot, use in zip(position.snapshots, useful, strict=True) if use]
+        if held:
+            kept = keep_best(held, end, position.state, self.snapshots)
+            surplus += [step for place, step in enumerate(held) if place not in kept]
         return tuple(surplus)
+
+    def _is_short(self, position: Position) -> bool:
+        """Whether there are too many snapshots, or fewer free slots for the rest than this schedule would have left."""
+        count, end, state = len(position.snapshots), position.end, position.state
+        if count > self.snapshots:
+            return True
+        if position.forward_ended or count == 0 or state is None or not position.snapshots[-1].step <= state < end - 1:
+            return False
+        slots = self.snapshots - count
+        # The state in hand takes the first of the free slots; without one the rest is run from the last snapshot.
+        rest, slots = (end - state, slots) if slots > 0 else (end - position.snapshots[-1].step, 1)
+        return find_repetitions(rest, slots) > find_repetitions(end, min(self.snapshots, end))
 
     def _find_latest(self, position: Position) -> int | None:
         """The last step with a snapshot from which the next step to reverse can be reached."""
@@ -274,13 +329,7 @@ class Revolve(Schedule):
         return next((held.step for held in reversed(position.snapshots) if held.step < end), None)
 
     def _load(self, position: Position, latest: int) -> Action:
-        """The working state is of no use: load the latest snapshot, after those of no use are gone."""
-        held = [snapshot.step for snapshot in position.snapshots]
-        if len(held) > self.snapshots:
-            left = next((snapshot for snapshot in position.snapshots if snapshot.kind == "saved"), None)
-            if left is not None:
-                return Delete(step=left.step)
-            return Move(step=held[find_least(held, position.end, self.snapshots)])
+        """The working state is of no use: load the latest snapshot."""
         # Only the step of the snapshot itself is left to run from it, so that this is its last use.
         return Move(step=latest) if latest == position.end - 1 else Copy(step=latest)
 

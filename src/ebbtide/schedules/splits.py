@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 # Half of it on each side of the last best place. Tests compare the results with a search over all places.
-WINDOW = 96
+WINDOW = 64
 # Up to this length all places are searched. The best place may also jump later on: once in so many lengths, too.
 FULL, REFRESH = 768, 64
 # A table has so many lengths and so many cells at most; longer loops are split as Revolve does until they fit.

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules import (
+    Costs,
+    Delete,
+    Forward,
+    Hierarchical,
+    Mixed,
+    Periodic,
+    Position,
+    Revolve,
+    Snapshot,
+    StoreAll,
+)
+from ebbtide.testing import check_schedule
+
+COSTS = st.sampled_from([Costs(), Costs(write=2, read=2), Costs(forward=3, write=1, read=7), Costs(write=50, read=9)])
+REVOLVE = st.builds(Revolve, st.integers(1, 6))
+MIXED = st.builds(Mixed, st.integers(5, 20), st.integers(1, 5), st.integers(1, 8))
+HIERARCHICAL = st.builds(Hierarchical, st.integers(0, 4), st.integers(1, 5), COSTS)
+PERIODIC = st.builds(Periodic, st.integers(1, 9), st.integers(1, 4))
+STORE_ALL = st.builds(StoreAll, st.sampled_from(["memory", "disk"]))
+EACH = {"revolve": REVOLVE, "mixed": MIXED, "hierarchical": HIERARCHICAL, "periodic": PERIODIC, "all": STORE_ALL}
+ANY = st.one_of(*EACH.values())
+
+
+def bounds(schedule):
+    """The size that a schedule may store in each tier, and the sizes of the kinds of snapshot."""
+    # All but Mixed count restart states; what another schedule saved is no slot of theirs.
+    restart_states = {"restart": 1, "saved": 0}
+    if isinstance(schedule, Revolve):
+        return {"memory": schedule.snapshots, "disk": 0}, restart_states
+    if isinstance(schedule, Mixed):
+        return {"memory": schedule.units, "disk": 0}, {"restart": schedule.restart, "saved": schedule.saved}
+    if isinstance(schedule, Hierarchical):
+        return {"memory": schedule.memory, "disk": schedule.disk}, restart_states
+    if isinstance(schedule, Periodic):
+        return {"memory": schedule.snapshots}, restart_states
+    return {"memory": 0}, restart_states
+
+
+def can_go_on(position):
+    """Whether each step can be run again, or has its saved values, without the working state, and the result be had."""
+    restarts = [kept for kept in position.snapshots if kept.kind == "restart"]
+    if not position.forward_ended and position.state is None and not restarts:
+        return False
+    held = {kept.step: kept.kind for kept in position.snapshots}
+    first = 0
+    while held.get(first) == "saved":
+        first += 1
+    end = position.end if position.saved is None else position.saved[0]
+    return first >= end or held.get(first) == "restart"
+
+
+def walk(schedule, steps, count):
+    """The position after so many actions, the last of them interrupted half way if it runs many steps."""
+    position = Position(steps=steps)
+    for taken in range(count):
+        action = schedule.next_action(position)
+        if action is None:
+            break
+        if isinstance(action, Forward) and taken == count - 1 and action.stop > action.start + 1:
+            action = replace(action, stop=(action.start + action.stop) // 2)
+        position = position.after(action)
+    return position
+
+
+def lose(position, lost, with_state):
+    """The position without some snapshots, and perhaps without the working state."""
+    kept = tuple(one for place, one in enumerate(position.snapshots) if place not in lost)
+    return replace(position, snapshots=kept, state=None if with_state else position.state)
+
+
+def complete(schedule, position):
+    """Follow a schedule to the end; all promises but the number of steps hold."""
+    slots, sizes = bounds(schedule)
+    count = check_schedule(schedule, position.steps, start=position, slots=slots, sizes=sizes)
+    assert count.snapshots_left == 0
+    return count
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_whatever_is_lost(kind):
+    """With snapshots, the working state or slots lost the sweep is completed, and never more stored than may be."""
+
+    @settings(max_examples=120, deadline=None)
+    @given(EACH[kind], EACH[kind], st.integers(1, 40), st.integers(0, 160), st.sets(st.integers(1, 8)), st.booleans())
+    def run(before, after, steps, actions, lost, with_state):
+        position = lose(walk(before, steps, actions), lost, with_state)
+        if can_go_on(position):
+            complete(after, position)
+
+    run()
+
+
+@settings(max_examples=1500, deadline=None)
+@given(ANY, ANY, st.integers(1, 30), st.integers(0, 120), st.sets(st.integers(1, 8)), st.booleans())
+def test_another_schedule_takes_over(before, after, steps, actions, lost, with_state):
+    """Any schedule completes what any other one left behind, with snapshots of either kind in either tier."""
+    position = lose(walk(before, steps, actions), lost, with_state)
+    if can_go_on(position):
+        complete(after, position)
+
+
+@settings(max_examples=120, deadline=None)
+@given(ANY, st.data())
+def test_any_position(schedule, data):
+    """A position that no schedule has led to is completed, too, if its first step can be run again."""
+    steps = data.draw(st.integers(1, 14))
+    reversed_steps = data.draw(st.integers(0, steps))
+    steps_held = data.draw(st.sets(st.integers(1, steps), max_size=8)) - {steps}
+    kinds = st.tuples(st.sampled_from(["restart", "saved"]), st.sampled_from(["memory", "disk"]))
+    position = Position(
+        steps=steps,
+        reversed=reversed_steps,
+        forward_ended=reversed_steps > 0 or data.draw(st.booleans()),
+        state=data.draw(st.none() | st.integers(0, steps)),
+        snapshots=(Snapshot(0), *(Snapshot(step, *data.draw(kinds)) for step in sorted(steps_held))),
+    )
+    complete(schedule, position)
+
+
+@settings(max_examples=120, deadline=None)
+@given(ANY, st.integers(1, 40), st.integers(0, 160))
+def test_what_is_left_is_predicted(schedule, steps, actions):
+    """`forward_steps_left` is what is done from there on, and `forward_steps` what is done from the beginning."""
+    position = walk(schedule, steps, actions)
+    assert check_schedule(schedule, steps, start=position).forward_steps == schedule.forward_steps_left(position)
+    assert check_schedule(schedule, steps).forward_steps == schedule.forward_steps(steps)
+
+
+@settings(max_examples=120, deadline=None)
+@given(ANY, st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
+def test_peaks_are_predicted(schedule, steps, restart, saved):
+    """The peaks that a schedule tells are those of following it; Mixed tells a bound if sizes are not its own."""
+    count = check_schedule(schedule, steps, sizes={"restart": restart, "saved": saved})
+    assert count.used["disk"] == schedule.peak(steps, "disk", restart=restart, saved=saved)
+    peak = schedule.peak(steps, restart=restart, saved=saved)
+    at_hand = saved * count.peak_saved
+    assert max(count.used["memory"], at_hand) <= peak
+    if not isinstance(schedule, Mixed):
+        assert peak <= count.used["memory"] + at_hand
+        assert count.peak_snapshots == schedule.peak_snapshots(steps)
+
+
+@pytest.mark.parametrize("low", [10, 4, 1])
+def test_fewer_slots_midway(low):
+    """From 20 to fewer slots at step 500 of 1000: the steps of 10 slots from the start are exceeded by less than 54."""
+    position, done = Position(steps=1000), 0
+    while position.state is None or position.state < 500:
+        action = Revolve(20).next_action(position)
+        # The number of slots is lowered at step 500 exactly, in the middle of an action.
+        action = replace(action, stop=min(500, action.stop))
+        position, done = position.after(action), done + action.stop - action.start
+    for step in Revolve(low).find_surplus(position):
+        position = position.after(Delete(step=step))
+    count = check_schedule(Revolve(low), 1000, start=position, slots={"memory": low})
+    assert count.peak_snapshots <= low
+    assert done + count.forward_steps >= Revolve(low).forward_steps(1000)
+    if low == 10:
+        assert done + count.forward_steps <= 4690
+
+
+@pytest.mark.parametrize(
+    "schedule", [Mixed(2), Hierarchical(1, 1), Periodic(3, 2), StoreAll(), StoreAll("disk")], ids=str
+)
+@pytest.mark.parametrize(
+    "position",
+    [
+        Position(steps=9, state=None),
+        Position(steps=9, state=4),
+        Position(steps=9, state=None, snapshots=(Snapshot(3),)),
+        Position(steps=9, state=4, snapshots=(Snapshot(3),)),
+        Position(steps=9, state=None, snapshots=(Snapshot(0, "saved"), Snapshot(3))),
+        Position(steps=9, state=None, saved=(2, 4)),
+    ],
+)
+def test_what_cannot_be_completed_is_refused_at_once(schedule, position):
+    """Without a way back to step 0 the error comes before any work, and names what is held."""
+    with pytest.raises(ScheduleError, match="Step 0 cannot be run again"):
+        schedule.next_action(position)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Mixed(2), Hierarchical(1, 1), Hierarchical(1, 0), Periodic(3, 2), StoreAll()], ids=str
+)
+def test_the_initial_state_in_hand_is_not_lost(schedule):
+    """If only the snapshot of step 0 is lost while its state is in hand, the sweep is completed all the same."""
+    position = Position(steps=20, state=0, snapshots=(Snapshot(12), Snapshot(14)))
+    complete(schedule, position)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules import Delete, Forward, Mixed, Move, Position, Revolve, Snapshot
+from ebbtide.schedules.mixed_table import MixedTable
+from ebbtide.testing import check_schedule
+
+
+@functools.cache
+def best(steps, units, restart, saved):
+    """The fewest forward steps by trying everything."""
+    if steps == 1:
+        return 1
+    ways = [math.inf]
+    if units >= saved:
+        ways.append(1 + best(steps - 1, units - saved, restart, saved))
+    if units >= restart:
+        ways += [
+            place
+            + best(place, units, restart, saved)
+            + best(steps - place, units - restart, restart, saved)
+            for place in range(1, steps)
+        ]
+    return min(ways)
+
+
+@functools.cache
+def published(steps, snapshots):
+    """The recursion for equal sizes as it is printed (Maddison 2024)."""
+    if steps <= snapshots + 1:
+        return steps
+    if snapshots == 1:
+        return steps * (steps + 1) // 2 - 1
+    split = (
+        place + published(place, snapshots) + published(steps - place, snapshots - 1) for place in range(2, steps)
+    )
+    return min(1 + published(steps - 1, snapshots - 1), *split)
+
+
+@pytest.mark.parametrize(("restart", "saved"), [(1, 1), (1, 3), (3, 1), (2, 5), (5, 2)])
+def test_small_cases_are_optimal(restart, saved):
+    """For n <= 24 and many numbers of units the sweep takes what a search over everything finds, and no more memory."""
+    sizes = {"restart": restart, "saved": saved}
+    for units in range(restart, 22, 2):
+        schedule = Mixed(units, restart, saved)
+        for steps in range(1, 25):
+            count = check_schedule(schedule, steps, slots={"memory": units}, sizes=sizes)
+            assert count.forward_steps == schedule.forward_steps(steps) == best(steps, units, restart, saved)
+            assert count.snapshots_left == 0
+            assert count.peak_saved == 1
+
+
+def test_equal_sizes_are_the_published_recursion():
+    """For all n <= 120 and s <= 12 the table is that of the recursion with all places."""
+    for snapshots in range(1, 13):
+        schedule = Mixed(snapshots)
+        for steps in range(1, 121):
+            assert schedule.forward_steps(steps) == published(steps, snapshots)
+
+
+@pytest.mark.parametrize(
+    ("steps", "snapshots", "expected"),
+    [(100, 5, 352), (100, 10, 237), (100, 20, 184), (100, 50, 150), (1000, 10, 3921)],
+)
+def test_published_values(steps, snapshots, expected):
+    """The counts of other implementations of the algorithm, reached by following it."""
+    count = check_schedule(Mixed(snapshots), steps, slots={"memory": snapshots})
+    assert count.forward_steps == Mixed(snapshots).forward_steps(steps) == expected
+
+
+def test_ten_thousand_steps():
+    """The window finds the optimum of the published table at 10,000 steps and 50 snapshots."""
+    assert Mixed(50).forward_steps(10_000) == 28_912
+
+
+def search_all(monkeypatch):
+    """Let every table search all places."""
+    monkeypatch.setattr("ebbtide.schedules.splits.FULL", 10**9)
+
+
+@pytest.mark.parametrize(("units", "restart", "saved"), [(30, 1, 1), (40, 1, 3), (40, 3, 1)])
+def test_the_window_is_exact(units, restart, saved, monkeypatch):
+    """Up to 1500 steps the window gives the table of a search over all places."""
+    found = MixedTable(1500, units, restart, saved)._splits.costs
+    search_all(monkeypatch)
+    np.testing.assert_array_equal(found, MixedTable(1500, units, restart, saved)._splits.costs)
+
+
+def test_never_more_than_revolve():
+    """A slot that may hold either kind is worth at least one that holds restart states."""
+    for snapshots in (1, 3, 8):
+        for steps in range(1, 200, 7):
+            assert Mixed(snapshots).forward_steps(steps) <= Revolve(snapshots).forward_steps(steps)
+
+
+def test_sizes_in_bytes():
+    """Sizes need no common unit: only the numbers of free bytes that can occur have a row."""
+    schedule = Mixed(2_000_000_007, restart=80_000_003, saved=240_000_011)
+    sizes = {"restart": schedule.restart, "saved": schedule.saved}
+    count = check_schedule(schedule, 300, slots={"memory": schedule.units}, sizes=sizes)
+    assert count.forward_steps == schedule.forward_steps(300) == Mixed(24, 1, 3).forward_steps(300)
+
+
+def test_many_sizes_and_many_steps():
+    """Tables are bounded: with more levels or more steps than they have, the prediction is still what is done."""
+    schedule = Mixed(10_007, restart=3, saved=101)
+    assert len(MixedTable(60, 10_007, 3, 101)._levels) <= 512
+    count = check_schedule(schedule, 60, slots={"memory": 10_007}, sizes={"restart": 3, "saved": 101})
+    assert count.forward_steps == schedule.forward_steps(60)
+
+
+def test_longer_than_the_table(monkeypatch):
+    """Beyond the table the first places are those of Revolve: no more steps than it takes, and as predicted."""
+    monkeypatch.setattr("ebbtide.schedules.mixed_table.MOST_STEPS", 50)
+    schedule = Mixed(6)
+    count = check_schedule(schedule, 400, slots={"memory": 6})
+    assert Mixed(6).forward_steps(400) == count.forward_steps
+    assert count.forward_steps <= Revolve(6).forward_steps(400)
+
+
+def test_a_slot_is_freed_for_saved_values():
+    """A restart state that is worth less than what its step saves is moved, and replaced by that."""
+    position = Position(steps=2, state=None, forward_ended=True, snapshots=(Snapshot(0),))
+    assert Mixed(1).next_action(position) == Move(step=0)
+    position = position.after(Move(step=0))
+    assert Mixed(1).next_action(position) == Forward(start=0, stop=1, snapshot=True, kind="saved")
+
+
+def test_fewer_units_midway():
+    """With fewer units than are held snapshots are deleted, before anything else is done."""
+    position = Position(steps=200)
+    while not position.forward_ended:
+        position = position.after(Mixed(12).next_action(position))
+    position = replace(position, saved=None, state=None, reversed=1)
+    held = len(position.snapshots)
+    schedule = replace(Mixed(12), units=5)
+    while isinstance(action := schedule.next_action(position), Delete):
+        position, held = position.after(action), held - 1
+    assert held == len(position.snapshots) == 5
+    count = check_schedule(schedule, 200, start=position, slots={"memory": 5})
+    assert count.forward_steps == schedule.forward_steps_left(position)
+
+
+def test_an_interrupted_action_goes_on_at_no_cost():
+    """A working state anywhere on the way leads to the same total as if nothing had happened."""
+    for schedule in (Mixed(3), Mixed(7, 2, 3), Mixed(9, 3, 2)):
+        position, done, steps = Position(steps=50), 0, 50
+        while (action := schedule.next_action(position)) is not None:
+            if isinstance(action, Forward):
+                if action.stop - action.start > 1:
+                    action = replace(action, stop=action.start + 1)
+                done += 1
+            position = position.after(action)
+        assert done == schedule.forward_steps(steps)
+
+
+def test_it_is_a_value():
+    """Equal, hashable, printed and pickled by its sizes alone, whatever tables it has made."""
+    used, new = Mixed(5, 2, 3), Mixed(5, 2, 3)
+    used.forward_steps(500)
+    assert used == new != Mixed(5, 2, 2)
+    assert hash(used) == hash(new)
+    assert repr(used) == repr(new) == "Mixed(units=5, restart=2, saved=3)"
+    assert len(pickle.dumps(used)) == len(pickle.dumps(new)) < 200
+    assert pickle.loads(pickle.dumps(used)) == used
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (3, 4, 1), (3, 0, 1), (3, 1, 0), (-1, -1, 1)])
+def test_what_does_not_fit_is_refused(sizes):
+    """Without room for the initial state, or with sizes below 1, the error names the sizes."""
+    with pytest.raises(ScheduleError, match=f"{sizes[0]} units do not hold a restart state of {sizes[1]}"):
+        Mixed(*sizes)
