@@ -11,7 +11,8 @@ EbbtideError
 ├── DeterminismError       a step gave another result when it was run again
 ├── BudgetError            the budget is too small; `least` is the number of bytes that would do
 ├── ScheduleError          a schedule and the loop that follows it disagree
-└── StorageError           snapshots or paged values could not be written or read
+├── StorageError           snapshots or paged values could not be written or read
+└── ResumeError            the run in a directory for resuming is another one than this call
 
 Every message says what is wrong, because of what, and what to do.
 """
@@ -72,3 +73,7 @@ class ScheduleError(EbbtideError, ValueError):
 
 class StorageError(EbbtideError, OSError):
     """Snapshots or paged values could not be written or read."""
+
+
+class ResumeError(EbbtideError, ValueError):
+    """The run that a directory for resuming holds is another one than this call."""
