@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import doctest
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -137,6 +139,20 @@ def test_what_is_left_is_predicted(schedule, steps, actions):
 
 
 @settings(max_examples=120, deadline=None)
+@given(ANY, st.integers(0, 40), COSTS)
+def test_times_are_predicted(schedule, steps, costs):
+    """The time is that of all steps and transfers in line; of Periodic, which transfers behind the steps, no more."""
+    count = check_schedule(schedule, steps)
+    in_line = costs.time(
+        forward=count.forward_steps, reverse=steps, writes=count.writes["disk"], reads=count.reads["disk"]
+    )
+    predicted = schedule.predicted_time(steps, costs)
+    assert predicted <= in_line * (1 + 1e-12)
+    if not isinstance(schedule, Periodic):
+        assert predicted == pytest.approx(in_line, rel=1e-12)
+
+
+@settings(max_examples=120, deadline=None)
 @given(ANY, st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
 def test_peaks_are_predicted(schedule, steps, restart, saved):
     """The peaks that a schedule tells are those of following it; Mixed tells a bound if sizes are not its own."""
@@ -195,3 +211,11 @@ def test_the_initial_state_in_hand_is_not_lost(schedule):
     """If only the snapshot of step 0 is lost while its state is in hand, the sweep is completed all the same."""
     position = Position(steps=20, state=0, snapshots=(Snapshot(12), Snapshot(14)))
     complete(schedule, position)
+
+
+def test_the_page_on_schedules_runs():
+    """The sessions of docs/schedules.md print what the page says."""
+    page = Path(__file__).parents[2] / "docs" / "schedules.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert failed == 0
+    assert tried > 5

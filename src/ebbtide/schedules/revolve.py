@@ -12,6 +12,7 @@ from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import describe_loss, restart_action
+from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
 
 
@@ -244,6 +245,26 @@ class Revolve(Schedule):
             (10, 3)
         """
         return max(0, min(self.snapshots, steps - 1))
+
+    def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
+        """
+        Return the largest size of what a loop holds at the same time; see `Schedule.peak`.
+
+        Example:
+            >>> Revolve(10).peak(1000, restart=80, saved=240)
+            1040
+        """
+        return self.peak_snapshots(steps) * restart + min(1, steps) * saved if tier == "memory" else 0
+
+    def predicted_time(self, steps: int, costs: Costs) -> float:
+        """
+        Return the time of a whole gradient, without any transfer.
+
+        Args:
+            steps: The number of steps of the loop.
+            costs: What steps cost.
+        """
+        return costs.time(forward=self.forward_steps(steps) if steps else 0, reverse=steps)
 
     def forward_steps_left(self, position: Position) -> int:
         """
