@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from typing import final
 
 from ebbtide.errors import ScheduleError
@@ -135,6 +136,10 @@ class Hierarchical(Schedule):
         length = end - state
         if length == 1:
             return Forward(start=state, stop=end, save=True)
+        if self._is_short(position, state, free):
+            surplus = self._find_surplus(position)
+            if surplus is not None:
+                return Delete(step=surplus)
         table = self._table(position.steps)
         on_disk = count_disk(position.snapshots)
         slots = self.memory + on_disk - len(position.snapshots)
@@ -148,19 +153,41 @@ class Hierarchical(Schedule):
         return Forward(start=state, stop=end - 1)
 
     def _find_surplus(self, position: Position) -> int | None:
-        """There are too many on disk: the step of the one without which the least cost is left."""
-        held = [kept.step for kept in position.snapshots if kept.tier == "disk"]
-        table = self._table(position.steps)
-        first = position.snapshots[0].step
+        """
+        The step of the snapshot on disk without which the least cost is left.
 
-        def left(gone: int) -> float:
-            """The cost of all intervals between the others."""
-            places = [*(step for step in held if step != gone), position.end]
-            intervals = enumerate(pairwise(places))
-            return sum(table.stored(max(1, self.disk - index), stop - start) for index, (start, stop) in intervals)
+        If there are not too many, only of one whose slot is worth more for the steps ahead.
+        """
+        held = [kept.step for kept in position.snapshots if kept.tier == "disk"]
+        table, first, end, state = self._table(position.steps), position.snapshots[0].step, position.end, position.state
+        in_hand = state is not None and position.snapshots[-1].step < state < end
+
+        def left(gone: int | None) -> float:
+            """The cost of the steps ahead and of all intervals between the others."""
+            places = [step for step in held if step != gone]
+            total, stop = 0.0, end
+            if in_hand and state is not None:
+                total, stop = table.fresh(max(0, self.disk - len(places)), end - state), state
+            intervals = enumerate(pairwise([*places, stop]))
+            return total + sum(table.stored(max(1, self.disk - place), stop - start) for place, (start, stop) in intervals)
 
         # The first of all is the way back to the first steps.
-        return min((step for step in held if step != first), key=left, default=None)
+        least, surplus = left(None) if len(held) <= self.disk else inf, None
+        for step in held:
+            if step != first and (cost := left(step)) < least * (1 - 1e-12):
+                least, surplus = cost, step
+        return surplus
+
+    def _is_short(self, position: Position, state: int, free: int) -> bool:
+        """Whether the last of the steps ahead costs more in the first sweep than it would with all slots."""
+        if position.forward_ended or not position.snapshots:
+            return False
+        table, end = self._table(position.steps), position.end
+        here, whole = (
+            table.fresh(disk, length) - table.fresh(disk, length - 1)
+            for disk, length in ((free, end - state), (self.disk, end))
+        )
+        return not here <= whole * (1 + 1e-12)
 
     def _table(self, steps: int) -> HierarchicalTable:
         """The table for a loop of so many steps; that of a longer loop does, too."""
