@@ -168,7 +168,7 @@ def test_peaks_are_predicted(schedule, steps, restart, saved):
 
 @pytest.mark.parametrize("low", [10, 4, 1])
 def test_fewer_slots_midway(low):
-    """From 20 to fewer slots at step 500 of 1000: no more than the lower number, and for 10 at most 4690 steps in all."""
+    """From 20 to fewer slots at step 500 of 1000: never above the lower number, and for 10 at most 4690 steps."""
     position, done = Position(steps=1000), 0
     while position.state is None or position.state < 500:
         action = Revolve(20).next_action(position)

@@ -10,7 +10,7 @@ from typing import final
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.block import block_action, count_disk, make_way_back
+from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.hierarchical_table import HierarchicalTable
@@ -90,7 +90,7 @@ class Hierarchical(Schedule):
         snapshots, end, state = position.snapshots, position.end, position.state
         if state == end - 1 and snapshots and snapshots[0].step == 0:
             return Forward(start=end - 1, stop=end, save=True)
-        on_disk = count_disk(snapshots)
+        on_disk = position.on_disk
         if on_disk > self.disk:
             surplus = self._find_surplus(position)
             if surplus is not None:
@@ -100,10 +100,10 @@ class Hierarchical(Schedule):
             if way_back is not None:
                 return way_back
         if snapshots and snapshots[-1].tier == "memory":
-            return block_action(position, self.memory, on_disk)
+            return block_action(position, self.memory)
         free = max(0, self.disk - on_disk)
         if state is None or state >= end or (snapshots and state < snapshots[-1].step):
-            return self._load(position, on_disk)
+            return self._load(position)
         if not snapshots:
             return self._start(position, state, free)
         latest = snapshots[-1].step
@@ -121,11 +121,11 @@ class Hierarchical(Schedule):
                 return Forward(start=state, stop=target)
         return self._start(position, state, free)
 
-    def _load(self, position: Position, on_disk: int) -> Action:
+    def _load(self, position: Position) -> Action:
         """The working state is of no use: load the last snapshot, for the last time if memory does alone from there."""
         latest = position.snapshots[-1].step
         length = position.end - latest
-        free = self.disk - on_disk
+        free = self.disk - position.on_disk
         keep = length > 1 and (free >= 0 or self.memory == 0)
         keep = keep and self._table(position.steps).place(max(1, free + 1), length) > 0
         return Copy(step=latest) if keep else Move(step=latest)
@@ -141,13 +141,12 @@ class Hierarchical(Schedule):
             if surplus is not None:
                 return Delete(step=surplus)
         table = self._table(position.steps)
-        on_disk = count_disk(position.snapshots)
-        slots = self.memory + on_disk - len(position.snapshots)
+        slots = self.memory + position.on_disk - len(position.snapshots)
         if free > 0 and table.costs.write + table.stored(free, length) < table.alone(length, slots):
             place = table.place(free, length)
             return Forward(start=state, stop=state + max(1, place), snapshot=True, tier="disk")
         if slots > 0:
-            return block_action(position, self.memory, on_disk)
+            return block_action(position, self.memory)
         if not position.snapshots:
             raise describe_loss(position)
         return Forward(start=state, stop=end - 1)
@@ -168,8 +167,9 @@ class Hierarchical(Schedule):
             total, stop = 0.0, end
             if in_hand and state is not None:
                 total, stop = table.fresh(max(0, self.disk - len(places)), end - state), state
-            intervals = enumerate(pairwise([*places, stop]))
-            return total + sum(table.stored(max(1, self.disk - place), stop - start) for place, (start, stop) in intervals)
+            for place, (start, after) in enumerate(pairwise([*places, stop])):
+                total += table.stored(max(1, self.disk - place), after - start)
+            return total
 
         # The first of all is the way back to the first steps.
         least, surplus = left(None) if len(held) <= self.disk else inf, None

@@ -262,7 +262,7 @@ class Mixed(Schedule):
 
     def _free(self, position: Position) -> int:
         """The units that are free; less than 0 if more is held than fits."""
-        if self.restart == self.saved and all(kept.tier == "memory" for kept in position.snapshots):
+        if self.restart == self.saved and position.on_disk == 0:
             return self.units - self.restart * len(position.snapshots)
         return self.units - sum(map(self._size, position.snapshots))
 

@@ -204,7 +204,7 @@ class Revolve(Schedule):
             surplus = self.find_surplus(position)
             if surplus:
                 return Delete(step=surplus[0])
-        latest = self._find_latest(position)
+        latest = position.snapshots[-1].step if position.snapshots else None
         if latest is None:
             return run_to_next(end, 0, None, self.snapshots)
         if state == 0 and end > 1 and position.snapshots[0].step > 0:
@@ -334,20 +334,16 @@ class Revolve(Schedule):
 
     def _is_short(self, position: Position) -> bool:
         """Whether there are too many snapshots, or fewer free slots for the rest than this schedule would have left."""
-        count, end, state = len(position.snapshots), position.end, position.state
-        if count > self.snapshots:
-            return True
-        if position.forward_ended or count == 0 or state is None or not position.snapshots[-1].step <= state < end - 1:
+        count = len(position.snapshots)
+        if count > self.snapshots or position.forward_ended:
+            return count > self.snapshots
+        end, state = position.end, position.state
+        if count == 0 or state is None or not position.snapshots[-1].step <= state < end - 1:
             return False
         slots = self.snapshots - count
         # The state in hand takes the first of the free slots; without one the rest is run from the last snapshot.
         rest, slots = (end - state, slots) if slots > 0 else (end - position.snapshots[-1].step, 1)
         return find_repetitions(rest, slots) > find_repetitions(end, min(self.snapshots, end))
-
-    def _find_latest(self, position: Position) -> int | None:
-        """The last step with a snapshot from which the next step to reverse can be reached."""
-        end = position.end
-        return next((held.step for held in reversed(position.snapshots) if held.step < end), None)
 
     def _load(self, position: Position, latest: int) -> Action:
         """The working state is of no use: load the latest snapshot."""
