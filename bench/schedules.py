@@ -1,7 +1,7 @@
 """
 Schedules alone, without a loop: what they cost a gradient, and how long it takes to ask them.
 
-The peer is checkpoint_schedules. Its H-Revolve is given the costs in its own order; what its actions cost is counted from
+The peer is checkpoint_schedules. Its H-Revolve is given the same costs, by name; what its actions cost is counted from
 them. The limit of the forward steps is one for each step; that of the cost has no transfer either. Bars: the published
 numbers of forward steps, the least cost by a search over all places, the first action of 1e9 steps within 1 ms, that of
 a table of 10,000 steps and 50 + 50 slots within 1 s, and 40,000 actions of it within 0.2 s.
@@ -69,7 +69,7 @@ def peer_cell(make: Callable[[Any], Any], count: Callable[[tuple[int, int, int]]
 
 def steps_of(cells: tuple[tuple[int, int, int, int], ...]) -> None:
     """Print the table of forward steps."""
-    table = Table("Forward steps of a gradient", (PEER,), "one for each step")
+    table = Table("Forward steps of a gradient", (PEER,), "no recomputation")
     for steps, snapshots, binomial, mixed in cells:
         for name, ours, bar in (("revolve", Revolve(snapshots), binomial), ("mixed", Mixed(snapshots), mixed)):
             found = check_schedule(ours, steps, slots={"memory": snapshots}).forward_steps
@@ -80,13 +80,14 @@ def steps_of(cells: tuple[tuple[int, int, int, int], ...]) -> None:
                 return peer.MixedCheckpointSchedule(steps, snapshots, storage=peer.StorageType.RAM)
 
             cell = peer_cell(make, lambda counts: counts[0])
-            table.add(f"{name}, n = {steps:,}, s = {snapshots}", f"{found:,}", [cell], f"{steps:,}", f"{bar:,}", found == bar)
+            case = f"{name}, n = {steps:,}, s = {snapshots}"
+            table.add(case, f"{found:,}", [cell], f"{steps:,}", f"{bar:,}", found == bar)
     table.show()
 
 
 def costs_of(steps: int, memory: int, disk: int, sets: tuple[tuple[float, float, float, float], ...]) -> None:
     """Print the table of the costs of two tiers."""
-    title = f"Cost of a gradient of {steps} steps with {memory} + {disk} slots, for costs of step, reversal, write, read"
+    title = f"Cost of {steps} steps with {memory} + {disk} slots, for costs of step, reversal, write and read"
     table = Table(title, (PEER,), "no recomputation")
     for forward, reverse, write, read in sets:
         costs = Costs(forward=forward, reverse=reverse, write=write, read=read)
@@ -103,7 +104,8 @@ def costs_of(steps: int, memory: int, disk: int, sets: tuple[tuple[float, float,
         found = cost((count.forward_steps, count.writes["disk"], count.reads["disk"]))
         bar = least_cost(steps, memory, disk, costs)
         name = f"{forward}, {reverse}, {write}, {read}"
-        table.add(name, f"{found:,.0f}", [peer_cell(make, cost)], f"{cost((steps, 0, 0)):,.0f}", f"{bar:,.0f}", found <= bar)
+        cell, limit = peer_cell(make, cost), f"{cost((steps, 0, 0)):,.0f}"
+        table.add(name, f"{found:,.0f}", [cell], limit, f"{bar:,.0f}", found <= bar)
     table.show()
 
 
@@ -152,12 +154,12 @@ def times_of(steps: int, slots: int, peer_steps: int, actions: int, runs: int) -
         table.add(name, f"{found:.3f}", [theirs], "", "" if bar is None else f"{bar:g}", met)
     hierarchical = Hierarchical(slots, slots, costs)
     hierarchical.next_action(Position(steps=steps))
-    # Revolve makes the same positions; what is more is the price of two tiers.
+    # Beside Revolve, whose positions are as many: what is more is the price of two tiers.
     for name, asked, bar in (("hierarchical, table made", hierarchical, 200.0), ("revolve", Revolve(slots), None)):
         found = timed(lambda asked=asked: asked, steps, actions)
         met = None if bar is None else found <= bar
         table.add(f"{name}, {actions:,} actions", f"{found:.1f}", [""], "", "" if bar is None else f"{bar:g}", met)
-    table.note("Peer: a loop that much shorter, as its tables are made in time that grows with the square of the steps.")
+    table.note("Peer: a loop that much shorter, as the time of its tables grows with the square of the steps.")
     table.show()
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import doctest
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -137,6 +139,20 @@ def test_what_is_left_is_predicted(schedule, steps, actions):
 
 
 @settings(max_examples=120, deadline=None)
+@given(ANY, st.integers(0, 40), COSTS)
+def test_times_are_predicted(schedule, steps, costs):
+    """The time is that of all steps and transfers in line; of Periodic, which transfers behind the steps, no more."""
+    count = check_schedule(schedule, steps)
+    in_line = costs.time(
+        forward=count.forward_steps, reverse=steps, writes=count.writes["disk"], reads=count.reads["disk"]
+    )
+    predicted = schedule.predicted_time(steps, costs)
+    assert predicted <= in_line * (1 + 1e-12)
+    if not isinstance(schedule, Periodic):
+        assert predicted == pytest.approx(in_line, rel=1e-12)
+
+
+@settings(max_examples=120, deadline=None)
 @given(ANY, st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
 def test_peaks_are_predicted(schedule, steps, restart, saved):
     """The peaks that a schedule tells are those of following it; Mixed tells a bound if sizes are not its own."""
@@ -152,7 +168,7 @@ def test_peaks_are_predicted(schedule, steps, restart, saved):
 
 @pytest.mark.parametrize("low", [10, 4, 1])
 def test_fewer_slots_midway(low):
-    """From 20 to fewer slots at step 500 of 1000: the steps of 10 slots from the start are exceeded by less than 54."""
+    """From 20 to fewer slots at step 500 of 1000: never above the lower number, and for 10 at most 4690 steps."""
     position, done = Position(steps=1000), 0
     while position.state is None or position.state < 500:
         action = Revolve(20).next_action(position)
@@ -195,3 +211,43 @@ def test_the_initial_state_in_hand_is_not_lost(schedule):
     """If only the snapshot of step 0 is lost while its state is in hand, the sweep is completed all the same."""
     position = Position(steps=20, state=0, snapshots=(Snapshot(12), Snapshot(14)))
     complete(schedule, position)
+
+
+def test_the_page_on_schedules_runs():
+    """The sessions of docs/schedules.md print what the page says."""
+    page = Path(__file__).parents[2] / "docs" / "schedules.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert failed == 0
+    assert tried > 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(ANY, st.integers(0, 60))
+def test_an_undisturbed_sweep_deletes_nothing(schedule, steps):
+    """Each snapshot is moved at its last use: what is stored is read, and nothing has to be given up."""
+    position = Position(steps=steps)
+    while (action := schedule.next_action(position)) is not None:
+        assert not isinstance(action, Delete)
+        position = position.after(action)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Mixed(20), Mixed(10)),
+        (Mixed(20, 1, 3), Mixed(10, 1, 3)),
+        (Hierarchical(5, 20, Costs(write=2, read=2)), Hierarchical(5, 10, Costs(write=2, read=2))),
+        (Hierarchical(10, 10, Costs(write=2, read=2)), Hierarchical(10, 0, Costs(write=2, read=2))),
+    ],
+    ids=str,
+)
+def test_slots_are_given_up_for_the_steps_ahead(before, after):
+    """Lowered at step 500 of 1000, the sweep takes at most 5% more steps than with the lower number from the start."""
+    position, done = Position(steps=1000), 0
+    while position.state is None or position.state < 500:
+        action = before.next_action(position)
+        action = replace(action, stop=max(action.start + 1, min(500, action.stop)))
+        position, done = position.after(action), done + action.stop - action.start
+    slots, sizes = bounds(after)
+    count = check_schedule(after, 1000, start=position, slots=slots, sizes=sizes)
+    assert done + count.forward_steps <= 1.05 * after.forward_steps(1000)

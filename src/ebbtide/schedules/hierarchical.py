@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.block import block_action, count_disk, make_way_back
+from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.hierarchical_table import HierarchicalTable
@@ -89,7 +90,7 @@ class Hierarchical(Schedule):
         snapshots, end, state = position.snapshots, position.end, position.state
         if state == end - 1 and snapshots and snapshots[0].step == 0:
             return Forward(start=end - 1, stop=end, save=True)
-        on_disk = count_disk(snapshots)
+        on_disk = position.on_disk
         if on_disk > self.disk:
             surplus = self._find_surplus(position)
             if surplus is not None:
@@ -99,10 +100,10 @@ class Hierarchical(Schedule):
             if way_back is not None:
                 return way_back
         if snapshots and snapshots[-1].tier == "memory":
-            return block_action(position, self.memory, on_disk)
+            return block_action(position, self.memory)
         free = max(0, self.disk - on_disk)
         if state is None or state >= end or (snapshots and state < snapshots[-1].step):
-            return self._load(position, on_disk)
+            return self._load(position)
         if not snapshots:
             return self._start(position, state, free)
         latest = snapshots[-1].step
@@ -120,11 +121,11 @@ class Hierarchical(Schedule):
                 return Forward(start=state, stop=target)
         return self._start(position, state, free)
 
-    def _load(self, position: Position, on_disk: int) -> Action:
+    def _load(self, position: Position) -> Action:
         """The working state is of no use: load the last snapshot, for the last time if memory does alone from there."""
         latest = position.snapshots[-1].step
         length = position.end - latest
-        free = self.disk - on_disk
+        free = self.disk - position.on_disk
         keep = length > 1 and (free >= 0 or self.memory == 0)
         keep = keep and self._table(position.steps).place(max(1, free + 1), length) > 0
         return Copy(step=latest) if keep else Move(step=latest)
@@ -135,32 +136,58 @@ class Hierarchical(Schedule):
         length = end - state
         if length == 1:
             return Forward(start=state, stop=end, save=True)
+        if self._is_short(position, state, free):
+            surplus = self._find_surplus(position)
+            if surplus is not None:
+                return Delete(step=surplus)
         table = self._table(position.steps)
-        on_disk = count_disk(position.snapshots)
-        slots = self.memory + on_disk - len(position.snapshots)
+        slots = self.memory + position.on_disk - len(position.snapshots)
         if free > 0 and table.costs.write + table.stored(free, length) < table.alone(length, slots):
             place = table.place(free, length)
             return Forward(start=state, stop=state + max(1, place), snapshot=True, tier="disk")
         if slots > 0:
-            return block_action(position, self.memory, on_disk)
+            return block_action(position, self.memory)
         if not position.snapshots:
             raise describe_loss(position)
         return Forward(start=state, stop=end - 1)
 
     def _find_surplus(self, position: Position) -> int | None:
-        """There are too many on disk: the step of the one without which the least cost is left."""
-        held = [kept.step for kept in position.snapshots if kept.tier == "disk"]
-        table = self._table(position.steps)
-        first = position.snapshots[0].step
+        """
+        The step of the snapshot on disk without which the least cost is left.
 
-        def left(gone: int) -> float:
-            """The cost of all intervals between the others."""
-            places = [*(step for step in held if step != gone), position.end]
-            intervals = enumerate(pairwise(places))
-            return sum(table.stored(max(1, self.disk - index), stop - start) for index, (start, stop) in intervals)
+        If there are not too many, only of one whose slot is worth more for the steps ahead.
+        """
+        held = [kept.step for kept in position.snapshots if kept.tier == "disk"]
+        table, first, end, state = self._table(position.steps), position.snapshots[0].step, position.end, position.state
+        in_hand = state is not None and position.snapshots[-1].step < state < end
+
+        def left(gone: int | None) -> float:
+            """The cost of the steps ahead and of all intervals between the others."""
+            places = [step for step in held if step != gone]
+            total, stop = 0.0, end
+            if in_hand and state is not None:
+                total, stop = table.fresh(max(0, self.disk - len(places)), end - state), state
+            for place, (start, after) in enumerate(pairwise([*places, stop])):
+                total += table.stored(max(1, self.disk - place), after - start)
+            return total
 
         # The first of all is the way back to the first steps.
-        return min((step for step in held if step != first), key=left, default=None)
+        least, surplus = left(None) if len(held) <= self.disk else inf, None
+        for step in held:
+            if step != first and (cost := left(step)) < least * (1 - 1e-12):
+                least, surplus = cost, step
+        return surplus
+
+    def _is_short(self, position: Position, state: int, free: int) -> bool:
+        """Whether the last of the steps ahead costs more in the first sweep than it would with all slots."""
+        if position.forward_ended or not position.snapshots:
+            return False
+        table, end = self._table(position.steps), position.end
+        here, whole = (
+            table.fresh(disk, length) - table.fresh(disk, length - 1)
+            for disk, length in ((free, end - state), (self.disk, end))
+        )
+        return not here <= whole * (1 + 1e-12)
 
     def _table(self, steps: int) -> HierarchicalTable:
         """The table for a loop of so many steps; that of a longer loop does, too."""

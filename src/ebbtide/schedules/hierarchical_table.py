@@ -59,6 +59,7 @@ class HierarchicalTable:
             again=costs.read,
             alternative=alternative,
             remainder=remainder,
+            window=64,
         ).solve(length)
         self._known: dict[tuple[int, int], float] = {}
 

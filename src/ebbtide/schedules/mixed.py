@@ -180,6 +180,10 @@ class Mixed(Schedule):
         end = position.end
         if end - state == 1:
             return Forward(start=state, stop=end, save=True)
+        if self._is_short(position, state, free):
+            surplus = self._find_surplus(position, free)
+            if surplus is not None:
+                return Delete(step=surplus)
         table = self._table(position.steps)
         row = table.row(free)
         if table.cost(row, end - state) < inf:
@@ -206,33 +210,49 @@ class Mixed(Schedule):
         return Forward(start=state, stop=state + 1, snapshot=True)
 
     def _find_surplus(self, position: Position, free: int) -> int | None:
-        """More is held than fits: the step of the snapshot without which the fewest forward steps are left."""
+        """
+        The step of the snapshot without which the fewest forward steps are left.
+
+        If no more is held than fits, only of one whose units are worth more for the steps ahead.
+        """
         base, snapshots = count_base(position), position.snapshots
         first = next((kept for kept in snapshots if kept.kind == "restart" and kept.step <= base), None)
         usable = [kept for kept in snapshots if first is not None and kept.step > first.step and self._size(kept) > 0]
-        if not usable:
-            # All that is held is needed to come back to the first steps.
-            return None
-        costs = [
-            self._left([kept for kept in snapshots if kept is not gone], position, free + self._size(gone))
-            for gone in usable
-        ]
-        return usable[costs.index(min(costs))].step
+        # All that is held may be needed to come back to the first steps.
+        least, step = self._left(list(snapshots), position, free) if free >= 0 else inf, None
+        for gone in usable:
+            left = self._left([kept for kept in snapshots if kept is not gone], position, free + self._size(gone))
+            if left < least:
+                least, step = left, gone.step
+        return step
 
     def _left(self, held: list[Snapshot], position: Position, free: int) -> float:
-        """About how many forward steps are left with these snapshots, if the working state is of no use."""
-        table, end, total = self._table(position.steps), position.end, 0.0
+        """About how many forward steps are left with these snapshots."""
+        table, end, state, total = self._table(position.steps), position.end, position.state, 0.0
+        if state is not None and position.snapshots[-1].step < state < end:
+            total += _at_most(table.cost(table.row(free), end - state), end - held[-1].step)
+            end = state
         for index in range(len(held) - 1, -1, -1):
             kept = held[index]
             start = kept.step + (kept.kind == "saved")
             row = table.row(max(free, 0) + self._size(kept))
             if start < end:
-                total += min(table.cost(row, end - start), (end - start) * (end - start + 1) / 2)
+                total += _at_most(table.cost(row, end - start), end - start)
                 if kept.kind == "saved":
                     total += start - (held[index - 1].step if index > 0 else 0)
             free += self._size(kept)
             end = kept.step
         return total
+
+    def _is_short(self, position: Position, state: int, free: int) -> bool:
+        """Whether the last of the steps ahead costs more in the first sweep than it would with all units."""
+        end, snapshots = position.end, position.snapshots
+        if position.forward_ended or not snapshots or snapshots[-1].step >= state:
+            return False
+        table = self._table(position.steps)
+        rows = (table.row(free), end - state), (table.row(self.units), end)
+        here, whole = (table.cost(row, length) - table.cost(row, length - 1) for row, length in rows)
+        return not here <= whole
 
     def _size(self, snapshot: Snapshot) -> int:
         """What a snapshot takes of the units; on disk it takes none."""
@@ -242,7 +262,7 @@ class Mixed(Schedule):
 
     def _free(self, position: Position) -> int:
         """The units that are free; less than 0 if more is held than fits."""
-        if self.restart == self.saved and all(kept.tier == "memory" for kept in position.snapshots):
+        if self.restart == self.saved and position.on_disk == 0:
             return self.units - self.restart * len(position.snapshots)
         return self.units - sum(map(self._size, position.snapshots))
 
@@ -257,3 +277,8 @@ class Mixed(Schedule):
 def _latest_restart(snapshots: tuple[Snapshot, ...]) -> Snapshot | None:
     """The last snapshot that holds a restart state; all lie below the end."""
     return next((kept for kept in reversed(snapshots) if kept.kind == "restart"), None)
+
+
+def _at_most(cost: float, length: int) -> float:
+    """The cost, or that of running each step from the first one on if nothing can be stored."""
+    return cost if cost < inf else length * (length + 1) / 2

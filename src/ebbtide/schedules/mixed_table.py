@@ -112,7 +112,12 @@ def _solve(levels: list[int], restart: int, saved: int, length: int) -> Splits:
         column[:-1] = costs
         return column[after_restart]
 
-    rows = len(levels)
     return Recursion(
-        rows=rows, single=1.0, forward=1.0, again=0.0, alternative=alternative, remainder=remainder
+        rows=len(levels),
+        single=1.0,
+        forward=1.0,
+        again=0.0,
+        alternative=alternative,
+        remainder=remainder,
+        window=128,
     ).solve(length)

@@ -8,7 +8,7 @@ from typing import final
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Forward, Move
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.block import block_action, count_disk, make_way_back
+from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
@@ -127,9 +127,8 @@ class Periodic(Schedule):
             way_back = make_way_back(position, memory=self.snapshots, disk=None)
             if way_back is not None:
                 return way_back
-        on_disk = count_disk(snapshots)
         if snapshots and snapshots[-1].tier == "memory":
-            return block_action(position, self.snapshots, on_disk)
+            return block_action(position, self.snapshots)
         latest = snapshots[-1].step if snapshots else None
         if state is None or state >= end or (latest is not None and state < latest):
             assert latest is not None
@@ -138,9 +137,9 @@ class Periodic(Schedule):
         if state == latest or state < near < end:
             # Towards the next place on disk; at the one before it the state is there already.
             return Forward(start=state, stop=min(near, end))
-        return self._start(position, state, on_disk)
+        return self._start(position, state)
 
-    def _start(self, position: Position, state: int, on_disk: int) -> Action:
+    def _start(self, position: Position, state: int) -> Action:
         """Between the working state and the end nothing is stored."""
         end = position.end
         # Of a loop whose length is not known the last interval is not known either.
@@ -148,8 +147,8 @@ class Periodic(Schedule):
             return Forward(start=state, stop=min(end, state + self.interval), snapshot=True, tier="disk")
         if end - state == 1:
             return Forward(start=state, stop=end, save=True)
-        if self.snapshots + on_disk > len(position.snapshots):
-            return block_action(position, self.snapshots, on_disk)
+        if self.snapshots + position.on_disk > len(position.snapshots):
+            return block_action(position, self.snapshots)
         # The slots in memory are taken by what others left behind.
         return Forward(start=state, stop=state + 1, snapshot=True, tier="disk")
 

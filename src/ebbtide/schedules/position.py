@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import cast, final
 
 from ebbtide.errors import ScheduleError
@@ -47,6 +47,8 @@ class Position:
         snapshots: What is stored, by ascending step; of a step there is at most one.
         open: The loop may end before `steps`; see `ended`.
 
+    The attribute `on_disk` is the number of snapshots on disk.
+
     Raises:
         ScheduleError: A number lies outside of the loop.
 
@@ -66,8 +68,11 @@ class Position:
     finished: bool = False
     snapshots: tuple[Snapshot, ...] = ()
     open: bool = False
+    # Derived, and carried from position to position: schedules of two tiers ask for it before each action.
+    on_disk: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))
         if not 0 <= self.reversed <= self.steps:
             raise ScheduleError(
                 f"A loop of {self.steps} steps cannot have {self.reversed} steps reversed. "
@@ -147,8 +152,9 @@ class Position:
                 f"Give start < stop <= {self.end}."
             )
         snapshots, saved = self.snapshots, self.saved
+        more_on_disk = 0
         if action.snapshot:
-            snapshots = self._stored(action)
+            snapshots, more_on_disk = self._stored(action), int(action.tier == "disk")
         if action.save:
             if saved is not None and saved[1] != start:
                 raise ScheduleError(
@@ -156,7 +162,7 @@ class Position:
                     "open. Reverse these steps first, or go on where they end."
                 )
             saved = (start if saved is None else saved[0], stop)
-        return self._with(state=stop, saved=saved, snapshots=snapshots)
+        return self._with(state=stop, saved=saved, snapshots=snapshots, more_on_disk=more_on_disk)
 
     def _after_reverse(self, action: Reverse) -> Position:
         start, stop = action.start, action.stop
@@ -207,14 +213,16 @@ class Position:
                 f"Cannot follow {action}: there is no snapshot of step {step}, only of {held}. "
                 "Load one of these."
             )
-        kind = snapshots[place].kind
+        snapshot, state, saved, more = snapshots[place], self.state, self.saved, 0
         if not isinstance(action, Copy):
             snapshots = (*snapshots[:place], *snapshots[place + 1 :])
-        if isinstance(action, Delete):
-            return self._with(state=self.state, saved=self.saved, snapshots=snapshots)
-        if kind == "saved":
-            return self._with(state=self.state, saved=self._joined(action), snapshots=snapshots)
-        return self._with(state=step, saved=self.saved, snapshots=snapshots)
+            more = -(snapshot.tier == "disk")
+        if not isinstance(action, Delete):
+            if snapshot.kind == "saved":
+                saved = self._joined(action)
+            else:
+                state = step
+        return self._with(state=state, saved=saved, snapshots=snapshots, more_on_disk=more)
 
     def _joined(self, action: Copy | Move) -> tuple[int, int]:
         """The range of the saved values at hand, with those that a snapshot brings."""
@@ -253,18 +261,20 @@ class Position:
         forward_ended: bool = False,
         finished: bool = False,
         still_open: bool = True,
+        more_on_disk: int = 0,
     ) -> Position:
         """A copy with changes, whose numbers are known to fit; see `_SETTERS`."""
         new = object.__new__(Position)
-        set_steps, set_reversed, set_state, set_saved, set_ended, set_finished, set_snapshots, set_open = _SETTERS
+        set_steps, set_reversed, set_state, set_saved, set_ended, set_done, set_snapshots, set_open, set_disk = _SETTERS
         set_steps(new, self.steps)
         set_reversed(new, self.reversed if done is None else done)
         set_state(new, state)
         set_saved(new, saved)
         set_ended(new, self.forward_ended or forward_ended)
-        set_finished(new, finished)
+        set_done(new, finished)
         set_snapshots(new, self.snapshots if snapshots is None else snapshots)
         set_open(new, self.open and still_open)
+        set_disk(new, self.on_disk + more_on_disk)
         return new
 
     def ended(self, at: int) -> Position:

@@ -12,6 +12,7 @@ from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import describe_loss, restart_action
+from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
 
 
@@ -203,7 +204,7 @@ class Revolve(Schedule):
             surplus = self.find_surplus(position)
             if surplus:
                 return Delete(step=surplus[0])
-        latest = self._find_latest(position)
+        latest = position.snapshots[-1].step if position.snapshots else None
         if latest is None:
             return run_to_next(end, 0, None, self.snapshots)
         if state == 0 and end > 1 and position.snapshots[0].step > 0:
@@ -244,6 +245,26 @@ class Revolve(Schedule):
             (10, 3)
         """
         return max(0, min(self.snapshots, steps - 1))
+
+    def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
+        """
+        Return the largest size of what a loop holds at the same time; see `Schedule.peak`.
+
+        Example:
+            >>> Revolve(10).peak(1000, restart=80, saved=240)
+            1040
+        """
+        return self.peak_snapshots(steps) * restart + min(1, steps) * saved if tier == "memory" else 0
+
+    def predicted_time(self, steps: int, costs: Costs) -> float:
+        """
+        Return the time of a whole gradient, without any transfer.
+
+        Args:
+            steps: The number of steps of the loop.
+            costs: What steps cost.
+        """
+        return costs.time(forward=self.forward_steps(steps) if steps else 0, reverse=steps)
 
     def forward_steps_left(self, position: Position) -> int:
         """
@@ -313,20 +334,16 @@ class Revolve(Schedule):
 
     def _is_short(self, position: Position) -> bool:
         """Whether there are too many snapshots, or fewer free slots for the rest than this schedule would have left."""
-        count, end, state = len(position.snapshots), position.end, position.state
-        if count > self.snapshots:
-            return True
-        if position.forward_ended or count == 0 or state is None or not position.snapshots[-1].step <= state < end - 1:
+        count = len(position.snapshots)
+        if count > self.snapshots or position.forward_ended:
+            return count > self.snapshots
+        end, state = position.end, position.state
+        if count == 0 or state is None or not position.snapshots[-1].step <= state < end - 1:
             return False
         slots = self.snapshots - count
         # The state in hand takes the first of the free slots; without one the rest is run from the last snapshot.
         rest, slots = (end - state, slots) if slots > 0 else (end - position.snapshots[-1].step, 1)
         return find_repetitions(rest, slots) > find_repetitions(end, min(self.snapshots, end))
-
-    def _find_latest(self, position: Position) -> int | None:
-        """The last step with a snapshot from which the next step to reverse can be reached."""
-        end = position.end
-        return next((held.step for held in reversed(position.snapshots) if held.step < end), None)
 
     def _load(self, position: Position, latest: int) -> Action:
         """The working state is of no use: load the latest snapshot."""

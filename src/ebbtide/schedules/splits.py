@@ -10,8 +10,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-# Half of it on each side of the last best place. Tests compare the results with a search over all places.
-WINDOW = 64
 # Up to this length all places are searched. The best place may also jump later on: once in so many lengths, too.
 FULL, REFRESH = 768, 64
 # A table has so many lengths and so many cells at most; longer loops are split as Revolve does until they fit.
@@ -63,6 +61,8 @@ class Recursion:
         again: What loading the snapshot costs.
         alternative: A(., n), of shape (rows,), from n and the costs of all smaller lengths.
         remainder: R(., n), of shape (rows,), from n and C(., n), of shape (rows,).
+        window: Places that are searched for a length, half of them on each side of the last best one. Tests compare the
+            results with a search over all places.
     """
 
     rows: int
@@ -71,6 +71,7 @@ class Recursion:
     again: float
     alternative: Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
     remainder: Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
+    window: int
 
     def solve(self, steps: int) -> Splits:
         """
@@ -85,12 +86,13 @@ class Recursion:
         Memory:
             Holds 16 bytes for each row and length beside the table, until it returns.
         """
-        rows, width = self.rows, steps + 1 + 2 * WINDOW
+        rows, window = self.rows, self.window
+        width = steps + 1 + 2 * window
         costs = np.full((rows, steps + 1), np.inf)
         places = np.zeros((rows, steps + 1), np.int32)
         # Infinite columns on both sides let a window reach beyond the lengths that there are.
         left, right = np.full((rows, width), np.inf), np.full((rows, width), np.inf)
-        search = _Search(left, right)
+        search = _Search(left, right, window)
         costs[:, 0], costs[:, 1] = 0.0, self.single
         for length in range(1, steps + 1):
             if length > 1:
@@ -99,8 +101,8 @@ class Recursion:
                 costs[:, length] = np.minimum(other, best)
                 places[:, length] = np.where(other <= best, 0, place)
             found = costs[:, length]
-            left[:, WINDOW + length] = found + (self.forward * length + self.again)
-            right[:, WINDOW + length] = self.remainder(length, found)
+            left[:, window + length] = found + (self.forward * length + self.again)
+            right[:, window + length] = self.remainder(length, found)
         return Splits(costs, places)
 
 
@@ -108,30 +110,30 @@ class Recursion:
 class _Search:
     """The least left[k, j] + right[k, n - j] for each row k, and the j of it."""
 
-    __slots__ = ("_left", "_left_windows", "_right", "_right_windows", "_rows", "_start")
+    __slots__ = ("_left", "_left_windows", "_right", "_right_windows", "_rows", "_start", "_window")
 
-    def __init__(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
-        self._left, self._right = left, right
+    def __init__(self, left: NDArray[np.float64], right: NDArray[np.float64], window: int) -> None:
+        self._left, self._right, self._window = left, right, window
         # Windows are views; the second runs down, as n - j does.
-        self._left_windows = sliding_window_view(left, WINDOW, axis=1)
-        self._right_windows = sliding_window_view(right, WINDOW, axis=1)[:, :, ::-1]
+        self._left_windows = sliding_window_view(left, window, axis=1)
+        self._right_windows = sliding_window_view(right, window, axis=1)[:, :, ::-1]
         self._rows: NDArray[np.int64] = np.arange(left.shape[0])
         self._start = np.ones(left.shape[0], np.int64)
 
     def near(self, length: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Search the window."""
         rows, start = self._rows, self._start
-        total = self._left_windows[rows, start + WINDOW]
+        total = self._left_windows[rows, start + self._window]
         total += self._right_windows[rows, length - start + 1]
         offset = total.argmin(axis=1)
         place = start + offset
-        self._start = np.maximum(place - WINDOW // 2, 1)
+        self._start = np.maximum(place - self._window // 2, 1)
         return total[rows, offset], place
 
     def all(self, length: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Search all places."""
-        last = WINDOW + length - 1
-        total = self._left[:, WINDOW + 1 : last + 1] + self._right[:, last:WINDOW:-1]
+        last = self._window + length - 1
+        total = self._left[:, self._window + 1 : last + 1] + self._right[:, last:self._window:-1]
         offset = total.argmin(axis=1)
-        self._start = np.maximum(offset + 1 - WINDOW // 2, 1)
+        self._start = np.maximum(offset + 1 - self._window // 2, 1)
         return total[self._rows, offset], offset + 1
