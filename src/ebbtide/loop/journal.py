@@ -1,0 +1,380 @@
+"""
+The journal of a time loop: what a run keeps in a directory, so that a later process can go on where it was killed.
+
+One durable `Disk` storage holds the journals of all loops of a call; it brings checksums, atomic writes and the lock. A
+key names loop, kind and step. What is damaged counts as missing, and what replaces it is found or computed again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.agree import agree
+from ebbtide.errors import ResumeError, StorageError
+from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Reverse, decode, encode
+from ebbtide.storage import Disk, StorageFullError, StorageLockedError
+from ebbtide.storage.codecs import stopwatch
+from ebbtide.storage.places import remove_storage
+from ebbtide.storage.segment import NAME as SEGMENT
+from ebbtide.storage.system import POSIX, System
+
+
+@final
+class ResumeDirectory:
+    """
+    The directory of a call that can be resumed: its storage and lock, and the journals of its loops, by their order.
+
+    Args:
+        path: The directory; it is made at the first use if its parent exists.
+        system: How to reach the operating system; for tests.
+
+    Memory:
+        That of `Disk` without a buffer.
+    """
+
+    __slots__ = ("_closed", "_count", "_disk", "_system", "path")
+
+    def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
+        self.path = Path(path)
+        self._system = system
+        self._disk: Disk | None = None
+        self._count = 0
+        self._closed = False
+
+    @property
+    def storage(self) -> Disk:
+        """
+        The open storage.
+
+        Raises:
+            StorageLockedError: Another process uses the directory.
+            StorageError: The directory cannot be used, or was closed.
+        """
+        if self._closed:
+            raise StorageError(f"The directory {self.path} was closed, and its run is over. Begin another one.")
+        if self._disk is None:
+            self._disk = Disk(self.path, durable=True, system=self._system)
+        return self._disk
+
+    def journal(self, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> Journal:
+        """Return the journal of the next loop of the call; see `Journal`."""
+        self._count += 1
+        return Journal(self, self._count - 1, fingerprint, most_anchors=most_anchors)
+
+    def close(self) -> None:
+        """Give the directory up and leave what is in it for a later process; may be called again."""
+        self._closed = True
+        disk, self._disk = self._disk, None
+        if disk is not None:
+            disk.close()
+
+    def finish(self) -> None:
+        """Remove what the completed run has left, all at once; one warning if it cannot be removed."""
+        if self._disk is None:
+            self._closed = True
+            return
+        try:
+            # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
+            with suppress(FileNotFoundError):
+                (self.path / SEGMENT).unlink()
+            self.close()
+            with suppress(StorageLockedError, FileNotFoundError):
+                remove_storage(self.path)
+        except OSError as error:
+            self.close()
+            warnings.warn(
+                f"The run is complete, but what it kept in {self.path} is still there: {error}. Remove it with "
+                f"`ebbtide clean {self.path}`.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+@final
+class Journal:
+    """
+    What one time loop keeps in a directory.
+
+    Saving never ends a run: where there is no room, restart states are given up, and then a warning says once that a
+    kill will cost more.
+
+    Args:
+        directory: The directory of the call.
+        loop: The place of the loop in the call, from 0 on.
+        fingerprint: What must be the same when the loop is resumed: short texts by name.
+        most_anchors: The most restart states to keep, at least 1.
+
+    Memory:
+        Nothing that lasts; saving takes a block of at most 1 MiB for an array with gaps between its elements.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "run"
+        >>> first = ResumeDirectory(path)
+        >>> journal = first.journal({"steps": "9"})
+        >>> journal.begin()
+        >>> journal.save_forward(Forward(4, Leaves([np.arange(2.0), None]), Leaves([]), ran=4))
+        >>> first.close()
+        >>> second = ResumeDirectory(path)
+        >>> journal = second.journal({"steps": "9"})
+        >>> journal.begin()
+        >>> found = journal.latest_forward()
+        >>> found.step, found.state.arrays
+        (4, [array([0., 1.]), None])
+        >>> second.finish()
+        >>> path.exists()
+        False
+    """
+
+    __slots__ = ("_directory", "_fingerprint", "_gap", "_loop", "_most", "_warned", "seconds")
+
+    def __init__(
+        self, directory: ResumeDirectory, loop: int, fingerprint: Mapping[str, str], *, most_anchors: int = 16
+    ) -> None:
+        self._directory = directory
+        self._loop = loop
+        self._fingerprint = dict(fingerprint)
+        self._most = most_anchors
+        self._gap = 1
+        self._warned = False
+        self.seconds = 0.0
+        """The seconds that the last save took; 0 before the first."""
+
+    def begin(self) -> None:
+        """
+        Note what this run is, or see that what is there belongs to it.
+
+        Raises:
+            ResumeError: The directory holds another run.
+            StorageError: The directory is in use or cannot be used.
+        """
+        keys = self._keys("")
+        if self._load("begin", 0, check=True) is None:
+            # If only this entry is lost, the first other one that can be read says whose they are.
+            for key in keys:
+                name, step = key.split("/")[1:]
+                if name != "begin" and self._load(name, int(step), check=True) is not None:
+                    break
+            self._store("begin", 0, Begin(), "what the run is", 1)
+        steps = self.anchors()
+        self._gap = _least_gap(steps) if len(steps) > self._most // 2 else 1
+
+    def check(self, name: str, now: object, then: object) -> None:
+        """
+        Compare what is known only while a loop runs with what an entry says.
+
+        Args:
+            name: What it is: a static value, the inputs read so far, the incoming cotangent.
+            now: Its checksum in this call.
+            then: That in the entry.
+
+        Raises:
+            ResumeError: They differ.
+        """
+        if now != then:
+            self._refuse({name: str(now)}, {name: str(then)})
+
+    # The forward sweep.
+
+    def save_forward(self, place: Forward) -> None:
+        """Keep a place in the forward sweep, in the stead of the one before."""
+        self._store("forward", place.step, place, f"forward sweep after {place.step} steps", 1)
+
+    def latest_forward(self) -> Forward | None:
+        """Return the last place in the forward sweep that is whole; None if there is none."""
+        return self._latest("forward")
+
+    def save_final(self, place: Forward) -> None:
+        """Keep the end of the forward sweep."""
+        self._store("final", place.step, place, "end of the forward sweep", 1)
+
+    def final(self) -> Forward | None:
+        """Return the end of the forward sweep; None if it was not reached, or is damaged."""
+        return self._latest("final")
+
+    # Restart states.
+
+    def save_anchor(self, step: int, state: Leaves) -> bool:
+        """
+        Keep a restart state, unless others are near enough; of too many, the kept ones are thinned evenly.
+
+        Args:
+            step: The number of steps done; the state of step 0 is never kept, as the caller has it.
+            state: The state after them.
+
+        Returns:
+            Whether it was kept.
+        """
+        if any(abs(step - other) < self._gap for other in (0, *self.anchors())):
+            return False
+        while len(self.anchors()) >= self._most:
+            self._thin()
+        if any(abs(step - other) < self._gap for other in (0, *self.anchors())):
+            return False
+        return self._store("anchor", step, Anchor(state), f"restart state of step {step}", self._most)
+
+    def anchors(self) -> tuple[int, ...]:
+        """Return the steps whose restart states are kept, in ascending order."""
+        return tuple(sorted(_step_of(key) for key in self._keys("anchor")))
+
+    def load_anchor(self, step: int) -> Leaves | None:
+        """Return a restart state; None if it is not there, or damaged, which a warning says."""
+        found = self._load("anchor", step)
+        return None if found is None else found.state
+
+    def _thin(self) -> bool:
+        """Give up restart states that are too near to each other, at least one; False if there is none."""
+        steps = self.anchors()
+        if not steps:
+            return False
+        self._gap = max(self._gap, _least_gap(steps))
+        surplus: list[int] = []
+        while not surplus:
+            self._gap *= 2
+            last = 0
+            for step in steps:
+                if step - last < self._gap:
+                    surplus.append(step)
+                else:
+                    last = step
+        for step in surplus:
+            self._directory.storage.delete(self._key("anchor", step))
+        return True
+
+    # The reverse sweep.
+
+    def save_reverse(self, place: Reverse) -> None:
+        """Keep a place in the reverse sweep beside the one before, and give up restart states that neither needs."""
+        keys = self._keys("reverse")
+        place = replace(place, before=_step_of(keys[-1]) if keys else None)
+        self._store("reverse", place.end, place, f"reverse sweep down to step {place.end}", 2)
+        ends = [_step_of(key) for key in self._keys("reverse")]
+        for step in self.anchors():
+            if ends and step >= max(ends):
+                self._directory.storage.delete(self._key("anchor", step))
+
+    def latest_reverse(self) -> Reverse | None:
+        """Return the last place in the reverse sweep that is whole, of the two that are kept; None if there is none."""
+        keys = self._keys("reverse")
+        found: Reverse | None = self._latest("reverse")
+        if found is not None and found.before is not None and len(keys) == 1:
+            # Two are kept, and of two one has no header any more. It may be the newer one.
+            path = self._directory.path / SEGMENT
+            self._warn(f"is alone in {path}, as another one is damaged and missing.", "reverse", found.end)
+        return found
+
+    def forget_reverse(self) -> None:
+        """Give up the reverse sweep, for one that starts from another cotangent."""
+        self._prune("reverse", 0)
+
+    # Entries.
+
+    def _key(self, name: str, step: int) -> str:
+        return f"loop-{self._loop}/{name}/{step}"
+
+    def _keys(self, name: str) -> list[str]:
+        """Return the keys of a kind, or of all, by age."""
+        prefix = f"loop-{self._loop}/{name}/" if name else f"loop-{self._loop}/"
+        storage = self._directory.storage
+        found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]  # noqa: SIM118
+        return sorted(found, key=storage.generation)
+
+    def _prune(self, name: str, keep: int) -> None:
+        """Delete all entries of a kind but the newest."""
+        keys = self._keys(name)
+        for key in keys[: len(keys) - keep]:
+            self._directory.storage.delete(key)
+
+    def _store(self, name: str, step: int, record: Any, kind: str, keep: int) -> bool:
+        """Keep an entry, and of its name no more than the newest."""
+        start = stopwatch()
+        key, arrays = self._key(name, step), encode(self._fingerprint, record)
+        while True:
+            error: StorageError | None = None
+            try:
+                self._directory.storage.replace(key, arrays, kind=f"loop {self._loop}: {kind}")
+            except StorageError as caught:
+                # Without a number it is no trouble of the disk but a misuse.
+                if caught.errno is None:
+                    raise
+                error = caught
+            failed, full = agree((error is not None, isinstance(error, StorageFullError)))
+            if full and name != "anchor" and self._thin():
+                continue
+            if failed:
+                self._warn_of_refusal(error)
+                return False
+            self._prune(name, keep)
+            self.seconds = stopwatch() - start
+            return True
+
+    def _latest(self, name: str) -> Any:
+        keys = self._keys(name)
+        found = None
+        while keys and found is None:
+            found = self._load(name, _step_of(keys.pop()))
+        return found
+
+    def _load(self, name: str, step: int, *, check: bool = False) -> Any:
+        """Return an entry; None if there is none, or after a warning if it is no use."""
+        key = self._key(name, step)
+        storage = self._directory.storage
+        if key not in storage.keys():  # noqa: SIM118 - a storage is no dict
+            return None
+        try:
+            fingerprint, found = decode(storage.get(key), name)
+        except (StorageError, ValueError, KeyError, TypeError, IndexError, StopIteration) as error:
+            storage.delete(key)
+            self._warn(f"is damaged and counts as missing: {error}", name, step)
+            return None
+        if fingerprint == self._fingerprint:
+            return found
+        if check:
+            self._refuse(self._fingerprint, fingerprint)
+        storage.delete(key)
+        self._warn(f"in {self._directory.path} belongs to another run and counts as missing.", name, step)
+        return None
+
+    # Messages.
+
+    def _refuse(self, now: Mapping[str, str], then: Mapping[str, str]) -> None:
+        path = self._directory.path
+        lines = [
+            f"  {name}: {now.get(name, 'nothing')} now, {then.get(name, 'nothing')} in {path}"
+            for name in {**now, **then}
+            if now.get(name) != then.get(name)
+        ]
+        first = f"The directory {path} holds the unfinished run of another call. Time loop {self._loop} has"
+        last = f"Make the same call as before, or remove what is there with `ebbtide clean {path}`."
+        raise ResumeError("\n".join([first, *lines, last]))
+
+    def _warn(self, reason: str, name: str, step: int) -> None:
+        what = f"The entry {name!r} of step {step}, loop {self._loop}, "
+        warnings.warn(
+            f"{what}{reason} The run goes on from an older entry or from its start.", RuntimeWarning, stacklevel=4
+        )
+
+    def _warn_of_refusal(self, error: StorageError | None) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"The journal of loop {self._loop} could not be written: {error or 'another process failed.'} The run "
+                "goes on; if it is killed, it resumes from the last save that worked.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _step_of(key: str) -> int:
+    return int(key.rpartition("/")[2])
+
+
+def _least_gap(steps: Sequence[int]) -> int:
+    return int(np.diff([0, *steps]).min())

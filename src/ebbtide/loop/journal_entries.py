@@ -1,0 +1,157 @@
+"""
+The entries of a journal: places in a sweep, and their way to the arrays that a storage keeps and back.
+
+An entry is the JSON of its fields, as bytes, and then its arrays. Each repeats the fingerprint of its run, so that none
+is ever taken for one of another run.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, final
+
+import numpy as np
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaves:
+    """
+    Arrays with holes, and what their owner needs to make leaves of them.
+
+    Args:
+        arrays: Any shapes and dtypes without Python objects; None for a hole.
+        forms: Anything that JSON knows; tuples come back as lists.
+    """
+
+    arrays: Sequence[np.ndarray | None]
+    forms: Any = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """
+    A place in the forward sweep, its end included.
+
+    Args:
+        step: The number of steps done.
+        state: The state after them.
+        outputs: The outputs so far.
+        ran: How many steps were run in all, by all processes.
+        statics: For each static value met so far the first step that used it, and a checksum.
+        inputs: How many inputs were read, and their running checksum.
+    """
+
+    step: int
+    state: Leaves
+    outputs: Leaves
+    ran: int
+    statics: tuple[tuple[int, int], ...] = ()
+    inputs: tuple[int, int] = (0, 0)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Reverse:
+    """
+    A place in the reverse sweep.
+
+    Args:
+        end: The steps from here on are reversed.
+        cotangent: The cotangent of the state before step `end`.
+        statics: The sums for static values.
+        inputs: The cotangents of inputs so far.
+        ran: How many steps were run in all, by all processes.
+        incoming: A checksum of the cotangents that the sweep started from.
+        before: The place that was saved before this one; the journal says it.
+    """
+
+    end: int
+    cotangent: Leaves
+    statics: Leaves
+    inputs: Leaves
+    ran: int
+    incoming: int
+    before: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchor:
+    """A restart state."""
+
+    state: Leaves
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Begin:
+    """What the run is, which every entry says."""
+
+
+KINDS: Mapping[str, type[Any]] = MappingProxyType(
+    {"begin": Begin, "forward": Forward, "final": Forward, "anchor": Anchor, "reverse": Reverse}
+)
+"""What an entry of each name holds."""
+
+
+def encode(fingerprint: Mapping[str, str], record: Any) -> list[np.ndarray]:
+    """Return what is stored of a record: the bytes of its JSON, and its arrays, without copies."""
+    arrays: list[np.ndarray] = []
+    head: dict[str, Any] = {"fingerprint": dict(fingerprint), "fields": {}, "leaves": {}}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, Leaves):
+            packed = [None if array is None else _pack(np.asarray(array)) for array in value.arrays]
+            arrays += [pair[0] for pair in packed if pair is not None]
+            head["leaves"][field.name] = value.forms, [None if pair is None else pair[1] for pair in packed]
+        else:
+            head["fields"][field.name] = value
+    text = json.dumps(head, default=operator.index).encode()
+    return [np.frombuffer(text, np.uint8), *arrays]
+
+
+def decode(arrays: list[np.ndarray], name: str) -> tuple[dict[str, str], Any]:
+    """Return the fingerprint and the record that `encode` was given, of the kind of a name."""
+    head = json.loads(arrays[0].tobytes())
+    rest = iter(arrays[1:])
+    values = {field: _tuples(value) for field, value in head["fields"].items()}
+    for field, (forms, rows) in head["leaves"].items():
+        values[field] = Leaves([None if row is None else _unpack(next(rest), row) for row in rows], forms)
+    return head["fingerprint"], KINDS[name](**values)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _pack(array: np.ndarray) -> tuple[np.ndarray, Any]:
+    """
+    Return an array in C order and how it lay in memory, on which the rounding of sums and products depends.
+
+    What was broadcast is stored once. Of gaps between elements nothing is kept.
+    """
+    if array.flags.c_contiguous:
+        return array, []
+    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    packed = array.transpose(axes)
+    turned = [stride < 0 for stride in packed.strides]
+    shape = packed.shape
+    repeated = [stride == 0 and length > 1 for stride, length in zip(packed.strides, shape, strict=True)]
+    packed = packed[tuple(slice(None, None, -1) if flip else slice(None) for flip in turned)]
+    packed = packed[tuple(slice(0, 1) if once else slice(None) for once in repeated)]
+    return packed, [axes, turned, shape if any(repeated) else None]
+
+
+def _unpack(packed: np.ndarray, row: Any) -> np.ndarray:
+    if not row:
+        return packed
+    axes, turned, shape = row
+    array = packed if shape is None else np.broadcast_to(packed, tuple(shape))
+    array = array[tuple(slice(None, None, -1) if flip else slice(None) for flip in turned)]
+    return array.transpose(np.argsort(axes))
