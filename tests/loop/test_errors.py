@@ -290,28 +290,27 @@ def test_inputs_that_change_between_forward_and_reverse(schedule):
         assert found.tobytes() == right.tobytes()
 
 
-@pytest.mark.parametrize("spoil", ["flip", "cut", "delete"])
+@pytest.mark.parametrize("spoil", ["flip", "cut"])
 @pytest.mark.parametrize("snapshots", [1, 3])
 def test_snapshot_that_is_damaged(spoil, snapshots, tmp_path):
     """A snapshot file that something changed is a StorageError, and the storage is left clean."""
     storage = Disk(tmp_path)
     options = {"schedule": Revolve(snapshots), "storage": storage}
     _, pullback = vjp(lambda u: timeloop(lambda u, i: np.sin(u), u, STEPS, **options), U0)
-    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    assert len(files) == snapshots
-    path = files[-1]
-    data = bytearray(path.read_bytes())
-    if spoil == "delete":
-        path.unlink()
-    elif spoil == "cut":
-        path.write_bytes(data[:-8])
-    else:
-        data[-3] ^= 1
-        path.write_bytes(data)
+    (path,) = tmp_path.rglob("segment")
+    data = path.read_bytes()
+    last = data.rindex(U0.tobytes()[-4:]) if snapshots == 1 else len(data.rstrip(b"\0")) - 1
+    with path.open("r+b") as file:
+        if spoil == "cut":
+            file.truncate(last - 1)
+        else:
+            file.seek(last)
+            file.write(bytes([data[last] ^ 1]))
     with pytest.raises(StorageError):
         pullback(np.ones(5))
-    assert storage.keys() == ()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert (storage.keys(), storage.nbytes) == ((), 0)
+    storage.close()
+    assert list(tmp_path.rglob("segment")) == []
 
 
 def test_storage_that_is_closed():

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import StorageError
-from ebbtide.ledger import SNAPSHOTS
-from ebbtide.storage import Storage
 
 
 @final
@@ -36,12 +32,12 @@ class Collector:
                 self.static_sums[key] = running + value
 
 
-def emit(emitted: list[Any], index: int, steps: int, output: list[Any]) -> None:
-    """Put the output leaves of a step with those of the steps before; `stacked` gives the result."""
+def emit(emitted: list[Any], index: int, steps: int | None, output: list[Any]) -> None:
+    """Put the output leaves of a step with those before; `stacked` gives the result. *steps* is None if unknown."""
     if not emitted:
         for leaf in output:
             kind = type_of(leaf)
-            plain = type(leaf) is not TracedArray
+            plain = type(leaf) is not TracedArray and steps is not None
             emitted.append(np.empty((steps, *kind.shape), kind.dtype) if plain else [])
     for position, leaf in enumerate(output):
         held = emitted[position]
@@ -58,18 +54,3 @@ def emit(emitted: list[Any], index: int, steps: int, output: list[Any]) -> None:
 def stacked(emitted: list[Any]) -> list[Any]:
     """Return the outputs of all steps, each leaf on a new first axis."""
     return [np.stack(held) if isinstance(held, list) else held for held in emitted]
-
-
-def give_up(storage: Storage, forms: dict[int, Any], name: str, ledger: Any, theirs: bool) -> None:
-    """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
-    before = storage.memory_nbytes
-    forms.clear()
-    if not theirs:
-        storage.close()
-    else:
-        for key in storage.keys():  # noqa: SIM118 - a storage is no dict
-            if isinstance(key, str) and key.startswith(f"{name}-"):
-                # An error is on its way already, or the storage is closed: each key gets its chance.
-                with suppress(StorageError):
-                    storage.delete(key)
-    ledger.add(SNAPSHOTS, storage.memory_nbytes - before)

@@ -47,7 +47,7 @@ def dual_loop(
         values, tangents = pair
         if rows:
             (x,) = join([x[0]], [x[1]])
-        elif inputs is not None and pairs is None:
+        elif inputs is not None and pairs is None and not callable(inputs):
             value, tangent = _present(trace, x)
             (x,) = join([value], [tangent])
         elif pairs is not None:
@@ -72,8 +72,11 @@ def dual_loop(
     # Inputs that are one array stay one array: a row of values beside a row of tangents.
     rows = type(inputs) is TracedArray and inputs.present()._trace is trace
     pairs: list[Any] | None = None
-    if inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray)):
-        pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(steps))]
+    if inputs is not None and not callable(inputs) and not isinstance(inputs, (np.ndarray, TracedArray)):
+        pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
+    until = options["until"]
+    if until is not None:
+        options["until"] = lambda pair: until(unflatten(structure, pair[0]))
     with entered(tangent=None, traces=tuple(t for t in current().traces if t is not trace)):
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)

@@ -82,18 +82,17 @@ def bytes_of(leaves: list[Any]) -> int:
     return sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in leaves)
 
 
-def checksum_of(leaves: list[Any]) -> tuple[Any, ...]:
-    """Return what tells whether two states are the same: checksums of arrays, and the numbers themselves."""
+def checksums_of(leaves: list[Any]) -> list[Any]:
+    """Return for each leaf what tells whether it is the same: checksums of its arrays, or the number itself."""
     found: list[Any] = []
     for leaf in leaves:
         arrays, _ = _lower(leaf)
         value = bottom(leaf)
         if not arrays and isinstance(value, (np.ndarray, np.generic)):
             arrays = [np.asarray(value)]  # of a number and an array without axes the same
-        found.extend(compute_crc32c(array) for array in arrays)
-        if not arrays:
-            found.append(repr(value))
-    return tuple(found)
+        checks = [compute_crc32c(array) for array in arrays]
+        found.append(checks[0] if len(checks) == 1 else tuple(checks) if checks else repr(value))
+    return found
 
 
 def same_types(before: list[Any], after: list[Any]) -> bool:

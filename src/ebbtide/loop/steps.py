@@ -152,8 +152,12 @@ class Stepper:
         self.output_structure: Any = None
         self._output_types: list[Any] = []
 
+    def holds(self, condition: Callable[[Any], Any], state: list[Any]) -> bool:
+        """Return what a condition of the user says of the state."""
+        return bool(condition(unflatten(self.structure, list(state))))
+
     def _input(self, index: int) -> tuple[list[Any], Any]:
-        if self.inputs is None:
+        if self.inputs is None or callable(self.inputs):
             return [index], None
         x = self.inputs[index]
         leaves, structure = flatten(x)
@@ -168,6 +172,9 @@ class Stepper:
 
     def _call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
         argument = x[0] if structure is None else unflatten(structure, x)
+        if callable(self.inputs):
+            # Within the step, so that what it uses from outside is static like the step's own.
+            argument = self.inputs(index)
         result = self.step(unflatten(self.structure, state), argument)
         output: list[Any] = []
         if self.outputs:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
-from ebbtide.errors import ScheduleError
 from ebbtide.ledger import SAVED, Ledger
-from ebbtide.loop.collect import emit, stacked
+from ebbtide.loop.collect import stacked
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.links import Links
+from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, Sizes, make_plan
-from ebbtide.loop.progress import Bar
 from ebbtide.loop.run import LoopRule
+from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import bytes_of, owned, pack, writable
 from ebbtide.loop.steps import Stepper
+from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Schedule
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.files import describe_file
@@ -35,13 +34,16 @@ from ebbtide.tape.region import Region
 def timeloop(
     step: Callable[..., Any],
     state: Any,
-    steps: int,
+    steps: int | None = None,
     *,
+    until: Callable[[Any], Any] | None = None,
+    max_steps: int | None = None,
     inputs: Any = None,
     outputs: bool = False,
     schedule: Schedule | None = None,
     storage: Storage | None = None,
     budget: Budget | None = None,
+    verify: bool = True,
     collect_every: int | None = None,
     progress: bool | None = None,
 ) -> Any:
@@ -53,13 +55,18 @@ def timeloop(
             its state. Arrays that it uses from outside (by closure, global, attribute or default) are static
             values: kept once, their cotangents summed over the steps; they must not change in the loop.
         state: A container of arrays and numbers; copied once.
-        steps: The number of steps.
-        inputs: `x` is `inputs[i]`: an array with *steps* rows, or a sequence of *steps* containers; None for the
-            step number.
+        steps: The number of steps; None with *until*.
+        until: `until(state)` says before each step whether the loop ends there, from the state's values; the number of
+            steps is then not differentiated.
+        max_steps: The most steps of a loop with *until*, after which it ends in any case.
+        inputs: `x` is `inputs[i]`: an array with *steps* rows (one that reads them from a file where it can), or a
+            sequence of *steps* containers; or `inputs(i)`: a function of the step number, called again when a step
+            runs again; None for the step number itself. An input lives as long as its step.
         outputs: Whether each step gives an output.
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
-        storage: Where snapshots go; None for memory, or for disk where the budget says so.
+        storage: Where snapshots go, whatever their tier; None for memory and a private file on the disk.
         budget: What the loop may take, beside the budgets of the calls around it.
+        verify: Whether to check that steps that run again lead to the same state and output as before.
         collect_every: Collect garbage each time after this many steps; for user code with reference cycles.
         progress: Whether to show a bar for the forward and one for the reverse sweep.
 
@@ -85,29 +92,29 @@ def timeloop(
         >>> grad(lambda k: timeloop(lambda u, i: u * k, 1.0, 3))(2.0)
         np.float64(12.0)
     """
-    _check(steps, inputs, outputs, schedule, collect_every)
+    length = check_length(steps, until, max_steps)
+    check_arguments(length, until, inputs, outputs, schedule, collect_every)
     context = current()
     tape = context.tape
     if tape is not None and context.tangent is not None:
-        rest = {"outputs": outputs, "schedule": schedule, "storage": storage, "budget": budget,
-                "collect_every": collect_every, "progress": progress}  # fmt: skip
+        rest = {"until": until, "max_steps": max_steps, "outputs": outputs, "schedule": schedule, "storage": storage,
+                "budget": budget, "verify": verify, "collect_every": collect_every, "progress": progress}  # fmt: skip
         return dual_loop(timeloop, context.tangent, step, state, steps, inputs, rest)
     leaves, structure = flatten(state)
-    if tape is None or steps == 0:
-        return _plain(step, leaves, structure, steps, inputs, outputs, collect_every, progress)
+    if tape is None or length == 0:
+        return run_plain(step, leaves, structure, length, until, inputs, outputs, collect_every, progress)
     region = Region(tape)
     given = region.value(inputs) if isinstance(inputs, TracedArray) else inputs
     stepper = Stepper(step, structure, given, outputs, region)
     below = value_trace(context)
     values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
-    first, plan = _first_step(stepper, values, steps, schedule, budget)
-    if storage is None and plan.on_disk:
-        allowed = budget or context.budget
-        assert allowed is not None
-        storage = Disk(allowed.directory, limit=allowed.disk)
-        rule = LoopRule(stepper, plan, storage, context.ledger, collect_every, progress, theirs=False)
-    else:
-        rule = LoopRule(stepper, plan, storage, context.ledger, collect_every, progress, theirs=storage is not None)
+    if until is not None and stepper.holds(until, values):
+        return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
+    first, plan = _first_step(stepper, values, length, schedule, budget, until is not None)
+    allowed = budget or context.budget
+    verifier = Verifier(paths_of(structure), outputs, verify)
+    snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
+    rule = LoopRule(stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress)
     try:
         final = rule.run_forward(values, first)
     except BaseException:
@@ -116,6 +123,13 @@ def timeloop(
     rule.links = Links(region, leaves, inputs, rule.statics)
     emitted = stacked(rule.emitted)
     return _recorded(tape, rule, final, emitted, structure, stepper, outputs)
+
+
+def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:
+    """Return the storage of the tier "disk"."""
+    if allowed is None:
+        return Disk(buffer=getattr(plan, 'buffer', 0))
+    return Disk(allowed.directory, limit=allowed.disk or None, buffer=getattr(plan, 'buffer', 0))
 
 
 def _recorded(
@@ -149,7 +163,7 @@ class _First:
 
 
 def _first_step(
-    stepper: Stepper, values: list[Any], steps: int, schedule: Schedule | None, budget: Budget | None
+    stepper: Stepper, values: list[Any], steps: int, schedule: Schedule | None, budget: Budget | None, open_: bool
 ) -> tuple[_First, Plan]:
     """Run the first step on a tape, measure it, and make the plan."""
     context = current()
@@ -174,52 +188,8 @@ def _first_step(
         gradients=sum(kinds) + whole,
         stored=describe_file(Path(), "", pack(values).arrays).nbytes,
     )
-    plan = make_plan(steps, sizes, available, allowed.disk if allowed else 0, schedule, ledger.live)
+    disk = allowed.disk if allowed else 0
+    plan = make_plan(steps, sizes, available, disk, schedule, ledger.live)
     if ledger.report is not None:
         ledger.report.plan_of_loop(plan, ledger.live)
     return _First((record, after, output)), plan
-
-
-def _plain(
-    step: Any,
-    leaves: list[Any],
-    structure: Any,
-    steps: int,
-    inputs: Any,
-    outputs: bool,
-    collect_every: Any,
-    progress: Any,
-) -> Any:
-    """Run a loop of which nothing is recorded."""
-    context = current()
-    report = context.ledger.report
-    below = value_trace(context)
-    stepper = Stepper(step, structure, inputs, outputs, None)
-    state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
-    emitted: list[Any] = []
-    with Bar("forward", steps, progress) as bar:
-        for index in range(steps):
-            state, output = stepper.plain(index, state, None)
-            if outputs:
-                emit(emitted, index, steps, output)
-            bar.advance()
-            if report is not None:
-                report.steps_forward += 1
-            if collect_every and (index + 1) % collect_every == 0:
-                gc.collect()
-    after = unflatten(structure, state)
-    return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after
-
-
-def _check(steps: Any, inputs: Any, outputs: bool, schedule: Any, collect_every: Any) -> None:
-    """Raise if the arguments do not fit together."""
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
-        raise ValueError(f"steps= is a number of steps, not {steps!r}.")
-    if inputs is not None and len(inputs) != steps:
-        raise ValueError(f"There are {len(inputs)} inputs for {steps} steps. Give one input for each step.")
-    if outputs and steps == 0:
-        raise ValueError("A loop of 0 steps has no outputs, not even their shapes. Leave outputs= out.")
-    if schedule is not None and not isinstance(schedule, Schedule):
-        raise ScheduleError(f"schedule= takes a schedule out of ebbtide.schedules, not {schedule!r}.")
-    if collect_every is not None and (isinstance(collect_every, bool) or int(collect_every) < 1):
-        raise ValueError(f"collect_every= is a positive number of steps, not {collect_every!r}.")

@@ -1,0 +1,53 @@
+"""What a time loop can tell from its position and its schedule alone: reads ahead, and where to begin again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ebbtide.schedules import Copy, Move, Position, Revolve, Snapshot
+
+# How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
+ACTIONS_AHEAD, READS_AHEAD = 64, 2
+
+
+def with_less(schedule: Any, held: list[Snapshot], size: Any) -> Any:
+    """Return a schedule that has room for a little less than what is held in memory."""
+    if isinstance(schedule, Revolve):
+        return Revolve(len(held) - 1)
+    return replace(schedule, units=sum(schedule.restart if s.kind == "restart" else schedule.saved for s in held) - 1)
+
+
+def reads_after(schedule: Any, position: Position) -> Iterator[Snapshot]:
+    """Yield the next snapshots that a schedule will read from disk."""
+    if not position.on_disk:
+        return
+    found = 0
+    for _ in range(ACTIONS_AHEAD):
+        action = schedule.next_action(position)
+        if action is None or found == READS_AHEAD:
+            return
+        if isinstance(action, (Copy, Move)):
+            kept = next(kept for kept in position.snapshots if kept.step == action.step)
+            if kept.tier == "disk":
+                found += 1
+                yield kept
+        position = position.after(action)
+
+
+def prefix_of(position: Position) -> Position:
+    """Return from where a reverse sweep can be run again, with as little kept as possible."""
+    steps = position.steps
+    restart = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
+    if restart is None:
+        return replace(position, state=None)
+    first = tuple(kept for kept in position.snapshots if kept.step <= restart.step)
+    return Position(steps=steps, state=restart.step, snapshots=first)
+
+
+def is_kept(prefix: Position, index: int) -> bool:
+    """Return whether the saved values of a step are kept for another sweep."""
+    if prefix.saved is not None and prefix.saved[0] <= index < prefix.saved[1]:
+        return True
+    return any(kept.step == index and kept.kind == "saved" for kept in prefix.snapshots)

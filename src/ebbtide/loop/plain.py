@@ -1,0 +1,80 @@
+"""Time loops of which nothing is recorded, and the checks that all time loops begin with."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.containers import unflatten
+from ebbtide.arrays.context import current, value_trace
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import ScheduleError
+from ebbtide.loop.collect import emit, stacked
+from ebbtide.loop.progress import Bar
+from ebbtide.loop.state import owned, writable
+from ebbtide.loop.steps import Stepper
+from ebbtide.schedules import Schedule
+
+
+def run_plain(
+    step: Any,
+    leaves: list[Any],
+    structure: Any,
+    steps: int,
+    until: Any,
+    inputs: Any,
+    outputs: bool,
+    collect_every: Any,
+    progress: Any,
+) -> Any:
+    """Run a loop of which nothing is recorded."""
+    context = current()
+    report = context.ledger.report
+    below = value_trace(context)
+    stepper = Stepper(step, structure, inputs, outputs, None)
+    if outputs and steps == 0:
+        raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
+    state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
+    emitted: list[Any] = []
+    with Bar("forward", steps if until is None else None, progress) as bar:
+        for index in range(steps):
+            if until is not None and stepper.holds(until, state):
+                break
+            state, output = stepper.plain(index, state, None)
+            if outputs:
+                emit(emitted, index, steps if until is None else None, output)
+            bar.advance()
+            if report is not None:
+                report.steps_forward += 1
+            if collect_every and (index + 1) % collect_every == 0:
+                gc.collect()
+    after = unflatten(structure, state)
+    return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after
+
+
+def check_length(steps: Any, until: Any, max_steps: Any) -> int:
+    """Return the number of steps, or the most steps of a loop with `until=`; raise if there is no telling."""
+    if until is None and max_steps is not None:
+        raise ValueError("max_steps= is for loops with until=. Give steps= for a loop of known length.")
+    if until is not None and (steps is not None or max_steps is None):
+        raise ValueError("A loop with until= has max_steps= and no steps=: the condition says when it ends.")
+    name, count = ("steps", steps) if until is None else ("max_steps", max_steps)
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+        raise ValueError(f"{name}= is a number of steps, not {count!r}.")
+    return int(count)
+
+
+def check_arguments(steps: int, until: Any, inputs: Any, outputs: bool, schedule: Any, collect_every: Any) -> None:
+    """Raise if the arguments of a loop do not fit together."""
+    if inputs is not None and not callable(inputs) and len(inputs) != steps and (until is None or len(inputs) < steps):
+        most = "at most " if until is not None else ""
+        raise ValueError(f"There are {len(inputs)} inputs for {most}{steps} steps. Give one input for each step.")
+    if outputs and steps == 0:
+        raise ValueError("A loop of 0 steps has no outputs, not even their shapes. Leave outputs= out.")
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise ScheduleError(f"schedule= takes a schedule out of ebbtide.schedules, not {schedule!r}.")
+    whole = isinstance(collect_every, (int, np.integer)) and not isinstance(collect_every, bool)
+    if collect_every is not None and (not whole or collect_every < 1):
+        raise ValueError(f"collect_every= is a positive number of steps, not {collect_every!r}.")

@@ -1,0 +1,169 @@
+"""What a time loop stores for its reverse sweep: restart states and saved values, in memory and on disk."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, final
+
+from ebbtide.errors import StorageError
+from ebbtide.ledger import BUFFERS, SNAPSHOTS
+from ebbtide.loop.state import pack, unpack
+from ebbtide.loop.steps import TapedStep
+from ebbtide.loop.swap import Swap
+from ebbtide.schedules import Snapshot
+from ebbtide.storage import Memory, Storage
+
+
+@final
+class Snapshots:
+    """
+    The snapshots of one loop, by step.
+
+    Args:
+        ledger: The account.
+        theirs: A storage of the user, for all tiers, who closes it; None to make one for each tier.
+        make_disk: Makes the storage of the tier `"disk"` when the first snapshot goes there.
+
+    Memory:
+        What is stored in memory, the buffers of the disk storage, and the nodes of steps whose saved values are
+        stored, until `close`. The sweep may never come, so that it closes also when it is dropped.
+    """
+
+    __slots__ = (
+        "__weakref__", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages", "_swaps",
+        "_tiers",
+    )  # fmt: skip
+
+    def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
+        self._ledger = ledger
+        self._make_disk = make_disk
+        self._name = f"{id(self):x}"
+        self._forms: dict[int, list[Any]] = {}
+        # Where a snapshot is by its key: one that is kept for another sweep may be elsewhere than the schedule says.
+        self._tiers: dict[str, str] = {}
+        self._steps: dict[int, TapedStep] = {}
+        self._swaps: dict[int, Swap] = {}
+        self._storages: dict[str, Storage] = {}
+        if theirs is not None:
+            self._storages = {"memory": theirs, "disk": theirs}
+        held = self._forms, self._steps, self._swaps, self._tiers
+        self._finalizer = weakref.finalize(
+            self, _give_up, self._storages, held, self._name, ledger, theirs is not None
+        )
+        self._finalizer.atexit = False
+
+    def __len__(self) -> int:
+        return len(self._forms) + len(self._steps)
+
+    def put_state(self, step: int, state: list[Any], tier: str) -> None:
+        """Store copies of the leaves of a state."""
+        if step in self._forms:
+            return  # kept for another sweep
+        packed = pack(state)
+        self._put(step, packed.arrays, tier, "restart")
+        self._forms[step] = packed.forms
+
+    def get_state(self, step: int, *, keep: bool) -> list[Any]:
+        """Return the leaves of a state that was stored, which belong to the caller."""
+        arrays = self._get(step, "restart", keep=keep)
+        return unpack(arrays, self._forms[step] if keep else self._forms.pop(step))
+
+    def put_saved(self, step: int, record: TapedStep, tier: str) -> None:
+        """Store what a step saved: in memory as it is, and else its arrays."""
+        if step in self._steps:
+            return  # kept for another sweep
+        self._steps[step] = record
+        if tier != "memory":
+            swap = self._swaps[step] = Swap(record)
+            self._put(step, swap.take(), tier, "saved")
+
+    def get_saved(self, step: int, *, keep: bool) -> TapedStep:
+        """Return a taped step whose saved values were stored."""
+        swap = self._swaps.get(step)
+        if swap is not None:
+            swap.restore(self._get(step, "saved", keep=keep))
+        if keep:
+            return self._steps[step]
+        self._swaps.pop(step, None)
+        return self._steps.pop(step)
+
+    def put_away(self, step: int) -> None:
+        """Forget the arrays of a step that was loaded and whose stored copy was kept."""
+        swap = self._swaps.get(step)
+        if swap is not None:
+            swap.forget()
+
+    def steps(self) -> list[TapedStep]:
+        """Return the steps whose saved values are stored."""
+        return list(self._steps.values())
+
+    def drop(self, kept: Snapshot) -> None:
+        """Delete a snapshot."""
+        step, key = kept.step, self._key(kept.step, kept.kind)
+        in_memory = self._steps.pop(step, None) is not None and self._swaps.pop(step, None) is None
+        if not in_memory:
+            self._forms.pop(step, None)
+            storage = self._storage(self._tiers.pop(key))
+            before = storage.memory_nbytes
+            storage.delete(key)
+            self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
+
+    def prefetch(self, snapshots: Iterable[Snapshot]) -> None:
+        """Say which snapshots on disk will be read next."""
+        if "disk" in self._storages:
+            self._storages["disk"].prefetch([self._key(kept.step, kept.kind) for kept in snapshots])
+
+    def close(self) -> None:
+        """Give up all snapshots."""
+        self._finalizer()
+
+    def _storage(self, tier: str) -> Storage:
+        storage = self._storages.get(tier)
+        if storage is None:
+            storage = self._storages[tier] = Memory() if tier == "memory" else self._make_disk()
+            self._ledger.add(BUFFERS, storage.buffer_nbytes)
+        return storage
+
+    def _put(self, step: int, arrays: list[Any], tier: str, kind: str) -> None:
+        storage, key = self._storage(tier), self._key(step, kind)
+        before = storage.memory_nbytes
+        written = storage.put(key, arrays, kind=kind)
+        self._tiers[key] = tier
+        held = storage.memory_nbytes - before
+        self._ledger.add(SNAPSHOTS, held)
+        if self._ledger.report is not None and not held:
+            self._ledger.report.bytes_written += written
+
+    def _get(self, step: int, kind: str, *, keep: bool) -> list[Any]:
+        key = self._key(step, kind)
+        storage = self._storage(self._tiers[key] if keep else self._tiers.pop(key))
+        before = storage.memory_nbytes
+        arrays = storage.get(key) if keep else storage.take(key)
+        self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
+        return arrays
+
+    def _key(self, step: int, kind: str) -> str:
+        return f"{self._name}-{step}-{kind}"
+
+
+def _give_up(
+    storages: dict[str, Storage], held: tuple[dict[Any, Any], ...], name: str, ledger: Any, theirs: bool
+) -> None:
+    """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
+    for entries in held:
+        entries.clear()
+    for storage in {id(storage): storage for storage in storages.values()}.values():
+        before, buffers = storage.memory_nbytes, 0 if theirs else storage.buffer_nbytes
+        if theirs:
+            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+                if isinstance(key, str) and key.startswith(f"{name}-"):
+                    # An error is on its way already, or the storage is closed: each key gets its chance.
+                    with suppress(StorageError):
+                        storage.delete(key)
+        else:
+            storage.close()
+        ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
+        ledger.add(BUFFERS, -buffers)
+    storages.clear()

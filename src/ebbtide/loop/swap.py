@@ -1,0 +1,87 @@
+"""The way of a step's saved values to a storage and back."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.loop.steps import TapedStep
+from ebbtide.tape.node import Node
+from ebbtide.tape.saved import SavedValue
+
+
+@final
+class Swap:
+    """
+    The saved values of one step, out of memory.
+
+    Args:
+        record: The taped step; its nodes forget the arrays that `arrays` has.
+
+    Memory:
+        The nodes of the step. Its arrays are in `arrays` until they are taken, and go back by `restore`. What the
+        user can reach (static values, by a guard) and what parameters hold (indices, conditions) stays in memory.
+    """
+
+    __slots__ = ("_forms", "_holders", "arrays")
+
+    def __init__(self, record: TapedStep) -> None:
+        self.arrays: list[np.ndarray] = []
+        # How each array lay in memory: results of reductions and products depend on it.
+        self._forms: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        # Who saved which array: (node, place in its saved values, number of the array) or (cell, None, number).
+        self._holders: list[tuple[Any, int | None, int]] = []
+        numbers: dict[int, int] = {}
+        for node in _nodes(record):
+            kept = list(node.saved or ())
+            for place, value in enumerate(kept):
+                cell = value if type(value) is SavedValue else None
+                array = value if cell is None else cell.value
+                if type(array) is not np.ndarray or (cell is not None and cell.crc is not None):
+                    continue
+                number = numbers.setdefault(id(array), len(self.arrays))
+                if number == len(self.arrays):
+                    self._pack(array)
+                self._holders.append((node, place, number) if cell is None else (cell, None, number))
+        self.forget()
+
+    def forget(self) -> None:
+        """Let the nodes forget the arrays."""
+        for holder, place, _ in self._holders:
+            if place is None:
+                holder.value = None
+            else:
+                holder.saved = (*holder.saved[:place], None, *holder.saved[place + 1 :])
+
+    def _pack(self, array: np.ndarray) -> None:
+        axes = tuple(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+        packed = array.transpose(axes)
+        self._forms.append((packed.shape, tuple(np.argsort(axes))))
+        self.arrays.append(packed)
+
+    def take(self) -> list[np.ndarray]:
+        """Return the arrays and forget them."""
+        arrays, self.arrays = self.arrays, []
+        return arrays
+
+    def restore(self, arrays: list[np.ndarray]) -> None:
+        """Put the arrays back where they were saved; called again with arrays read again, it does so again."""
+        back = [a.reshape(shape).transpose(axes) for a, (shape, axes) in zip(arrays, self._forms, strict=True)]
+        for holder, place, number in self._holders:
+            if place is None:
+                holder.value = back[number]
+            else:
+                holder.saved = (*holder.saved[:place], back[number], *holder.saved[place + 1 :])
+
+
+def _nodes(record: TapedStep) -> list[Node]:
+    """Return all nodes that the results of a step depend on."""
+    found: dict[int, Node] = {}
+    waiting = [node for node in record.state_nodes + record.output_nodes if node is not None]
+    while waiting:
+        node = waiting.pop()
+        if node.number not in found:
+            found[node.number] = node
+            waiting.extend(node.parents or ())
+    return list(found.values())
