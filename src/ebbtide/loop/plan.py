@@ -1,46 +1,25 @@
-"""The planner of a time loop: from bytes and measured sizes to a schedule, with a prediction."""
+"""The planner of a time loop: from bytes, measured sizes and costs to a schedule, with a prediction."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import final
 
+from ebbtide.agree import agree
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.schedules import Revolve, Schedule, StoreAll
+from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_open
+from ebbtide.loop.predict import Prediction, buffer_of, predict
+from ebbtide.loop.sizes import RESERVE as RESERVE
+from ebbtide.loop.sizes import RESERVE_PER_SNAPSHOT as RESERVE_PER_SNAPSHOT
+from ebbtide.loop.sizes import RESERVE_PER_STEP as RESERVE_PER_STEP
+from ebbtide.loop.sizes import Sizes as Sizes
+from ebbtide.schedules import Costs, Schedule, StoreAll
 
-# What the interpreter takes beside arrays, as tracemalloc sees it (measured on loops of one number): 10 KiB for a
-# loop, 18 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
-RESERVE = 32 * 1024
-RESERVE_PER_SNAPSHOT = 704
-# Of a step whose saved values are held: its tape, lists and entries, beside the nodes that `saved` counts. Measured:
-# 0.6 KiB to 1.5 KiB for steps of one to six operations.
-RESERVE_PER_STEP = 2048
-# CPython 3.11 puts dead tuples of exactly 20 elements on a list of up to 2000 from which it never takes: a position
-# with 20 snapshots leaves one at each change. Measured: 150 KiB after 2000 steps with 21 snapshots.
-TUPLE, TUPLE_BYTES, MOST_TUPLES = 20, 216, 2000 if sys.version_info < (3, 12) else 0
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """
-    What was measured on the first step, in bytes.
-
-    Args:
-        state: One restart state.
-        saved: What one step saves for its reverse sweep.
-        sweep: Peak of the sweep of one step: saved values, cotangents and temporaries.
-        gradients: Running sums for static values and inputs.
-        stored: One restart state on disk, with the header of its file.
-    """
-
-    state: int
-    saved: int
-    sweep: int
-    gradients: int
-    stored: int
+# Of a loop whose costs are not known: a transfer is as dear as a step.
+UNKNOWN_COSTS = Costs(write=1.0, read=1.0)
+# Times that differ by less differ by the order of additions.
+_DIGITS = 12
 
 
 @final
@@ -51,20 +30,28 @@ class Plan:
 
     Args:
         schedule: The schedule.
-        steps: The number of steps.
+        steps: The number of steps, or its upper bound.
         sizes: The measured sizes.
-        snapshots: The largest number of snapshots at the same time.
+        costs: What steps and transfers cost, as the plan was made for it.
+        snapshots: The largest number of snapshots at the same time, in memory and on disk, or a bound of it.
         predicted_steps_forward: Forward steps of the whole gradient, taped ones included.
         predicted_peak_bytes: The peak of memory beyond that of the function alone.
-        on_disk: Whether the snapshots lie on disk.
+        predicted_disk_bytes: The peak of disk.
+        predicted_time: The time of all steps and transfers, in the unit of the costs.
+        buffer: Bytes of the buffers for disk; 0 without disk, or if they do not fit.
+        on_disk: Whether there are snapshots on disk.
     """
 
     schedule: Schedule
     steps: int
     sizes: Sizes
+    costs: Costs
     snapshots: int
     predicted_steps_forward: int
     predicted_peak_bytes: int
+    predicted_disk_bytes: int
+    predicted_time: float
+    buffer: int = 0
     on_disk: bool = False
 
     @property
@@ -78,78 +65,131 @@ class Plan:
         return self.sizes.saved
 
     def __str__(self) -> str:
-        place = "disk" if self.on_disk else "memory"
+        place = "memory and on disk" if self.on_disk else "memory"
         runs = self.predicted_steps_forward / max(1, self.steps)
-        return "\n".join(
-            (
-                f"schedule        {self.schedule}",
-                f"snapshots       {self.snapshots} of {format_bytes(self.sizes.state)} in {place}",
-                f"one step saves  {format_bytes(self.sizes.saved)} ({format_bytes(self.sizes.sweep)} with cotangents)",
-                f"forward steps   {self.predicted_steps_forward:,} for {self.steps:,} ({runs:.2f} runs)",
-                f"peak            {format_bytes(self.predicted_peak_bytes)} beyond the function alone",
+        costs = self.costs
+        each = f"{costs.forward:.3g} forward, {costs.reverse:.3g} reverse, {costs.write:.3g} write, {costs.read:.3g} read"
+        lines = [
+            f"schedule        {self.schedule}",
+            f"snapshots       {self.snapshots} of {format_bytes(self.sizes.state)} in {place}",
+            f"one step saves  {format_bytes(self.sizes.saved)} ({format_bytes(self.sizes.sweep)} with cotangents)",
+            f"forward steps   {self.predicted_steps_forward:,} for {self.steps:,} ({runs:.2f} runs)",
+            f"time            {self.predicted_time:.4g} at {each}",
+            f"peak            {format_bytes(self.predicted_peak_bytes)} beyond the function alone",
+        ]
+        if self.on_disk:
+            lines.append(
+                f"disk            {format_bytes(self.predicted_disk_bytes)}, "
+                f"{format_bytes(self.buffer)} of the peak for buffers"
             )
-        )
+        return "\n".join(lines)
 
 
 def make_plan(
-    steps: int, sizes: Sizes, available: int | None, disk: int, schedule: Schedule | None, held: int
+    steps: int,
+    sizes: Sizes,
+    *,
+    memory: int | None,
+    disk: int,
+    schedule: Schedule | None,
+    held: int,
+    costs: Costs | None,
+    open: bool = False,  # noqa: A002 - the word of `Position`
 ) -> Plan:
     """
-    Return the plan of a loop.
+    Return the plan of a loop: of the schedules that fit the one with the least predicted time.
+
+    For given costs more bytes never mean more predicted time, and without disk never more forward steps. With disk
+    they may: a step run again can be cheaper than a transfer, and the other way round.
 
     Args:
-        steps: The number of steps.
+        steps: The number of steps of the loop, or its upper bound.
         sizes: The measured sizes.
-        available: Bytes of memory that the loop may take; None for no bound.
+        memory: Bytes of memory that the loop may take; None for no bound.
         disk: Bytes of disk that it may take.
-        schedule: What the user asked for; None to choose.
+        schedule: What the user asked for, which is followed as it is; None to choose.
         held: Bytes that calls around the loop hold now, which add to the least budget.
+        costs: Seconds of steps and transfers; None if they are not known, and a transfer is as dear as a step.
+        open: Whether the length is not known, and *steps* is its upper bound.
 
     Returns:
-        The plan whose schedule runs the fewest forward steps within the bytes.
+        The plan. Of an open loop it is for the upper bound as if that were known.
 
     Raises:
-        BudgetError: Not even one snapshot fits.
+        BudgetError: Nothing fits; its `least` is the least number of bytes with which something does.
+
+    Memory:
+        The tables of schedules, whose bytes are part of the predicted peak, also while they are made.
+
+    Example:
+        >>> sizes = Sizes(state=2**20, saved=3 * 2**20, sweep=5 * 2**20, gradients=0, stored=2**20 + 4096)
+        >>> plan = make_plan(100, sizes, memory=2**26, disk=0, schedule=None, held=0, costs=None)
+        >>> plan.predicted_steps_forward, plan.predicted_peak_bytes <= 2**26
+        (184, True)
     """
+    timed = costs is not None
+    costs = UNKNOWN_COSTS if costs is None else costs
+    # Seconds differ from process to process, and the decision must not.
+    forward, reverse, write, read = agree((costs.forward, costs.reverse, costs.write, costs.read))
+    costs = Costs(forward=forward, reverse=reverse, write=write, read=read)
     if schedule is not None:
-        return _described(schedule, steps, sizes, on_disk=False)
-    everything = _described(StoreAll(), steps, sizes, on_disk=False)
-    if available is None or everything.predicted_peak_bytes <= available:
+        taken = predict(schedule, steps, sizes, costs)
+        return _buffered(_planned(schedule, steps, sizes, costs, taken), memory)
+    everything = _planned(StoreAll(), steps, sizes, costs, predict(StoreAll(), steps, sizes, costs))
+    if memory is None or everything.predicted_peak_bytes <= memory:
         return everything
-    each = sizes.state + RESERVE_PER_SNAPSHOT
-    in_memory = _most_snapshots(available - _fixed(sizes), each)
-    on_disk = min(disk // max(1, sizes.stored), _most_snapshots(available - _fixed(sizes), RESERVE_PER_SNAPSHOT))
-    snapshots = min(max(in_memory, on_disk), max(1, steps))
-    if snapshots < 1:
-        least = _fixed(sizes) + each + held
-        raise BudgetError(
-            f"A time loop of {steps} steps does not fit into {max(0, available)} bytes "
-            f"({format_bytes(max(0, available))}): one step saves {sizes.saved} bytes and takes {sizes.sweep} with its "
-            f"cotangents, and one state is {sizes.state} bytes. Give at least {least} bytes "
-            f"({format_bytes(least)}) of memory.",
-            least,
-        )
-    return _described(Revolve(snapshots), steps, sizes, on_disk=on_disk > in_memory)
-
-
-def _most_snapshots(available: int, each: int) -> int:
-    """Return how many snapshots fit that take *each* bytes of memory."""
-    count = available // each
-    return count if count < TUPLE else max(TUPLE - 1, (available - MOST_TUPLES * TUPLE_BYTES) // each)
-
-
-def _fixed(sizes: Sizes) -> int:
-    """Bytes beside the snapshots: the cotangent of the state, the sweep of a step, and the running sums."""
-    return sizes.state + sizes.sweep + sizes.gradients + RESERVE
-
-
-def _described(schedule: Schedule, steps: int, sizes: Sizes, *, on_disk: bool) -> Plan:
-    snapshots = schedule.peak_snapshots(steps)
-    forward = schedule.forward_steps(steps)
-    if isinstance(schedule, StoreAll):
-        peak = _fixed(sizes) + steps * sizes.saved + (steps - 1) * RESERVE_PER_STEP
+    bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
+    if open:
+        chosen = find_open(bounds)
+        found = [] if chosen is None else [(chosen, False)]
     else:
-        each = RESERVE_PER_SNAPSHOT + (0 if on_disk else sizes.state)
-        tuples = min(MOST_TUPLES, forward) if snapshots >= TUPLE else 0
-        peak = _fixed(sizes) + snapshots * each + tuples * TUPLE_BYTES
-    return Plan(schedule, steps, sizes, snapshots, forward, peak, on_disk)
+        found = find_candidates(bounds)
+    plans = [
+        _planned(candidate, steps, sizes, costs, predict(candidate, steps, sizes, costs, buffered=buffered))
+        for candidate, buffered in found
+    ]
+    if not plans:
+        raise _describe_least(steps, sizes, memory, disk, find_least(bounds, open_end=open) + sizes.fixed + held)
+    return _buffered(min(plans, key=_rank), memory)
+
+
+def _rank(plan: Plan) -> tuple[float, int, int]:
+    """Less is better: time, then forward steps, then memory."""
+    return float(f"{plan.predicted_time:.{_DIGITS}g}"), plan.predicted_steps_forward, plan.predicted_peak_bytes
+
+
+def _planned(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, taken: Prediction) -> Plan:
+    return Plan(
+        schedule=schedule,
+        steps=steps,
+        sizes=sizes,
+        costs=costs,
+        snapshots=taken.snapshots,
+        predicted_steps_forward=taken.forward,
+        predicted_peak_bytes=sizes.fixed + taken.memory,
+        predicted_disk_bytes=taken.disk,
+        predicted_time=taken.time,
+        buffer=taken.buffer,
+        on_disk=taken.on_disk,
+    )
+
+
+def _buffered(plan: Plan, memory: int | None) -> Plan:
+    """Return a plan with buffers, if it writes to disk and they fit."""
+    if not plan.on_disk or plan.buffer:
+        return plan
+    saved = isinstance(plan.schedule, StoreAll)
+    if memory is not None and plan.predicted_peak_bytes + buffer_of(plan.sizes, saved=saved) > memory:
+        return plan
+    taken = predict(plan.schedule, plan.steps, plan.sizes, plan.costs, buffered=True)
+    return _planned(plan.schedule, plan.steps, plan.sizes, plan.costs, taken)
+
+
+def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int) -> BudgetError:
+    return BudgetError(
+        f"A time loop of {steps} steps does not fit into {max(0, memory)} bytes ({format_bytes(max(0, memory))}) of "
+        f"memory and {disk} bytes of disk: one step saves {sizes.saved} bytes and takes {sizes.sweep} with its "
+        f"cotangents, and one state is {sizes.state} bytes. Give at least {least} bytes ({format_bytes(least)}) of "
+        "memory.",
+        least,
+    )

@@ -14,6 +14,8 @@ from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, Splits
 
 # No table tells more numbers of free units apart; those between two of them count as the lower one.
 MOST_LEVELS = 512
+# Places that are searched for a length. `Hierarchical` does with fewer.
+WINDOW = 128
 
 
 @final
@@ -76,6 +78,26 @@ class MixedTable:
         return total + self.cost(row, length)
 
 
+def count_bytes(steps: int, rows: int) -> tuple[int, int]:
+    """
+    Return the bytes of a table of all lengths, and the largest number of bytes while it is made.
+
+    Args:
+        steps: The number of steps of the loop, at most `MOST_STEPS` and such that there are at most `MOST_CELLS` cells.
+        rows: The numbers of free units that can occur: at most one more than there are units.
+
+    Returns:
+        (bytes held, bytes while it is made).
+
+    Example:
+        >>> count_bytes(1000, 21)
+        (257188, 989020)
+    """
+    # Costs and places; while they are made, two more tables of costs with windows on both sides, and sums of them.
+    held = 12 * rows * (steps + 1) + 40 * rows + 2**12
+    return held, held + rows * (24 * (steps + 1) + 48 * WINDOW) + 2**16 + 2**15
+
+
 def _find_levels(steps: int, units: int, restart: int, saved: int) -> tuple[list[int], bool]:
     """The numbers of free units that can occur, ascending, and whether some are left out."""
     least = min(restart, saved)
@@ -119,5 +141,5 @@ def _solve(levels: list[int], restart: int, saved: int, length: int) -> Splits:
         again=0.0,
         alternative=alternative,
         remainder=remainder,
-        window=128,
+        window=WINDOW,
     ).solve(length)
