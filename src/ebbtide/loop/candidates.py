@@ -207,9 +207,9 @@ def _find_on_disk(bounds: Bounds, *, buffered: bool) -> Iterator[Schedule]:
     if others < 1 or bounds.disk < min(sizes.stored, sizes.stored_saved):
         return
     available = bounds.available - (buffer_of(sizes, saved=True) if buffered else 0)
-    if others <= _MOST_ON_DISK and others * sizes.stored_saved <= bounds.disk:
-        if others * sizes.left_behind + count_tuples(others) <= available:
-            yield StoreAll("disk")
+    fits = others * sizes.left_behind + count_tuples(others) <= available
+    if fits and others <= _MOST_ON_DISK and others * sizes.stored_saved <= bounds.disk:
+        yield StoreAll("disk")
     available = bounds.available - (buffer_of(sizes) if buffered else 0)
     for interval in _intervals(steps):
         on_disk = others // interval

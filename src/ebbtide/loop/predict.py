@@ -87,7 +87,8 @@ def predict(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffe
     if isinstance(schedule, (Revolve, Online, NoReverse)):
         forward, snapshots = schedule.forward_steps(steps), schedule.peak_snapshots(steps)
         memory = snapshots * sizes.restart + count_tuples(snapshots, forward)
-        time = schedule.predicted_time(steps, costs) if isinstance(schedule, NoReverse) else _time(costs, steps, forward)
+        reversals = 0 if isinstance(schedule, NoReverse) else steps
+        time = _time(costs, reversals, forward)
         return _in_memory(forward, snapshots, memory, time)
     if isinstance(schedule, Mixed):
         return _mixed(schedule, steps, sizes, costs)
@@ -108,9 +109,7 @@ def _time(costs: Costs, steps: int, forward: int, writes: int = 0, reads: int = 
 
 
 def _in_memory(forward: int, snapshots: int, memory: int, time: float) -> Prediction:
-    return Prediction(
-        forward=forward, snapshots=snapshots, memory=memory, disk=0, time=time, buffer=0, on_disk=False
-    )
+    return Prediction(forward=forward, snapshots=snapshots, memory=memory, disk=0, time=time, buffer=0, on_disk=False)
 
 
 def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
@@ -186,16 +185,14 @@ def _hierarchical(schedule: Hierarchical, steps: int, sizes: Sizes, costs: Costs
 
 
 def _followed(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
-    """Of a schedule about which nothing is known: once for the bytes in memory, once for those on disk if it is used."""
+    """Of a schedule about which nothing is known: once for the bytes in memory, and for those on disk if it is used."""
     start = Position(steps=steps)
     found = simulate(schedule.next_action, start, restart=sizes.restart, saved=sizes.taped)
     memory = found.peak_memory - (sizes.taped if steps else 0)
     disk = buffer = 0
     if found.disk_writes:
         disk = simulate(schedule.next_action, start, restart=sizes.stored, saved=sizes.stored_saved).peak_disk
-        entries = simulate(
-            schedule.next_action, start, restart=sizes.restart - sizes.state, saved=sizes.left_behind
-        )
+        entries = simulate(schedule.next_action, start, restart=sizes.restart - sizes.state, saved=sizes.left_behind)
         buffer = buffer_of(sizes) if buffered else 0
         memory += entries.peak_disk + buffer
     return Prediction(

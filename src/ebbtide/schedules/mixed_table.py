@@ -91,11 +91,12 @@ def count_bytes(steps: int, rows: int) -> tuple[int, int]:
 
     Example:
         >>> count_bytes(1000, 21)
-        (257188, 989020)
+        (257188, 997020)
     """
-    # Costs and places; while they are made, two more tables of costs with windows on both sides, and sums of them.
+    # Costs and places; while they are made, two more tables of costs with windows on both sides, and sums of them;
+    # `Hierarchical` has one more row.
     held = 12 * rows * (steps + 1) + 40 * rows + 2**12
-    return held, held + rows * (24 * (steps + 1) + 48 * WINDOW) + 2**16 + 2**15
+    return held, held + rows * (24 * (steps + 1) + 48 * WINDOW) + 8 * steps + 2**16 + 2**15
 
 
 def _find_levels(steps: int, units: int, restart: int, saved: int) -> tuple[list[int], bool]:
