@@ -29,7 +29,7 @@ class Wrapped(Storage):
     def __init__(self) -> None:
         self.inner = Memory()
 
-    def put(self, key, arrays):
+    def put(self, key, arrays, *, kind=""):
         return self.inner.put(key, arrays)
 
     def get(self, key):
@@ -96,7 +96,7 @@ class Faulty(Wrapped):
         if self.done == self.at:
             raise self.error("injected")
 
-    def put(self, key, arrays):
+    def put(self, key, arrays, *, kind=""):
         self.fail()
         return super().put(key, arrays)
 

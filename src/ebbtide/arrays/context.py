@@ -26,6 +26,7 @@ class Context:
             of the tapes around it, None outside.
         ledger: The account of the outermost call.
         budget: What the innermost call may still hold, None for no bound.
+        resume: Where the loops of the call keep their journals; None where they keep none.
     """
 
     level: int = 0
@@ -35,6 +36,7 @@ class Context:
     capture: Any = None
     ledger: Ledger = field(default_factory=Ledger)
     budget: Budget | None = None
+    resume: Any = None
 
 
 # The only implicit state of the library (DESIGN, invariant 9): reset in `finally` by `entered`.

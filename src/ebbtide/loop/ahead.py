@@ -6,17 +6,46 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ebbtide.schedules import Copy, Move, Position, Revolve, Snapshot
+from ebbtide.loop.plan import Plan
+from ebbtide.schedules import Copy, Mixed, Move, Position, Revolve, Snapshot
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
 
 
-def with_less(schedule: Any, held: list[Snapshot], size: Any) -> Any:
+def stored(position: Position, step: int) -> Snapshot:
+    """Return the snapshot of a step."""
+    return next(kept for kept in position.snapshots if kept.step == step)
+
+
+def size_of(plan: Plan, kept: Snapshot) -> int:
+    """Return the bytes of a snapshot."""
+    return plan.sizes.state if kept.kind == "restart" else plan.sizes.saved
+
+
+def sheddable_bytes(plan: Plan, position: Position) -> int:
+    """Return the bytes of the snapshots in memory that a schedule could do without."""
+    if not isinstance(plan.schedule, (Revolve, Mixed)):
+        return 0
+    first = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
+    if first is None or first.step > 0:
+        return 0
+    return sum(size_of(plan, kept) for kept in position.snapshots if kept is not first and kept.tier == "memory")
+
+
+def with_less(schedule: Any, position: Position) -> Any:
     """Return a schedule that has room for a little less than what is held in memory."""
+    held = [kept for kept in position.snapshots if kept.tier == "memory"]
     if isinstance(schedule, Revolve):
         return Revolve(len(held) - 1)
-    return replace(schedule, units=sum(schedule.restart if s.kind == "restart" else schedule.saved for s in held) - 1)
+    units = sum(schedule.restart if kept.kind == "restart" else schedule.saved for kept in held)
+    return replace(schedule, units=units - 1)
+
+
+def is_among(prefix: Position | None, kept: Snapshot) -> bool:
+    """Return whether a snapshot is kept for another sweep, wherever it lies."""
+    held = () if prefix is None else prefix.snapshots
+    return any((one.step, one.kind) == (kept.step, kept.kind) for one in held)
 
 
 def reads_after(schedule: Any, position: Position) -> Iterator[Snapshot]:

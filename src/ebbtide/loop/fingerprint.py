@@ -277,7 +277,8 @@ class _Reader:
 
     def _function_parts(self, function: types.FunctionType) -> Iterator[str]:
         known = self._is_library(function.__module__)
-        yield self.read(function.__code__) if not known else f"{_name_version(function.__module__)} {function.__qualname__}"
+        named = f"{_name_version(function.__module__)} {function.__qualname__}"
+        yield named if known else self.read(function.__code__)
         yield self.read(function.__defaults__)
         yield self.read(function.__kwdefaults__)
         for cell in function.__closure__ or ():

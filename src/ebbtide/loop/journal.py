@@ -21,7 +21,7 @@ from ebbtide.errors import ResumeError, StorageError
 from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Reverse, decode, encode
 from ebbtide.storage import Disk, StorageFullError, StorageLockedError
 from ebbtide.storage.codecs import stopwatch
-from ebbtide.storage.places import remove_storage
+from ebbtide.storage.places import OWNER, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System
 
@@ -84,6 +84,9 @@ class ResumeDirectory:
             # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
             with suppress(FileNotFoundError):
                 (self.path / SEGMENT).unlink()
+            # A kill while the owner's name was written leaves a part of it.
+            for part in self.path.glob(f"{OWNER}.*"):
+                part.unlink(missing_ok=True)
             self.close()
             with suppress(StorageLockedError, FileNotFoundError):
                 remove_storage(self.path)

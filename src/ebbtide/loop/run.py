@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.arrays.context import entered
 from ebbtide.errors import DeterminismError, MutationError, ScheduleError
-from ebbtide.loop.ahead import is_kept, prefix_of, reads_after, with_less
+from ebbtide.loop.ahead import (
+    is_among,
+    is_kept,
+    prefix_of,
+    reads_after,
+    sheddable_bytes,
+    size_of,
+    stored,
+    with_less,
+)
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
+from ebbtide.loop.restore import restore_forward, restore_reverse
+from ebbtide.loop.resume import Resumption
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.verify import Verifier
@@ -22,11 +33,9 @@ from ebbtide.schedules import (
     EndForward,
     EndReverse,
     Forward,
-    Mixed,
     Move,
     Position,
     Reverse,
-    Revolve,
     Snapshot,
 )
 from ebbtide.tape.joint import JointRule
@@ -48,15 +57,17 @@ class LoopRule(JointRule):
         until: Says of a state whether the loop ends there; None for a loop of `plan.steps` steps.
         collect_every: Steps between collections of garbage, for users' code that needs it.
         progress: Whether to show bars.
+        resumption: Its journal; None where it is not to be resumed.
+        finish: Called when the reverse sweep is over.
 
     Memory:
         Snapshots, and the saved values of the steps that the schedule keeps.
     """
 
     __slots__ = (
-        "__weakref__", "_bar", "_bypass", "_collect_every", "_ledger", "_mark", "_prefix", "_ran", "_records",
-        "_snapshots", "_state", "_stepper", "_turns", "_until", "_verifier", "cotangent", "emitted", "links", "plan",
-        "position", "progress",
+        "__weakref__", "_bar", "_collect_every", "_finish", "_ledger", "_mark", "_prefix", "_resumption", "_turns",
+        "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
+        "snapshots", "state", "stepper", "verifier",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +80,8 @@ class LoopRule(JointRule):
         until: Any,
         collect_every: int | None,
         progress: Any,
+        resumption: Resumption | None = None,
+        finish: Callable[[], None] | None = None,
     ) -> None:
         self.plan = plan
         self.position = Position(steps=plan.steps, open=until is not None)
@@ -76,20 +89,22 @@ class LoopRule(JointRule):
         self.progress = progress
         self.emitted: list[Any] = []
         self.cotangent: list[Any] = []
-        self._stepper = stepper
-        self._snapshots = snapshots
-        self._verifier = verifier
+        self.stepper = stepper
+        self.snapshots = snapshots
+        self.verifier = verifier
         self._ledger = ledger
         self._until = until
         self._collect_every = collect_every
-        self._ran = 0
-        self._state: list[Any] = []
+        self._resumption = resumption
+        self._finish = finish
+        self.ran = 0
+        self.state: list[Any] = []
         # The steps whose saved values are at hand.
-        self._records: dict[int, TapedStep] = {}
+        self.records: dict[int, TapedStep] = {}
         # From where a retained sweep begins again: what is kept of the first steps.
         self._prefix: Position | None = None
         assert stepper.region is not None
-        self._bypass = stepper.region.bypass()
+        self.bypass = stepper.region.bypass()
         self._bar: Bar | None = None
         self._turns, self._mark = 0, None
 
@@ -103,36 +118,29 @@ class LoopRule(JointRule):
         """Bytes that the reverse sweep takes beside what is held now."""
         sizes = self.plan.sizes
         # Held already: the saved values of the last step, and the cotangent that the sweep starts from.
-        taped = sizes.saved if self._records else 0
+        taped = sizes.saved if self.records else 0
         return sizes.sweep - taped + sizes.gradients
 
     @property
     def sheddable(self) -> int:
         """Bytes of the snapshots in memory beyond the first."""
-        if not isinstance(self.plan.schedule, (Revolve, Mixed)):
-            return 0
-        first = next((kept for kept in self.position.snapshots if kept.kind == "restart"), None)
-        given_up = [kept for kept in self.position.snapshots if kept is not first and kept.tier == "memory"]
-        return sum(self._size(kept) for kept in given_up) if first is not None and first.step == 0 else 0
+        return sheddable_bytes(self.plan, self.position)
 
     def shed(self, nbytes: int) -> int:
         """Go on with fewer snapshots."""
-        wanted = min(nbytes, self.sheddable)
-        freed = 0
+        freed, wanted = 0, min(nbytes, self.sheddable)
         while freed < wanted:
-            held = [kept for kept in self.position.snapshots if kept.tier == "memory"]
-            schedule = with_less(self.plan.schedule, held, self._size)
+            schedule = with_less(self.plan.schedule, self.position)
             action = schedule.next_action(self.position)
             if not isinstance(action, Delete):
                 break
-            freed += next(self._size(kept) for kept in held if kept.step == action.step)
+            freed += size_of(self.plan, stored(self.position, action.step))
             self._act(action)
             self.plan = replace(self.plan, schedule=schedule)
         if freed:
-            steps = self._ran + self.plan.schedule.forward_steps_left(self.position)
+            steps = self.ran + self.plan.schedule.forward_steps_left(self.position)
             change = steps - self.plan.predicted_steps_forward
-            peak = self.plan.predicted_peak_bytes - freed
-            count = len(self.position.snapshots)
+            peak, count = self.plan.predicted_peak_bytes - freed, len(self.position.snapshots)
             self.plan = replace(
                 self.plan, snapshots=count, predicted_steps_forward=steps, predicted_peak_bytes=peak
             )
@@ -140,19 +148,15 @@ class LoopRule(JointRule):
                 self._ledger.report.plan_changed(self.plan, change)
         return freed
 
-    def _size(self, kept: Snapshot) -> int:
-        """Bytes of a snapshot."""
-        return self.plan.sizes.state if kept.kind == "restart" else self.plan.sizes.saved
-
     def inside(self) -> list[Node]:
         """Return the last nodes of the steps whose saved values are held."""
-        steps = [*self._records.values(), *self._snapshots.steps()]
+        steps = [*self.records.values(), *self.snapshots.steps()]
         return [node for step in steps for node in step.state_nodes + step.output_nodes if node is not None]
 
     @property
     def statics(self) -> dict[int, Any]:
         """Static values met so far, by the address of their nodes."""
-        return self._bypass.statics
+        return self.bypass.statics
 
     # Forward.
 
@@ -168,15 +172,20 @@ class LoopRule(JointRule):
             Leaves of the final state.
         """
         # Taken out of the list, so that no caller's name keeps the initial state alive.
-        self._state = state[:]
+        self.state = state[:]
         state.clear()
+        if self._resumption is not None:
+            restore_forward(self, self._resumption, first)
+            first = None if self.position.state else first
         self._bar = Bar("forward", None if self.position.open else self.plan.steps, self.progress)
         with self._bar:
             while not self.position.forward_ended:
                 self._act(self._next(), first)
-        final, self._state = self._state, []
-        if not self._records:
-            self._verifier.ended(self.position.steps, final)
+        final, self.state = self.state, []
+        if not self.records:
+            self.verifier.ended(self.position.steps, final)
+        if self._resumption is not None:
+            self._resumption.final(self.position.steps, final, self.emitted, self.ran)
         return final
 
     def _next(self) -> Any:
@@ -199,13 +208,13 @@ class LoopRule(JointRule):
         if isinstance(action, Forward):
             after = self._forward(action, after, first)
         elif isinstance(action, (Copy, Move)):
-            self._load(action)
+            after = self._load(action, after)
         elif isinstance(action, Delete):
-            if not self._is_prefix(self._stored(action.step)):
-                self._snapshots.drop(self._stored(action.step))
+            if not is_among(self._prefix, stored(self.position, action.step)):
+                self.snapshots.drop(stored(self.position, action.step))
         elif isinstance(action, Reverse):
             if after.state is None:
-                self._state = []  # the state after the last step is of no use any more
+                self.state = []  # the state after the last step is of no use any more
             for index in range(action.start - 1, action.stop - 1, -1):
                 self._reverse(index, sink)
         elif not isinstance(action, (EndForward, EndReverse)):
@@ -219,7 +228,7 @@ class LoopRule(JointRule):
             return before.ended(action.start)
         keep = action.save or (action.snapshot and action.kind == "saved")
         if action.snapshot and action.kind == "restart":
-            self._snapshots.put_state(action.start, self._state, action.tier)
+            self.snapshots.put_state(action.start, self.state, action.tier)
         if keep:
             stop = self._tape(action, first if action.start == 0 else None)
         else:
@@ -230,27 +239,27 @@ class LoopRule(JointRule):
 
     def _is_end(self) -> bool:
         """Return whether an open loop ends with the working state."""
-        assert self._stepper.region is not None
-        with self._stepper.region.running(self._bypass):
-            return self._stepper.holds(self._until, self._state)
+        assert self.stepper.region is not None
+        with self.stepper.region.running(self.bypass):
+            return self.stepper.holds(self._until, self.state)
 
     def _advance(self, action: Forward, first: Any) -> int:
         """Run steps whose values are not saved; return where it ended."""
         index = action.start
         if first is not None:
-            record, self._state, output = first.take()
-            self._bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+            record, self.state, output = first.take()
+            self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
             del record
             self._emit(index, output)
-            self._count()
+            self._count(index)
             index += 1
         watch = self.position.open
-        assert self._stepper.region is not None
-        with self._stepper.region.running(self._bypass):
+        assert self.stepper.region is not None
+        with self.stepper.region.running(self.bypass):
             while index < action.stop and not (watch and index > action.start and self._is_end()):
-                self._state, output = self._stepper.plain(index, self._state, self._bypass)
+                self.state, output = self.stepper.plain(index, self.state, self.bypass)
                 self._emit(index, output)
-                self._count()
+                self._count(index)
                 index += 1
         return index
 
@@ -260,62 +269,64 @@ class LoopRule(JointRule):
         index = action.start
         while index < action.stop and not (self.position.open and index > action.start and self._is_end()):
             if first is not None:
-                (record, self._state, output), first = first.take(), None
+                (record, self.state, output), first = first.take(), None
             else:
-                before = self._verifier.before(self._state) if again else None
+                before = self.verifier.before(self.state) if again else None
                 pager = Pager(self._ledger, None) if self._ledger.watched else None
-                record, self._state, output = self._stepper.taped(index, self._state, pager)
+                record, self.state, output = self.stepper.taped(index, self.state, pager)
                 if again:
-                    self._verifier.taped(index, before, self._state)
+                    self.verifier.taped(index, before, self.state)
             if index == self.position.steps - 1 and not self.position.open:
-                self._verifier.ended(self.position.steps, self._state)
+                self.verifier.ended(self.position.steps, self.state)
             if not again:
-                self._bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+                self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
             if action.save:
-                self._records[index] = record
+                self.records[index] = record
             else:
-                self._snapshots.put_saved(index, record, action.tier)
+                self.snapshots.put_saved(index, record, action.tier)
             del record
             self._emit(index, output)
-            self._count()
+            self._count(index)
             index += 1
         return index
 
-    def _stored(self, step: int) -> Snapshot:
-        return next(kept for kept in self.position.snapshots if kept.step == step)
-
-    def _is_prefix(self, kept: Snapshot) -> bool:
-        """Return whether a snapshot is kept for another sweep, wherever it lies."""
-        prefix = () if self._prefix is None else self._prefix.snapshots
-        return any((one.step, one.kind) == (kept.step, kept.kind) for one in prefix)
-
-    def _load(self, action: Copy | Move) -> None:
-        """Load a snapshot."""
-        step, kept = action.step, self._stored(action.step)
-        keep = isinstance(action, Copy) or self._is_prefix(kept)
+    def _load(self, action: Copy | Move, after: Position) -> Position:
+        """Load a snapshot; return the position after that."""
+        step, kept = action.step, stored(self.position, action.step)
+        keep = isinstance(action, Copy) or is_among(self._prefix, kept)
         if kept.kind == "saved":
-            self._records[step] = self._snapshots.get_saved(step, keep=keep)
+            self.records[step] = self.snapshots.get_saved(step, keep=keep)
         else:
-            self._state = self._snapshots.get_state(step, keep=keep)
+            state = self.snapshots.get_state(step, keep=keep)
+            if state is None:
+                # What is lost is not there: the schedule goes on from what is left.
+                return replace(self.position, snapshots=tuple(s for s in self.position.snapshots if s is not kept))
+            self.state = state
         if kept.tier == "disk":
-            self._snapshots.prefetch(reads_after(self.plan.schedule, self.position.after(action)))
+            self.snapshots.prefetch(reads_after(self.plan.schedule, after))
+        return after
 
     def _emit(self, index: int, output: list[Any]) -> None:
         """Keep the output of a step; of one that is run again check that it is the same."""
-        if not self._stepper.outputs:
+        if not self.stepper.outputs:
             return
-        self._verifier.emitted(index, output)
+        self.verifier.emitted(index, output)
         if not self.position.forward_ended and self.links is None:
             emit(self.emitted, index, None if self.position.open else self.plan.steps, output)
 
-    def _count(self) -> None:
-        self._ran += 1
+    def _count(self, index: int) -> None:
+        """Count a step that has been run, and keep where the loop is if it may be resumed."""
+        self.ran += 1
+        resumption = self._resumption
+        if resumption is not None and not self.position.forward_ended:
+            resumption.meet(index, list(self.bypass.statics.values()))
+            resumption.forward(index + 1, self.state, self.emitted, self.ran)
         report = self._ledger.report
         if report is not None:
             report.steps_forward += 1
         if self._bar is not None and not self.position.forward_ended:
             self._bar.advance()
-        if self._collect_every and self._ran % self._collect_every == 0:
+        if self._collect_every and self.ran % self._collect_every == 0:
             gc.collect()
 
     # Reverse.
@@ -331,16 +342,18 @@ class LoopRule(JointRule):
         count = self.links.state_count
         self.cotangent = cotangents[:count]
         outputs = [None if pair is None else pair[0] for pair in cotangents[count:]]
+        if self._resumption is not None and not retain:
+            restore_reverse(self, self._resumption, cotangents, collector)
         cotangents.clear()
         ledger = self._ledger
         ledger.phase = "reverse"
         self._bar = None
-        region = self._stepper.region
+        region = self.stepper.region
         assert region is not None
         try:
             with Bar("reverse", self.position.steps, self.progress) as bar, entered(capture=region.around):
                 sink = outputs, collector, bar
-                self._snapshots.prefetch(reads_after(self.plan.schedule, self.position))
+                self.snapshots.prefetch(reads_after(self.plan.schedule, self.position))
                 while not self.position.finished:
                     self._act(self._next(), sink=sink)
         except BaseException:
@@ -351,6 +364,8 @@ class LoopRule(JointRule):
             raise
         if not retain:
             self.close()
+            if self._finish is not None:
+                self._finish()
         yield from self.links.give(self.cotangent, collector)
 
     def _begin_again(self) -> None:
@@ -360,15 +375,17 @@ class LoopRule(JointRule):
             raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
         self.position = prefix
         if prefix.state is not None:
-            self._state = self._snapshots.get_state(prefix.state, keep=True)
-        self._verifier.begin()
+            state = self.snapshots.get_state(prefix.state, keep=True)
+            assert state is not None
+            self.state = state
+        self.verifier.begin()
         self._mark = None
 
     def _reverse(self, index: int, sink: Any) -> None:
         outputs, collector, bar = sink
         retained = self._prefix is not None and is_kept(self._prefix, index)
         at_hand = retained and self._prefix is not None and self._prefix.saved is not None
-        record = self._records[index] if at_hand else self._records.pop(index)
+        record = self.records[index] if at_hand else self.records.pop(index)
         statics = self.links.statics
         unknown = [key for key in record.tape.statics if key not in statics]
         if unknown:
@@ -379,17 +396,20 @@ class LoopRule(JointRule):
         seeds = [None if g is None else g[index] for g in outputs]
         state, x, sums = record.sweep(self.cotangent, seeds, retain=retained)
         if retained:
-            self._snapshots.put_away(index)
+            self.snapshots.put_away(index)
         elif record.tape.pager is not None:
             record.tape.pager.close()
         self.cotangent = state
         collector.add(sums)
         self.links.keep_inputs(index, x, collector)
         bar.advance()
+        if self._resumption is not None and self._prefix is None:
+            running = [collector.static_sums.get(key) for key in statics]
+            self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran)
 
     def close(self) -> None:
         """Give up snapshots and saved values."""
-        self._records.clear()
-        self._state = []
+        self.records.clear()
+        self.state = []
         self._prefix = None
-        self._snapshots.close()
+        self.snapshots.close()

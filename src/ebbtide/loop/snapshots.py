@@ -32,8 +32,8 @@ class Snapshots:
     """
 
     __slots__ = (
-        "__weakref__", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages", "_swaps",
-        "_tiers",
+        "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
+        "_swaps", "_tiers",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -41,6 +41,7 @@ class Snapshots:
         self._make_disk = make_disk
         self._name = f"{id(self):x}"
         self._forms: dict[int, list[Any]] = {}
+        self._adopted: dict[int, Callable[[int], list[Any] | None]] = {}
         # Where a snapshot is by its key: one that is kept for another sweep may be elsewhere than the schedule says.
         self._tiers: dict[str, str] = {}
         self._steps: dict[int, TapedStep] = {}
@@ -48,7 +49,7 @@ class Snapshots:
         self._storages: dict[str, Storage] = {}
         if theirs is not None:
             self._storages = {"memory": theirs, "disk": theirs}
-        held = self._forms, self._steps, self._swaps, self._tiers
+        held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
         self._finalizer = weakref.finalize(
             self, _give_up, self._storages, held, self._name, ledger, theirs is not None
         )
@@ -65,8 +66,15 @@ class Snapshots:
         self._put(step, packed.arrays, tier, "restart")
         self._forms[step] = packed.forms
 
-    def get_state(self, step: int, *, keep: bool) -> list[Any]:
-        """Return the leaves of a state that was stored, which belong to the caller."""
+    def adopt(self, steps: Iterable[int], load: Callable[[int], list[Any] | None]) -> None:
+        """Take over restart states that lie elsewhere, and stay there; `load` returns None for one that is lost."""
+        self._adopted.update(dict.fromkeys(steps, load))
+
+    def get_state(self, step: int, *, keep: bool) -> list[Any] | None:
+        """Return the leaves of a state that was stored, which belong to the caller; None if it is lost."""
+        load = self._adopted.get(step)
+        if load is not None and step not in self._forms:
+            return load(step)
         arrays = self._get(step, "restart", keep=keep)
         return unpack(arrays, self._forms[step] if keep else self._forms.pop(step))
 
@@ -102,6 +110,8 @@ class Snapshots:
     def drop(self, kept: Snapshot) -> None:
         """Delete a snapshot."""
         step, key = kept.step, self._key(kept.step, kept.kind)
+        if kept.kind == "restart" and step in self._adopted and step not in self._forms:
+            return
         in_memory = self._steps.pop(step, None) is not None and self._swaps.pop(step, None) is None
         if not in_memory:
             self._forms.pop(step, None)
@@ -113,7 +123,8 @@ class Snapshots:
     def prefetch(self, snapshots: Iterable[Snapshot]) -> None:
         """Say which snapshots on disk will be read next."""
         if "disk" in self._storages:
-            self._storages["disk"].prefetch([self._key(kept.step, kept.kind) for kept in snapshots])
+            keys = [self._key(kept.step, kept.kind) for kept in snapshots]
+            self._storages["disk"].prefetch([key for key in keys if key in self._tiers])
 
     def close(self) -> None:
         """Give up all snapshots."""

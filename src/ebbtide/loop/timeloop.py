@@ -14,15 +14,19 @@ from ebbtide.budget import Budget
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.duals import dual_loop
+from ebbtide.loop.every import every
+from ebbtide.loop.fingerprint import fingerprint_of
+from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.loop.links import Links
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, Sizes, make_plan
+from ebbtide.loop.resume import Resumption, plain
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import bytes_of, owned, pack, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
-from ebbtide.schedules import Schedule
+from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.files import describe_file
 from ebbtide.tape.joint import record_joint
@@ -41,8 +45,11 @@ def timeloop(
     inputs: Any = None,
     outputs: bool = False,
     schedule: Schedule | None = None,
+    costs: Costs | None = None,
     storage: Storage | None = None,
     budget: Budget | None = None,
+    resume: str | Path | None = None,
+    resume_every: float | None = None,
     verify: bool = True,
     collect_every: int | None = None,
     progress: bool | None = None,
@@ -64,8 +71,14 @@ def timeloop(
             runs again; None for the step number itself. An input lives as long as its step.
         outputs: Whether each step gives an output.
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
+        costs: What steps and transfers cost, by which a schedule is chosen; None for equal costs.
         storage: Where snapshots go, whatever their tier; None for memory and a private file on the disk.
         budget: What the loop may take, beside the budgets of the calls around it.
+        resume: A directory in which the run is kept so that, when it is killed and the same call is made again, it goes
+            on and ends with the same bits; its name is free for another run when the gradient is there. On a file
+            system that outlives the machine; what `storage` and `budget` write need not.
+        resume_every: How often to save there: after so many steps (an int) or seconds (a float); None for as often as
+            takes 2 % of the time.
         verify: Whether to check that steps that run again lead to the same state and output as before.
         collect_every: Collect garbage each time after this many steps; for user code with reference cycles.
         progress: Whether to show a bar for the forward and one for the reverse sweep.
@@ -79,6 +92,7 @@ def timeloop(
         BudgetError: Not even one snapshot fits into the budget.
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
+        ResumeError: The directory holds another run; says what differs.
 
     Memory:
         Not differentiated: one state. Differentiated: the snapshots of the schedule and the saved values of one
@@ -97,8 +111,11 @@ def timeloop(
     context = current()
     tape = context.tape
     if tape is not None and context.tangent is not None:
-        rest = {"until": until, "max_steps": max_steps, "outputs": outputs, "schedule": schedule, "storage": storage,
-                "budget": budget, "verify": verify, "collect_every": collect_every, "progress": progress}  # fmt: skip
+        rest = {
+            "until": until, "max_steps": max_steps, "outputs": outputs, "schedule": schedule, "costs": costs,
+            "storage": storage, "budget": budget, "resume": resume, "resume_every": resume_every, "verify": verify,
+            "collect_every": collect_every, "progress": progress,
+        }  # fmt: skip
         return dual_loop(timeloop, context.tangent, step, state, steps, inputs, rest)
     leaves, structure = flatten(state)
     if tape is None or length == 0:
@@ -110,11 +127,14 @@ def timeloop(
     values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
     if until is not None and stepper.holds(until, values):
         return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
-    first, plan = _first_step(stepper, values, length, schedule, budget, until is not None)
+    first, plan = _first_step(stepper, values, length, schedule, budget, costs, until is not None)
     allowed = budget or context.budget
     verifier = Verifier(paths_of(structure), outputs, verify)
     snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
-    rule = LoopRule(stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress)
+    resumption, finish = _begin_journal(resume, resume_every, step, values, structure, steps, inputs)
+    rule = LoopRule(
+        stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress, resumption, finish
+    )
     try:
         final = rule.run_forward(values, first)
     except BaseException:
@@ -125,11 +145,34 @@ def timeloop(
     return _recorded(tape, rule, final, emitted, structure, stepper, outputs)
 
 
+def _begin_journal(
+    resume: Any, interval: Any, step: Any, values: list[Any], structure: Any, steps: int | None, inputs: Any
+) -> tuple[Resumption | None, Callable[[], None] | None]:
+    """Return the journal of a loop that may be resumed, and what to call when it is done."""
+    context = current()
+    shared = context.resume if context.capture is None else None
+    if resume is None and shared is None:
+        return None, None
+    if resume is not None:
+        directory, finish = ResumeDirectory(resume), True
+    else:
+        if shared.directory is None:
+            shared.directory = ResumeDirectory(shared.path)
+        directory, finish = shared.directory, False
+    try:
+        journal = directory.journal(fingerprint_of(step, [plain(leaf) for leaf in values], structure, steps))
+        journal.begin()
+    except BaseException:
+        directory.close()
+        raise
+    return Resumption(journal, every(interval), inputs), directory.finish if finish else None
+
+
 def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:
     """Return the storage of the tier "disk"."""
     if allowed is None:
-        return Disk(buffer=getattr(plan, 'buffer', 0))
-    return Disk(allowed.directory, limit=allowed.disk or None, buffer=getattr(plan, 'buffer', 0))
+        return Disk(buffer=plan.buffer)
+    return Disk(allowed.directory, limit=allowed.disk or None, buffer=plan.buffer)
 
 
 def _recorded(
@@ -163,7 +206,13 @@ class _First:
 
 
 def _first_step(
-    stepper: Stepper, values: list[Any], steps: int, schedule: Schedule | None, budget: Budget | None, open_: bool
+    stepper: Stepper,
+    values: list[Any],
+    steps: int,
+    schedule: Schedule | None,
+    budget: Budget | None,
+    costs: Costs | None,
+    open_: bool,
 ) -> tuple[_First, Plan]:
     """Run the first step on a tape, measure it, and make the plan."""
     context = current()
@@ -189,7 +238,9 @@ def _first_step(
         stored=describe_file(Path(), "", pack(values).arrays).nbytes,
     )
     disk = allowed.disk if allowed else 0
-    plan = make_plan(steps, sizes, available, disk, schedule, ledger.live)
+    plan = make_plan(
+        steps, sizes, memory=available, disk=disk, schedule=schedule, held=ledger.live, costs=costs, open=open_
+    )
     if ledger.report is not None:
         ledger.report.plan_of_loop(plan, ledger.live)
     return _First((record, after, output)), plan

@@ -1,0 +1,124 @@
+"""How a loop takes up an earlier run of it from its journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ebbtide.loop.journal_entries import Forward
+from ebbtide.loop.resume import Resumption, from_leaves
+from ebbtide.schedules import Position, Snapshot
+
+
+def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
+    """
+    Bring a loop that stands at its beginning to where an earlier run was in the forward sweep, or at its end.
+
+    Args:
+        rule: The loop; `rule.state` is the initial state.
+        resumption: Its journal.
+        first: The taped first step, whose static values are taken over.
+
+    Raises:
+        ResumeError: A static value or an input is another one than in the earlier run.
+    """
+    ended = resumption.find_final()
+    place = ended or resumption.find_forward()
+    if place is None:
+        return
+    record, *_ = first.take()
+    rule.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+    del record
+    anchors = resumption.anchors(place.step)
+    rule.ran = place.ran + 1 + _meet_statics(rule, resumption, anchors)
+    rule.snapshots.put_state(0, rule.state, "memory")
+    rule.snapshots.adopt(anchors, resumption.load_anchor)
+    kept = Snapshot(0), *[Snapshot(step, "restart", "disk") for step in anchors]
+    steps, open_ = rule.position.steps, rule.position.open
+    if ended is not None:
+        steps, open_ = place.step, False
+    rule.state = from_leaves(place.state)
+    rule.position = Position(
+        steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_
+    )
+    _restore_outputs(rule, place)
+    if ended is not None:
+        rule.verifier.ended(steps, rule.state)
+
+
+def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -> int:
+    """Run the steps again that were the first to use a static value; return how many steps that took."""
+    ran = 0
+    stepper, bypass = rule.stepper, rule.bypass
+    for target in sorted({step for step, _ in resumption.statics} - {0}):
+        start, state = _nearest(resumption, anchors, target) or (0, _copied(rule.state))
+        with stepper.region.running(bypass):
+            for index in range(start, target + 1):
+                state, _ = stepper.plain(index, state, bypass)
+                ran += 1
+    values = list(bypass.statics.values())
+    for number, met in enumerate(values):
+        resumption.check_static(number, met)
+    resumption.check_count(len(values))
+    return ran
+
+
+def _nearest(resumption: Resumption, anchors: tuple[int, ...], target: int) -> tuple[int, list[Any]] | None:
+    """Return the last restart state from which a step can be run, with its step."""
+    for step in reversed(anchors):
+        state = resumption.load_anchor(step) if step <= target else None
+        if state is not None:
+            return step, state
+    return None
+
+
+def _copied(state: list[Any]) -> list[Any]:
+    """Return leaves that a step may write into."""
+    return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in state]
+
+
+def _restore_outputs(rule: Any, place: Forward) -> None:
+    """Put the outputs of the steps that ran back where those of the others will go."""
+    for rows in place.outputs.arrays:
+        assert rows is not None
+        if rule.position.open or rule.position.steps == place.step:
+            rule.emitted.append(list(rows) if rule.position.open else rows)
+        else:
+            whole = np.empty((rule.position.steps, *rows.shape[1:]), rows.dtype)
+            whole[: place.step] = rows
+            rule.emitted.append(whole)
+    if place.outputs.arrays:
+        for index in range(place.step):
+            rule.verifier.emitted(index, [held[index] for held in rule.emitted])
+
+
+def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], collector: Any) -> None:
+    """
+    Bring a loop whose reverse sweep begins to where an earlier run was in it.
+
+    Raises:
+        ResumeError: The sweep begins from other cotangents than in the earlier run.
+    """
+    found = resumption.find_reverse(cotangents)
+    if found is None:
+        return
+    rule.records.clear()
+    for kept in rule.position.snapshots:
+        if kept.step >= found.end:
+            rule.snapshots.drop(kept)
+    rule.position = Position(
+        steps=rule.position.steps,
+        reversed=rule.position.steps - found.end,
+        state=None,
+        forward_ended=True,
+        snapshots=tuple(kept for kept in rule.position.snapshots if kept.step < found.end),
+    )
+    rule.cotangent = [None if leaf is None else (leaf, True) for leaf in from_leaves(found.cotangent)]
+    sums = from_leaves(found.statics)
+    collector.static_sums.update({k: v for k, v in zip(rule.links.statics, sums, strict=True) if v is not None})
+    keys, forms = found.inputs.forms
+    collector.input_sums.update(zip(keys, from_leaves(replace(found.inputs, forms=forms)), strict=True))
+    rule.ran = max(rule.ran, found.ran)
+

@@ -1,0 +1,207 @@
+"""A time loop that can be killed and started again: what it keeps in its journal, and how it goes on from there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.agree import agree
+from ebbtide.arrays.containers import flatten
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
+from ebbtide.loop.every import Every
+from ebbtide.loop.fingerprint import InputsRead
+from ebbtide.loop.journal import Journal
+from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
+from ebbtide.loop.state import checksums_of, owned
+from ebbtide.storage import compute_crc32c
+
+
+@final
+class Resumption:
+    """
+    The journal of a running loop.
+
+    Args:
+        journal: The journal, begun.
+        policy: When to save.
+        inputs: The inputs of the loop; those that are a function are not compared.
+
+    Memory:
+        A few numbers, and what was found of an earlier run until it is taken.
+    """
+
+    __slots__ = ("_done", "_inputs", "_journal", "_policy", "_read", "_since", "_start", "incoming", "statics")
+
+    def __init__(self, journal: Journal, policy: Every, inputs: Any) -> None:
+        self._journal = journal
+        self._policy = policy
+        self._inputs = None if callable(inputs) else inputs
+        self._read = InputsRead()
+        self._start, self._since, self._done = time.perf_counter(), 0, 0
+        # For each static value in the order of their first use: the step of it, and a checksum.
+        self.statics: list[tuple[int, int]] = []
+        self.incoming = 0
+
+    # What an earlier run left.
+
+    def find_final(self) -> Forward | None:
+        """Return the end of the forward sweep, if an earlier run came there."""
+        return self._checked(self._journal.final())
+
+    def find_forward(self) -> Forward | None:
+        """Return the last place in the forward sweep of an earlier run."""
+        return self._checked(self._journal.latest_forward())
+
+    def find_reverse(self, cotangents: list[Any]) -> Reverse | None:
+        """Return the last place in the reverse sweep of an earlier run, which must have begun from these cotangents."""
+        arrays = [None if pair is None else np.asarray(plain(pair[0])) for pair in cotangents]
+        texts = repr([None if a is None else (a.shape, str(a.dtype), checksums_of([a])) for a in arrays])
+        self.incoming = compute_crc32c(np.frombuffer(texts.encode(), np.uint8))
+        found = self._journal.latest_reverse()
+        if found is not None:
+            self._journal.check("incoming cotangent", f"{self.incoming:08x}", f"{found.incoming:08x}")
+        self._start, self._since = time.perf_counter(), 0
+        return found
+
+    def anchors(self, below: int) -> tuple[int, ...]:
+        """Return the steps below a limit whose restart states can be loaded."""
+        return tuple(step for step in self._journal.anchors() if step < below)
+
+    def load_anchor(self, step: int) -> list[Any] | None:
+        """Return a restart state; None if it is lost."""
+        found = self._journal.load_anchor(step)
+        return None if found is None else from_leaves(found)
+
+    def check_static(self, number: int, value: Any) -> None:
+        """Compare a static value with that of the earlier run."""
+        if number < len(self.statics):
+            then = self.statics[number][1]
+            self._journal.check(f"static value {number}", f"{checksum_of(value):08x}", f"{then:08x}")
+
+    def check_count(self, found: int) -> None:
+        """Compare the number of static values with that of the earlier run."""
+        self._journal.check("number of static values", max(found, len(self.statics)), found)
+
+    def _checked(self, found: Forward | None) -> Forward | None:
+        """Take over what an entry says of static values and inputs, and compare the inputs."""
+        if found is None:
+            return None
+        self.statics = [(int(step), int(crc)) for step, crc in found.statics]
+        self._read_to(found.inputs[0])
+        then = InputsRead(*found.inputs)
+        self._journal.check("inputs read so far", str(self._read), str(then))
+        return found
+
+    # What this run keeps.
+
+    def meet(self, index: int, statics: Sequence[Any]) -> None:
+        """Note static values that were met up to a step, all of them in order."""
+        for value in statics[len(self.statics) :]:
+            self.statics.append((index, checksum_of(value)))
+
+    def forward(self, done: int, state: list[Any], outputs: list[Any], ran: int) -> None:
+        """Save a place in the forward sweep, if it is time."""
+        if self._is_due():
+            leaves = to_leaves(state)
+            self._journal.save_anchor(done, leaves)
+            self._journal.save_forward(self._place(done, leaves, outputs, ran))
+            self._saved()
+
+    def final(self, steps: int, state: list[Any], outputs: list[Any], ran: int) -> None:
+        """Save the end of the forward sweep."""
+        self._journal.save_final(self._place(steps, to_leaves(state), outputs, ran))
+        self._saved()
+
+    def reverse(self, end: int, cotangent: list[Any], sums: list[Any], inputs: dict[Any, Any], ran: int) -> None:
+        """Save a place in the reverse sweep, if it is time."""
+        if self._is_due():
+            state = to_leaves([None if pair is None else pair[0] for pair in cotangent])
+            keys = list(inputs)
+            given = to_leaves([inputs[key] for key in keys])
+            place = Reverse(end, state, to_leaves(sums), Leaves(given.arrays, [keys, given.forms]), ran, self.incoming)
+            self._journal.save_reverse(place)
+            self._saved()
+
+    def _place(self, done: int, state: Leaves, outputs: list[Any], ran: int) -> Forward:
+        self._read_to(done)
+        kept = Leaves([plain(np.stack(held[:done]) if isinstance(held, list) else held[:done]) for held in outputs])
+        return Forward(done, state, kept, ran, tuple(self.statics), (self._read.count, self._read.checksum))
+
+    def _read_to(self, count: int) -> None:
+        """Read the inputs of steps, whose checksum says whether they are the same when the loop is resumed."""
+        while self._inputs is not None and self._read.count < count:
+            index = self._read.count
+            self._read = self._read.after(index, [plain(leaf) for leaf in flatten(self._inputs[index])[0]])
+
+    def _is_due(self) -> bool:
+        self._since += 1
+        seconds, cost = agree((time.perf_counter() - self._start, self._journal.seconds))
+        return self._policy.is_due(self._since, seconds, cost)
+
+    def _saved(self) -> None:
+        self._start, self._since = time.perf_counter(), 0
+
+
+def plain(value: Any) -> Any:
+    """Return the value of a leaf that depends on nothing outside of the loop's own tape."""
+    if type(value) is TracedArray:
+        if value._node is not None:
+            raise TraceError(
+                "resume= is for loops whose state has plain values: this one is differentiated twice or by jvp from "
+                "outside. Take the derivative without resume=, or resume the inner one only."
+            )
+        return plain(value._value)
+    return value
+
+
+def checksum_of(static: Any) -> int:
+    """Return a checksum of a static value, an array of the tape around the loop, its type included."""
+    array = np.asarray(plain(static._value))
+    text = f"{array.shape} {array.dtype} {checksums_of([array])}"
+    return compute_crc32c(np.frombuffer(text.encode(), np.uint8))
+
+
+def to_leaves(values: Sequence[Any]) -> Leaves:
+    """Return arrays, numbers and None in the form of a journal."""
+    arrays: list[np.ndarray | None] = []
+    forms: list[Any] = []
+    for leaf in values:
+        value = plain(leaf)
+        if isinstance(value, (np.ndarray, np.generic)):
+            arrays.append(np.asarray(value))
+            forms.append("array" if isinstance(value, np.ndarray) else "scalar")
+        elif isinstance(value, complex):
+            arrays.append(None)
+            forms.append(["complex", value.real.hex(), value.imag.hex()])
+        elif isinstance(value, float):
+            arrays.append(None)
+            forms.append(["float", value.hex()])
+        else:
+            arrays.append(None)
+            forms.append(["value", value])
+    return Leaves(arrays, forms)
+
+
+def from_leaves(leaves: Leaves) -> list[Any]:
+    """Return what `to_leaves` was given, in memory of its own."""
+    found: list[Any] = []
+    for array, form in zip(leaves.arrays, leaves.forms, strict=True):
+        if form == "array":
+            found.append(owned_as_it_lies(array))
+        elif form == "scalar":
+            assert array is not None
+            found.append(array[()])
+        elif form[0] == "complex":
+            found.append(complex(float.fromhex(form[1]), float.fromhex(form[2])))
+        else:
+            found.append(float.fromhex(form[1]) if form[0] == "float" else form[1])
+    return found
+
+
+def owned_as_it_lies(array: Any) -> np.ndarray:
+    """Return a writable array; what was stored once for many elements is written out."""
+    return array if array.flags.writeable else owned(array)
