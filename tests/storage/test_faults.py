@@ -75,7 +75,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, fault, fatal):
         assert storage.get("old")[0].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("fault", [*FAULTS[:3], MemoryError("no memory")], ids=["ENOSPC", "EDQUOT", "EIO", "MemoryError"])
+@pytest.mark.parametrize("fault", [*FAULTS[:3], FAULTS[4]], ids=["ENOSPC", "EDQUOT", "EIO", "MemoryError"])
 @pytest.mark.parametrize("fatal", [1, 2, 5, 6])
 def test_a_late_failure_is_told_once_and_the_storage_goes_on(tmp_path, fault, fatal):
     """An entry that the thread cannot write is lost: the next call names it, all others are right, its key is free."""
@@ -127,7 +127,7 @@ def test_a_call_that_tells_of_a_loss_does_nothing_else(tmp_path):
 
 
 def test_the_disk_is_found_full_before_writing(tmp_path):
-    """A `put`, buffered or not, and a reservation allocate first: nothing is written, and the missing bytes are told."""
+    """`put`, buffered or not, and `reserve` allocate first: nothing is written, and the missing bytes are told."""
 
     def refuse(descriptor, offset, nbytes):
         """A disk of 100 KiB."""

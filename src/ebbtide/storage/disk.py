@@ -12,8 +12,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
-from ebbtide.errors import StorageError
-from ebbtide.storage.base import Key, Storage, check_arrays, describe_closed, describe_missing, describe_present
+from ebbtide.storage.base import Key, Storage, describe_closed, describe_fork, describe_missing, describe_present
 from ebbtide.storage.codecs import Compression, make_codec
 from ebbtide.storage.entries import EntryRecord, plan_entry
 from ebbtide.storage.failures import EntryLostError
@@ -22,7 +21,7 @@ from ebbtide.storage.places import scratch_parent
 from ebbtide.storage.resources import Resources
 from ebbtide.storage.segment import scan
 from ebbtide.storage.system import POSIX, System
-from ebbtide.storage.transfer import describe_loss, read_entry, write_or_explain
+from ebbtide.storage.transfer import JOINED, describe_loss, read_entry, write_or_explain
 from ebbtide.storage.worker import Entry, Job
 
 
@@ -141,10 +140,11 @@ class Disk(Storage):
         return self._put(key, arrays, kind, at_once=True)
 
     def _put(self, key: Key, arrays: Sequence[NDArray[Any]], kind: str, *, at_once: bool) -> int:
-        check_arrays(key, arrays)
         resources = self._open()
         planned = resources.segment.take(plan_entry(key, kind, self._generation + 1, arrays))
         try:
+            # What is small is written sooner than it is handed over.
+            at_once = at_once or (planned.length <= JOINED and not self._durable)
             job = None if at_once else resources.pipeline.write(planned, arrays)
             record = write_or_explain(resources.target, planned, arrays) if job is None else planned
         except BaseException:
@@ -214,7 +214,7 @@ class Disk(Storage):
     # Space.
 
     def delete(self, key: Key) -> None:
-        """See `Storage.delete`; of deleted entries at most 1 MiB waits to be given back to the file system."""
+        """See `Storage.delete`; of deleted entries less than 1 MiB waits to be given back to the file system."""
         self._check_owner()
         if self._lost.pop(key, None) is not None and key not in self._entries:
             return
@@ -311,11 +311,7 @@ class Disk(Storage):
             self._entries.clear()
             self._lost.clear()
             self._errors.clear()
-        if resources.is_left:
-            raise StorageError(
-                f"Cannot remove the directory {resources.directory} of a closed Disk storage. Check its rights, and "
-                "remove it by hand."
-            )
+        resources.check_gone()
 
     @property
     def directory(self) -> Path | None:
@@ -361,10 +357,7 @@ class Disk(Storage):
         """A forked child sees its parent's file; it may read it, but the parent still needs it."""
         self.check_open()
         if os.getpid() != self._pid:
-            raise StorageError(
-                f"This Disk storage belongs to the process {self._pid}, and the forked process {os.getpid()} "
-                "may only read from it. Make a new storage in this process."
-            )
+            raise describe_fork(self._pid)
 
     def _find(self, key: Key) -> Entry:
         entry = self._entries.get(key)

@@ -121,7 +121,7 @@ class Pipeline:
         return self._settled
 
     def abandon(self, planned: EntryRecord) -> None:
-        """Cancel the write of an entry that nobody knows of; what interrupted its `put` does not say how far it came."""
+        """Cancel the write of an entry whose `put` was interrupted, however far it came."""
         for job in list(self._writes):
             if job.record.generation == planned.generation:
                 self.cancel(job)

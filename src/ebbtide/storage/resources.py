@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
+from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codec
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.pipeline import Pipeline
@@ -74,16 +75,26 @@ class Resources:
         """
         if self._open and self.pid == os.getpid():
             self.pipeline.close(write=self._durable)
+            if self._durable:
+                self.segment.return_space()
         if self._open:
             self._open = False
             with suppress(OSError):
                 os.close(self.descriptor)
         self._let_go()
 
-    @property
-    def is_left(self) -> bool:
-        """Whether a scratch directory is still there after `finish`."""
-        return not self._durable and self.pid == os.getpid() and self.directory.exists()
+    def check_gone(self) -> None:
+        """
+        Do nothing if `finish` has removed what it had to remove.
+
+        Raises:
+            StorageError: A scratch directory is still there.
+        """
+        if not self._durable and self.pid == os.getpid() and self.directory.exists():
+            raise StorageError(
+                f"Cannot remove the directory {self.directory} of a closed Disk storage. Check its rights, and remove "
+                "it by hand."
+            )
 
     def _let_go(self) -> None:
         if self.pid != os.getpid():

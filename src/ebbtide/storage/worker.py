@@ -13,6 +13,8 @@ from ebbtide.storage.checksum import Bytes
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.transfer import Target, read_entry, write_entry
 
+# After each block the thread has to wait for its turn in the interpreter: they are larger than elsewhere.
+_BLOCK = 8 << 20
 # How long the end of a process waits for a file system that does not answer.
 _PATIENCE = 10.0
 
@@ -61,9 +63,9 @@ class Job:
             return
         try:
             if self.writes and self.arrays is not None:
-                self.record = write_entry(self.target, self.record, self.arrays)
+                self.record = write_entry(self.target, self.record, self.arrays, _BLOCK)
             else:
-                self.arrays = read_entry(self.target, self.record)
+                self.arrays = read_entry(self.target, self.record, _BLOCK)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it
             # The traceback would keep the frames alive, and with them the staged arrays.
             self.error = error.with_traceback(None)
