@@ -110,7 +110,7 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
                 bar, met = ("", None) if directory == SHARED else ("0.90", found.median >= 0.9)
                 table.add(f"{what}, {name}", f"{speed[name]:.0f}", cells, limit, bar, met)
         table.note("At once: no thread and no buffer. Buffer: two states, written behind and read ahead.")
-        table.note("Durable: each state is on the disk before the next one, by fdatasync; the others end in the page cache.")
+        table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")
         table.show()
 
 
@@ -238,7 +238,8 @@ def hidden_of(nbytes: int, steps: int, seconds: float, speed: float, runs: int) 
         table.add(name, f"{statistics.median(times[name]):.3f}", cells, limit, "" if bar is None else f"{bar}", met)
     copy = np.empty_like(state)
     copying = alternate({"copy": lambda: np.copyto(copy, state)}, runs)
-    table.note(f"What a step cannot hide is the copy of its state into the buffer: {median_of(copying, 'copy', 1e3)} ms.")
+    milliseconds = median_of(copying, "copy", 1e3)
+    table.note(f"What a step cannot hide is the copy of its state into the buffer: {milliseconds} ms.")
     table.show()
 
 
