@@ -211,9 +211,9 @@ class Pipeline:
         """Stop the thread, after all writes or, if they are not worth it, after the present one."""
         if not write:
             for job in self._writes:
-                job.claim()
+                job.claim("user")
         for job in self._reads.values():
-            job.claim()
+            job.claim("user")
         self._worker.stop()
         if write:
             self._collect()
