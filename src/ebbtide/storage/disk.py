@@ -132,11 +132,8 @@ class Disk(Storage):
         Raises:
             StorageError: As for `put`; the old arrays are still there.
         """
-        self._check_owner()
-        self._settle()
-        old = self._entries.get(key)
-        if old is not None:
-            self._stop(key, old)
+        self.flush()
+        self._open().pipeline.forget(key)
         return self._put(key, arrays, kind, at_once=True)
 
     def _put(self, key: Key, arrays: Sequence[NDArray[Any]], kind: str, *, at_once: bool) -> int:
@@ -203,7 +200,7 @@ class Disk(Storage):
         """See `Storage.prefetch`; entries are read ahead as far as they fit into the buffer."""
         self._check_owner()
         self._settle()
-        if self._buffer and self._resources is not None:
+        if self._buffer and self._resources is not None and self._resources.ready:
             self._resources.pipeline.want(keys)
             self._resources.pipeline.read_ahead(self._readable)
 
@@ -220,8 +217,9 @@ class Disk(Storage):
             return
         entry = self._find(key)
         resources = self._open()
-        self._stop(key, entry)
+        # First of all, so that an interrupt does not leave a key with half an entry.
         del self._entries[key]
+        self._stop(key, entry)
         resources.segment.give(entry.record)
         resources.pipeline.read_ahead(self._readable)
 
@@ -234,7 +232,7 @@ class Disk(Storage):
     def flush(self) -> None:
         """See `Storage.flush`; a durable entry is on the disk when this returns."""
         self._check_owner()
-        if self._resources is not None:
+        if self._resources is not None and self._resources.ready:
             self._resources.pipeline.drain()
         self._settle()
 
@@ -244,12 +242,11 @@ class Disk(Storage):
         pipeline.forget(key)
         if entry.job is not None and not pipeline.cancel(entry.job) and entry.job.error is None:
             self._bytes_written += entry.job.record.length
-        entry.job = None
 
     def _settle(self) -> None:
         """Take note of what the thread has written, and raise for what it could not write."""
         resources = self._resources
-        if resources is not None:
+        if resources is not None and resources.ready:
             settled = resources.pipeline.settled()
             while settled:
                 entry = self._entries.get(settled[0].record.key)
@@ -383,11 +380,13 @@ class Disk(Storage):
                 system=self._system,
             )
             self._finalizer = weakref.finalize(self, self._resources.finish)
+        if not self._resources.ready:
+            self._resources.open()
         return self._resources
 
     def _find_entries(self, resources: Resources) -> None:
         """Take over what an earlier storage left: of each key the newest entry."""
-        found = sorted(scan(resources.descriptor), key=lambda record: record.generation)
+        found = sorted(scan(resources.target.descriptor), key=lambda record: record.generation)
         resources.segment.occupy(found)
         for record in found:
             old = self._entries.pop(record.key, None)

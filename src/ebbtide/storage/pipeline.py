@@ -130,9 +130,10 @@ class Pipeline:
         """Stop a write that has not begun, True, or wait for its end, False."""
         cancelled = job.stop()
         self._writes = deque(other for other in self._writes if other is not job)
-        if job.staged is not None:
-            self._spare.append(job.staged)
-        job.staged = job.arrays = None
+        # A buffer must not be spare twice, whatever comes between.
+        buffer, job.staged, job.arrays = job.staged, None, None
+        if buffer is not None:
+            self._spare.append(buffer)
         return cancelled
 
     def drain(self) -> None:
