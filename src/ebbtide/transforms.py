@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -26,6 +27,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError, ReleasedValueError
+from ebbtide.loop.journal import resumable
 from ebbtide.tape.account import account
 from ebbtide.tape.recording import Recording, settle
 from ebbtide.tape.saved import guard_shared
@@ -64,6 +66,7 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     budget: Budget | None = None,
+    resume: str | Path | None = None,
 ) -> Callable[..., Any]:
     """
     Return a function that computes the value of *f* and its gradient.
@@ -73,6 +76,8 @@ def value_and_grad(
         argnums: Which positional arguments to differentiate; a number, or several.
         has_aux: Whether *f* returns (value, anything else).
         budget: The bytes that a call may take; None for no bound.
+        resume: A directory for the journals of the time loops of a call, in their order: killed and called again
+            with the same arguments, they go on where they were. What is outside of the loops runs again.
 
     Returns:
         A function with the arguments of *f* that returns (value, gradient), or ((value, aux), gradient).
@@ -95,7 +100,7 @@ def value_and_grad(
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with account(budget) as acct:
+        with account(budget) as acct, resumable(resume):
             recording = Recording(f, args, kwargs, _argnums(argnums, args), acct)
             aux: Any = None
             if has_aux:
@@ -136,6 +141,7 @@ def grad(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     budget: Budget | None = None,
+    resume: str | Path | None = None,
 ) -> Callable[..., Any]:
     """
     Return a function that computes the gradient of *f*.
@@ -145,6 +151,7 @@ def grad(
         argnums: Which positional arguments to differentiate; a number, or several.
         has_aux: Whether *f* returns (value, anything else).
         budget: The bytes that a call may take; None for no bound.
+        resume: As for `value_and_grad`.
 
     Returns:
         A function with the arguments of *f* that returns the gradient, or (gradient, aux).
@@ -161,7 +168,7 @@ def grad(
         >>> grad(np.sin)(0.0)
         np.float64(1.0)
     """
-    both = value_and_grad(f, argnums, has_aux, budget)
+    both = value_and_grad(f, argnums, has_aux, budget, resume)
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

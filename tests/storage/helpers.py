@@ -62,3 +62,8 @@ def run_python(program, *arguments):
     process = start_python(program, *arguments)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
+
+
+def takes(path, nbytes):
+    """Whether a file takes so many bytes of disk, the file system's own list of its pieces apart."""
+    return nbytes <= blocks(path) <= nbytes + 4 * 4096

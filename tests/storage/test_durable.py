@@ -136,11 +136,11 @@ def test_every_truncation_of_a_durable_file_is_found(tmp_path):
         (tmp_path / "kept" / "segment").write_bytes(content[:length])
         with Disk(tmp_path / "kept", durable=True) as storage:
             for key in storage.keys():  # noqa: SIM118 - a storage is no dict
-                try:
+                if key != storage.keys()[-1] or length >= 8192 * key + 5792:
                     assert set(storage.get(key)[0]) == {key}
-                except StorageError as error:
-                    assert key == storage.keys()[-1]
-                    assert f"offset {length}" in str(error)
+                else:
+                    with pytest.raises(StorageError, match=f"offset {length}"):
+                        storage.get(key)
 
 
 def test_flips_in_a_durable_file_never_change_an_array(tmp_path):
@@ -172,7 +172,8 @@ def test_flips_in_a_durable_file_never_change_an_array(tmp_path):
 def test_a_second_process_is_refused(tmp_path):
     """While a process uses a durable directory, another one is told its host and number; afterwards it may."""
     directory = tmp_path / "kept"
-    holder = start_python(OPEN + "storage = Disk(sys.argv[1], durable=True)\nprint('open', flush=True)\ninput()\n", directory)
+    program = OPEN + "storage = Disk(sys.argv[1], durable=True)\nprint('open', flush=True)\ninput()\n"
+    holder = start_python(program, directory)
     assert holder.stdout.readline() == "open\n"
     with pytest.raises(StorageLockedError, match=f"process {holder.pid} on") as caught:
         Disk(directory, durable=True)
@@ -285,7 +286,7 @@ def test_inspect_and_clean(tmp_path, capsys):
 
 
 def test_inspect_and_clean_of_a_durable_directory(tmp_path, capsys):
-    """A durable directory is listed, its damage is found, and it is removed only by its own name, files of others kept."""
+    """A durable directory is listed, its damage is found, and only its own name removes it, but no files of others."""
     directory = tmp_path / "kept"
     with Disk(directory, durable=True) as storage:
         storage.put("state", [np.zeros(1000)])
@@ -327,4 +328,4 @@ def test_deleted_entries_do_not_come_back(tmp_path):
         assert (tmp_path / "segment").stat().st_size <= 6 * size
         for key in storage.keys():  # noqa: SIM118 - a storage is no dict
             storage.delete(key)
-        assert [blocks(path) for path in find_files(tmp_path) if path.name == "segment"] == [0]
+    assert [blocks(path) for path in find_files(tmp_path) if path.name == "segment"] == [0]

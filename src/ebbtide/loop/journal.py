@@ -8,8 +8,8 @@ key names loop, kind and step. What is damaged counts as missing, and what repla
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -17,6 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.agree import agree
+from ebbtide.arrays.context import entered
 from ebbtide.errors import ResumeError, StorageError
 from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Reverse, decode, encode
 from ebbtide.storage import Disk, StorageFullError, StorageLockedError
@@ -292,7 +293,7 @@ class Journal:
     def _prune(self, name: str, keep: int) -> None:
         """Delete all entries of a kind but the newest."""
         keys = self._keys(name)
-        for key in keys[: len(keys) - keep]:
+        for key in keys[: max(0, len(keys) - keep)]:
             self._directory.storage.delete(key)
 
     def _store(self, name: str, step: int, record: Any, kind: str, keep: int) -> bool:
@@ -373,6 +374,22 @@ class Journal:
                 RuntimeWarning,
                 stacklevel=4,
             )
+
+
+@contextmanager
+def resumable(path: str | Path | None) -> Iterator[None]:
+    """Let the loops of a call keep their journals in a directory, which is removed when the call has succeeded."""
+    if path is None:
+        yield
+        return
+    directory = ResumeDirectory(path)
+    try:
+        with entered(resume=directory):
+            yield
+    except BaseException:
+        directory.close()
+        raise
+    directory.finish()
 
 
 def _step_of(key: str) -> int:

@@ -153,19 +153,14 @@ def _begin_journal(
     shared = context.resume if context.capture is None else None
     if resume is None and shared is None:
         return None, None
-    if resume is not None:
-        directory, finish = ResumeDirectory(resume), True
-    else:
-        if shared.directory is None:
-            shared.directory = ResumeDirectory(shared.path)
-        directory, finish = shared.directory, False
+    directory: ResumeDirectory = shared if resume is None else ResumeDirectory(resume)
     try:
         journal = directory.journal(fingerprint_of(step, [plain(leaf) for leaf in values], structure, steps))
         journal.begin()
     except BaseException:
         directory.close()
         raise
-    return Resumption(journal, every(interval), inputs), directory.finish if finish else None
+    return Resumption(journal, every(interval), inputs), None if resume is None else directory.finish
 
 
 def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:

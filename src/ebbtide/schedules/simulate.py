@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Forward, Move
 from ebbtide.schedules.position import Position
 
@@ -60,6 +61,7 @@ def simulate(
         held[snapshot.tier] += sizes[snapshot.kind]
     forward_steps = disk_writes = disk_reads = 0
     peak_snapshots, peak_memory, peak_disk = len(position.snapshots), held["memory"], held["disk"]
+    mark, turns = position, 0
     while (action := next_action(position)) is not None:
         if isinstance(action, Forward):
             forward_steps += action.stop - action.start
@@ -74,6 +76,12 @@ def simulate(
             tier = next(kept.tier for kept in reversed(position.snapshots) if kept.step == action.step)
             disk_reads += tier == "disk"
         position = after
+        # A pure function of the position that comes to one twice never ends (Brent's way to find a cycle).
+        turns += 1
+        if position == mark:
+            raise ScheduleError(f"The schedule goes round in circles: {action} leads to {position} once more.")
+        if not turns & (turns - 1):
+            mark = position
         at_hand = 0 if position.saved is None else saved * (position.saved[1] - position.saved[0])
         peak_snapshots = max(peak_snapshots, len(position.snapshots))
         peak_memory = max(peak_memory, held["memory"] + at_hand)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -205,3 +206,11 @@ def describe_present(key: Key) -> StorageError:
 def describe_closed(name: str) -> StorageError:
     """Return the error for the use of a closed storage."""
     return StorageError(f"The {name} storage is closed, and all that it held is gone. Make a new one.")
+
+
+def describe_fork(pid: int) -> StorageError:
+    """Return the error for a forked child that would change the storage of its parent, the process *pid*."""
+    return StorageError(
+        f"This storage belongs to the process {pid}, and the forked process {os.getpid()} may only read from it. "
+        "Make a new storage in this process."
+    )

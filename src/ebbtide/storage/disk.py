@@ -12,8 +12,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
-from ebbtide.errors import StorageError
-from ebbtide.storage.base import Key, Storage, check_arrays, describe_closed, describe_missing, describe_present
+from ebbtide.storage.base import Key, Storage, describe_closed, describe_fork, describe_missing, describe_present
 from ebbtide.storage.codecs import Compression, make_codec
 from ebbtide.storage.entries import EntryRecord, plan_entry
 from ebbtide.storage.failures import EntryLostError
@@ -22,7 +21,7 @@ from ebbtide.storage.places import scratch_parent
 from ebbtide.storage.resources import Resources
 from ebbtide.storage.segment import scan
 from ebbtide.storage.system import POSIX, System
-from ebbtide.storage.transfer import describe_loss, read_entry, write_or_explain
+from ebbtide.storage.transfer import JOINED, describe_loss, read_entry, write_or_explain
 from ebbtide.storage.worker import Entry, Job
 
 
@@ -133,18 +132,16 @@ class Disk(Storage):
         Raises:
             StorageError: As for `put`; the old arrays are still there.
         """
-        self._check_owner()
-        self._settle()
-        old = self._entries.get(key)
-        if old is not None:
-            self._stop(key, old)
+        self.flush()
+        self._open().pipeline.forget(key)
         return self._put(key, arrays, kind, at_once=True)
 
     def _put(self, key: Key, arrays: Sequence[NDArray[Any]], kind: str, *, at_once: bool) -> int:
-        check_arrays(key, arrays)
         resources = self._open()
         planned = resources.segment.take(plan_entry(key, kind, self._generation + 1, arrays))
         try:
+            # What is small is written sooner than it is handed over.
+            at_once = at_once or (planned.length <= JOINED and not self._durable)
             job = None if at_once else resources.pipeline.write(planned, arrays)
             record = write_or_explain(resources.target, planned, arrays) if job is None else planned
         except BaseException:
@@ -203,7 +200,7 @@ class Disk(Storage):
         """See `Storage.prefetch`; entries are read ahead as far as they fit into the buffer."""
         self._check_owner()
         self._settle()
-        if self._buffer and self._resources is not None:
+        if self._buffer and self._resources is not None and self._resources.ready:
             self._resources.pipeline.want(keys)
             self._resources.pipeline.read_ahead(self._readable)
 
@@ -214,14 +211,15 @@ class Disk(Storage):
     # Space.
 
     def delete(self, key: Key) -> None:
-        """See `Storage.delete`; of deleted entries at most 1 MiB waits to be given back to the file system."""
+        """See `Storage.delete`; of deleted entries less than 1 MiB waits to be given back to the file system."""
         self._check_owner()
         if self._lost.pop(key, None) is not None and key not in self._entries:
             return
         entry = self._find(key)
         resources = self._open()
-        self._stop(key, entry)
+        # First of all, so that an interrupt does not leave a key with half an entry.
         del self._entries[key]
+        self._stop(key, entry)
         resources.segment.give(entry.record)
         resources.pipeline.read_ahead(self._readable)
 
@@ -234,7 +232,7 @@ class Disk(Storage):
     def flush(self) -> None:
         """See `Storage.flush`; a durable entry is on the disk when this returns."""
         self._check_owner()
-        if self._resources is not None:
+        if self._resources is not None and self._resources.ready:
             self._resources.pipeline.drain()
         self._settle()
 
@@ -244,12 +242,11 @@ class Disk(Storage):
         pipeline.forget(key)
         if entry.job is not None and not pipeline.cancel(entry.job) and entry.job.error is None:
             self._bytes_written += entry.job.record.length
-        entry.job = None
 
     def _settle(self) -> None:
         """Take note of what the thread has written, and raise for what it could not write."""
         resources = self._resources
-        if resources is not None:
+        if resources is not None and resources.ready:
             settled = resources.pipeline.settled()
             while settled:
                 entry = self._entries.get(settled[0].record.key)
@@ -311,11 +308,7 @@ class Disk(Storage):
             self._entries.clear()
             self._lost.clear()
             self._errors.clear()
-        if resources.is_left:
-            raise StorageError(
-                f"Cannot remove the directory {resources.directory} of a closed Disk storage. Check its rights, and "
-                "remove it by hand."
-            )
+        resources.check_gone()
 
     @property
     def directory(self) -> Path | None:
@@ -361,10 +354,7 @@ class Disk(Storage):
         """A forked child sees its parent's file; it may read it, but the parent still needs it."""
         self.check_open()
         if os.getpid() != self._pid:
-            raise StorageError(
-                f"This Disk storage belongs to the process {self._pid}, and the forked process {os.getpid()} "
-                "may only read from it. Make a new storage in this process."
-            )
+            raise describe_fork(self._pid)
 
     def _find(self, key: Key) -> Entry:
         entry = self._entries.get(key)
@@ -390,11 +380,13 @@ class Disk(Storage):
                 system=self._system,
             )
             self._finalizer = weakref.finalize(self, self._resources.finish)
+        if not self._resources.ready:
+            self._resources.open()
         return self._resources
 
     def _find_entries(self, resources: Resources) -> None:
         """Take over what an earlier storage left: of each key the newest entry."""
-        found = sorted(scan(resources.descriptor), key=lambda record: record.generation)
+        found = sorted(scan(resources.target.descriptor), key=lambda record: record.generation)
         resources.segment.occupy(found)
         for record in found:
             old = self._entries.pop(record.key, None)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide.storage.base import Key
+from ebbtide.storage.base import Key, check_arrays
 from ebbtide.storage.checksum import extend_crc32c
 from ebbtide.storage.extents import UNIT, round_up
 
@@ -84,6 +84,14 @@ class EntryRecord:
     arrays: tuple[ArrayRecord, ...]
     checksum: int = 0
 
+    def at(self, offset: int) -> EntryRecord:
+        """Return the record of the same entry at another place."""
+        return EntryRecord(self.key, self.kind, self.generation, offset, self.data, self.arrays, self.checksum)
+
+    def written(self, arrays: tuple[ArrayRecord, ...], checksum: int = 0) -> EntryRecord:
+        """Return the record of the same entry with what is known after writing."""
+        return EntryRecord(self.key, self.kind, self.generation, self.offset, self.data, arrays, checksum)
+
     @property
     def length(self) -> int:
         """The bytes that are written: header and data."""
@@ -109,11 +117,15 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
         kind: What it is, for people.
         generation: The place of its `put` among all of the storage.
         arrays: Any shapes, strides and dtypes without Python objects.
+
+    Raises:
+        StorageError: An array holds Python objects.
     """
+    check_arrays(key, arrays)
     records = tuple(ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays)
     planned = EntryRecord(key, kind, generation, 0, 0, records)
-    size = FIXED_BYTES + len(_describe(planned))
-    return replace(planned, data=round_up(size, UNIT if planned.memory >= _PAGED else 64))
+    data = round_up(FIXED_BYTES + len(_describe(planned)), UNIT if planned.memory >= _PAGED else 64)
+    return EntryRecord(key, kind, generation, 0, data, records)
 
 
 def entry_nbytes(arrays: Sequence[NDArray[Any]], key: Key = "") -> int:

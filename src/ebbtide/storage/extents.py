@@ -46,6 +46,8 @@ class Extents:
         >>> extents = Extents()
         >>> extents.take(8192), extents.take(4096), extents.give(0, 8192), extents.take(4096), extents.end
         (0, 8192, None, 0, 12288)
+        >>> extents.give(8192, 4096), extents.cut(), extents.end
+        (None, None, 4096)
     """
 
     __slots__ = ("end", "free")
@@ -63,11 +65,12 @@ class Extents:
                 if free.start == free.stop:
                     del self.free[place]
                 return start
-        start, self.end = self.end, self.end + nbytes
+        start = self.free.pop().start if self.free and self.free[-1].stop == self.end else self.end
+        self.end = start + nbytes
         return start
 
     def give(self, start: int, nbytes: int) -> None:
-        """Free a range that is in use; neighbors are joined, and the end moves down over what is free."""
+        """Free a range that is in use; neighbors are joined."""
         stop = start + nbytes
         place = bisect_left(self.free, start, key=lambda free: free.start)
         if place < len(self.free) and self.free[place].start == stop:
@@ -75,10 +78,12 @@ class Extents:
         if place and self.free[place - 1].stop == start:
             place -= 1
             start = self.free.pop(place).start
-        if stop == self.end:
-            self.end = start
-        else:
-            self.free.insert(place, Free(start, stop, clean=False))
+        self.free.insert(place, Free(start, stop, clean=False))
+
+    def cut(self) -> None:
+        """Move the end down over what is free."""
+        while self.free and self.free[-1].stop == self.end:
+            self.end = self.free.pop().start
 
     def occupy(self, start: int, nbytes: int) -> None:
         """Mark a range beyond the end as in use; what lies between is free."""

@@ -121,7 +121,7 @@ class Pipeline:
         return self._settled
 
     def abandon(self, planned: EntryRecord) -> None:
-        """Cancel the write of an entry that nobody knows of; what interrupted its `put` does not say how far it came."""
+        """Cancel the write of an entry whose `put` was interrupted, however far it came."""
         for job in list(self._writes):
             if job.record.generation == planned.generation:
                 self.cancel(job)
@@ -130,9 +130,10 @@ class Pipeline:
         """Stop a write that has not begun, True, or wait for its end, False."""
         cancelled = job.stop()
         self._writes = deque(other for other in self._writes if other is not job)
-        if job.staged is not None:
-            self._spare.append(job.staged)
-        job.staged = job.arrays = None
+        # A buffer must not be spare twice, whatever comes between.
+        buffer, job.staged, job.arrays = job.staged, None, None
+        if buffer is not None:
+            self._spare.append(buffer)
         return cancelled
 
     def drain(self) -> None:
@@ -211,9 +212,9 @@ class Pipeline:
         """Stop the thread, after all writes or, if they are not worth it, after the present one."""
         if not write:
             for job in self._writes:
-                job.claim()
+                job.claim("user")
         for job in self._reads.values():
-            job.claim()
+            job.claim("user")
         self._worker.stop()
         if write:
             self._collect()

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
@@ -97,21 +98,25 @@ def scratch_parent() -> Path:
     return found
 
 
-def make_scratch(parent: Path) -> Path:
+def name_scratch(parent: Path) -> Path:
+    """Return a path in *parent* for a private directory of this process; nobody else has it."""
+    owner = this_process()
+    return parent / f"ebbtide-{owner.pid}-{owner.host}-{owner.start}-{secrets.token_hex(8)}"
+
+
+def make_scratch(path: Path) -> None:
     """
-    Make a private directory in *parent*, after removing those of dead processes.
+    Make a private directory, after removing those of dead processes beside it.
 
     Raises:
         StorageError: It cannot be made.
     """
-    sweep(parent)
-    owner = this_process()
-    prefix = f"ebbtide-{owner.pid}-{owner.host}-{owner.start}-"
+    sweep(path.parent)
     try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        path.mkdir(mode=0o700)
     except OSError as cause:
         raise make_error(
-            f"Cannot make a directory for storage in {parent}: {cause.strerror}. Give an existing directory that "
+            f"Cannot make a directory for storage in {path.parent}: {cause.strerror}. Give an existing directory that "
             "may be written as directory=.",
             cause.errno,
         ) from cause

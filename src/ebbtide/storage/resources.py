@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
+from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codec
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.pipeline import Pipeline
-from ebbtide.storage.places import DirectoryLock, make_scratch, take_lock
+from ebbtide.storage.places import DirectoryLock, make_scratch, name_scratch, take_lock
 from ebbtide.storage.segment import NAME, Segment
 from ebbtide.storage.system import System
 from ebbtide.storage.transfer import Target
@@ -30,8 +31,7 @@ class Resources:
         codec: How arrays are encoded.
         system: The operating system.
 
-    Raises:
-        StorageError: The directory or the file cannot be made, or another storage uses it.
+    Nothing is there before `open`, so that whoever made this can always `finish` it.
     """
 
     def __init__(
@@ -45,26 +45,49 @@ class Resources:
         system: System,
     ) -> None:
         self.pid = os.getpid()
+        self.ready = False
+        self.directory: Path | None = None
+        self._parent = directory
         self._durable = durable
-        self._open = False
-        self._lock = DirectoryLock(directory) if durable else None
-        self.directory = directory if durable else make_scratch(directory)
+        self._limit = limit
+        self._buffer = buffer
+        self._codec = codec
+        self._system = system
+        self._descriptor: int | None = None
+        self._lock: DirectoryLock | None = None
+
+    def open(self) -> None:
+        """
+        Make the directory and the file, and lock them.
+
+        Raises:
+            StorageError: The directory or the file cannot be made, or another storage uses it.
+        """
+        # An earlier attempt may have been interrupted.
+        self.finish()
+        if self._durable:
+            self._lock = DirectoryLock(self._parent)
+            self.directory = self._parent
+        else:
+            # The name is known before there is anything to remove.
+            self.directory = name_scratch(self._parent)
+            make_scratch(self.directory)
         path = self.directory / NAME
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if durable else os.O_EXCL)
-            self.descriptor = os.open(path, flags, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if self._durable else os.O_EXCL)
+            self._descriptor = descriptor = os.open(path, flags, 0o600)
         except OSError as cause:
             self._let_go()
             raise make_error(
                 f"Cannot make the file {path}: {cause.strerror}. Give a directory that may be written as directory=.",
                 cause.errno,
             ) from cause
-        self._open = True
-        if not durable:
-            take_lock(self.descriptor)
-        self.target = Target(path, self.descriptor, system, codec, durable)
-        self.segment = Segment(self.target, limit)
-        self.pipeline = Pipeline(self.target, buffer)
+        if not self._durable:
+            take_lock(descriptor)
+        self.target = Target(path, descriptor, self._system, self._codec, self._durable)
+        self.segment = Segment(self.target, self._limit)
+        self.pipeline = Pipeline(self.target, self._buffer)
+        self.ready = True
 
     def finish(self) -> None:
         """
@@ -72,23 +95,33 @@ class Resources:
 
         Writes that wait are finished if they are to last. In a forked child the files and the thread are its parent's.
         """
-        if self._open and self.pid == os.getpid():
+        if self.ready and self._descriptor is not None and self.pid == os.getpid():
             self.pipeline.close(write=self._durable)
-        if self._open:
-            self._open = False
+            if self._durable:
+                self.segment.return_space()
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
             with suppress(OSError):
-                os.close(self.descriptor)
+                os.close(descriptor)
         self._let_go()
 
-    @property
-    def is_left(self) -> bool:
-        """Whether a scratch directory is still there after `finish`."""
-        return not self._durable and self.pid == os.getpid() and self.directory.exists()
+    def check_gone(self) -> None:
+        """
+        Do nothing if `finish` has removed what it had to remove.
+
+        Raises:
+            StorageError: A scratch directory is still there.
+        """
+        if not self._durable and self.pid == os.getpid() and self.directory is not None and self.directory.exists():
+            raise StorageError(
+                f"Cannot remove the directory {self.directory} of a closed Disk storage. Check its rights, and remove "
+                "it by hand."
+            )
 
     def _let_go(self) -> None:
         if self.pid != os.getpid():
             return
         if self._lock is not None:
             self._lock.release()
-        else:
+        elif self.directory is not None and not self._durable:
             shutil.rmtree(self.directory, ignore_errors=True)

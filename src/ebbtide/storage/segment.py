@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import final
 
 from ebbtide.budget import format_bytes
@@ -16,7 +15,7 @@ from ebbtide.storage.failures import StorageFullError
 from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal
 
 NAME = "segment"
-# Punching a hole makes the file system write what is behind it: small deletions wait for each other.
+# Punching a hole and cutting a file off make the file system write what waits: small deletions wait for each other.
 _SLACK = 1 << 20
 _SCAN = 1 << 20
 
@@ -42,7 +41,7 @@ class Segment:
 
     @property
     def allocated(self) -> int:
-        """The bytes of disk that the file takes: entries, the reservation, and at most 1 MiB of free ranges."""
+        """The bytes of disk that the file takes: entries, the reservation, and less than 1 MiB of free ranges."""
         return max(self._extents.end, self._reserved) - self._extents.clean()
 
     def reserve(self, nbytes: int) -> None:
@@ -63,8 +62,7 @@ class Segment:
                 free.clean = free.clean and free.start >= nbytes
             return
         self._reserved = nbytes
-        self._truncate()
-        self._punch()
+        self.return_space()
 
     def take(self, planned: EntryRecord) -> EntryRecord:
         """
@@ -78,33 +76,35 @@ class Segment:
         offset = self._extents.take(nbytes)
         try:
             if self._limit is not None and self.allocated > self._limit:
-                self._punch()
+                self.return_space()
                 self._check_limit(0, planned, self.allocated)
             if offset + nbytes > self._reserved:
                 # To the end of the entry only: a file that ends in the middle of a block is a damaged one.
                 self._allocate(offset, planned.length, planned)
         except BaseException:
             self._extents.give(offset, nbytes)
-            self._truncate()
+            self.return_space()
             raise
-        return replace(planned, offset=offset)
+        return planned.at(offset)
 
     def trim(self, planned: EntryRecord, written: EntryRecord) -> None:
         """Give back what an entry did not need in the end."""
         spare = planned.nbytes - written.nbytes
         if spare:
             self._extents.give(written.offset + written.nbytes, spare)
-            self._return_space()
+            self._return_slack()
 
     def give(self, record: EntryRecord) -> None:
-        """Give the range of an entry back; the file system has it when this returns, but for 1 MiB at most."""
-        end = self._extents.end
+        """Give the range of an entry back; the file system has it when this returns, but for less than 1 MiB."""
         self._extents.give(record.offset, record.nbytes)
-        if self._extents.end == end or record.offset < self._reserved:
-            # What is not cut off must not be found again.
+        size = os.fstat(self._target.descriptor).st_size
+        if record.offset < size:
+            # It may stay in the file for a while, and must not be found again.
             with suppress(OSError):
-                self._target.system.pwrite(self._target.descriptor, b"\0" * FIXED_BYTES, record.offset)
-        self._return_space()
+                self._target.system.pwrite(
+                    self._target.descriptor, bytes(min(FIXED_BYTES, size - record.offset)), record.offset
+                )
+        self._return_slack()
         if self._target.durable:
             with suppress(OSError):
                 self._target.system.synchronize(self._target.descriptor)
@@ -115,12 +115,17 @@ class Segment:
             self._extents.occupy(record.offset, record.nbytes)
         self._truncate()
 
-    def _return_space(self) -> None:
-        self._truncate()
+    def _return_slack(self) -> None:
         if self._extents.dirty() >= _SLACK:
-            self._punch()
+            self.return_space()
+
+    def return_space(self) -> None:
+        """Give all free ranges beyond the reservation back to the file system."""
+        self._truncate()
+        self._punch()
 
     def _truncate(self) -> None:
+        self._extents.cut()
         end = max(self._extents.end, self._reserved)
         with suppress(OSError):
             if os.fstat(self._target.descriptor).st_size > end:

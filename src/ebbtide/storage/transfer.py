@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -19,8 +19,8 @@ from ebbtide.storage.failures import EntryLostError, StorageFullError, make_erro
 from ebbtide.storage.system import System, free_bytes, read_fully, write_fully
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# An entry of this size and less is put together in memory and written by one call.
-_JOINED = 1 << 16
+JOINED = 1 << 16
+"""An entry of this size and less is put together in memory and written by one call."""
 
 
 @final
@@ -44,7 +44,9 @@ class Target:
     durable: bool
 
 
-def write_entry(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
+def write_entry(
+    target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]], block: int = BLOCK_BYTES
+) -> EntryRecord:
     """
     Write an entry, its header last, so that an entry which was not written to its end is none.
 
@@ -52,6 +54,7 @@ def write_entry(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[A
         target: Where to.
         planned: The record with its place.
         arrays: Those of the record.
+        block: The most bytes that are handed over at a time.
 
     Returns:
         The record as it was written.
@@ -64,25 +67,23 @@ def write_entry(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[A
         encoded bytes of one array if there is a codec.
     """
     start = stopwatch()
-    joined = planned.length <= _JOINED and not target.durable
+    joined = planned.length <= JOINED and not target.durable
     parts: list[bytes] = []
     records: list[ArrayRecord] = []
     offset = planned.offset + planned.data
     for known, array in zip(planned.arrays, arrays, strict=True):
         encoded = None if target.codec is None else target.codec.encode(array)
-        if encoded is None:
-            record, content = known, array
-        else:
-            content = encoded.content
-            record = replace(known, stored=content.nbytes, codec=encoded.codec, error=encoded.error)
+        content, codec, error = (
+            (array, "raw", 0.0) if encoded is None else (encoded.content, encoded.codec, encoded.error)
+        )
         if joined:
             parts.append(content.tobytes())
             checksum = extend_crc32c(0, parts[-1])
         else:
-            checksum = _write_blocks(target, content, offset)
-        offset += record.stored
-        records.append(replace(record, checksum=checksum))
-    written = replace(planned, arrays=tuple(records))
+            checksum = _write_blocks(target, content, offset, block)
+        offset += content.nbytes
+        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, codec, error))
+    written = planned.written(tuple(records))
     header = encode_header(written)
     if target.durable:
         target.system.synchronize(target.descriptor)
@@ -91,7 +92,7 @@ def write_entry(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[A
         target.system.synchronize(target.descriptor)
     if target.codec is not None:
         target.codec.wrote(planned.memory, written.length - written.data, stopwatch() - start)
-    return replace(written, checksum=extend_crc32c(0, header))
+    return written.written(written.arrays, extend_crc32c(0, header))
 
 
 def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
@@ -109,9 +110,9 @@ def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDAr
         raise describe_refusal("write", target.path, planned, cause) from cause
 
 
-def _write_blocks(target: Target, array: NDArray[Any], offset: int) -> int:
+def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int) -> int:
     checksum = 0
-    for block in iterate_blocks(array):
+    for block in iterate_blocks(array, nbytes):
         # While the block is in the cache of the processor.
         checksum = extend_crc32c(checksum, block)
         write_fully(target.system, target.descriptor, block, offset)
@@ -119,13 +120,14 @@ def _write_blocks(target: Target, array: NDArray[Any], offset: int) -> int:
     return checksum
 
 
-def read_entry(target: Target, record: EntryRecord) -> list[NDArray[Any]]:
+def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -> list[NDArray[Any]]:
     """
     Read an entry into fresh arrays and check every byte of it.
 
     Args:
         target: Where from.
         record: What `write_entry` returned.
+        nbytes: The most bytes that are asked for at a time.
 
     Returns:
         Writable, C-contiguous arrays.
@@ -142,7 +144,7 @@ def read_entry(target: Target, record: EntryRecord) -> list[NDArray[Any]]:
     ]
     views = [view_bytes(buffer) for buffer in buffers]
     header = np.empty(record.data, np.uint8)
-    if record.length <= _JOINED:
+    if record.length <= JOINED:
         _fill(target, record, [header, *views], record.offset)
         checksums = [extend_crc32c(0, view) for view in views]
     else:
@@ -151,8 +153,8 @@ def read_entry(target: Target, record: EntryRecord) -> list[NDArray[Any]]:
         offset = record.offset + record.data
         for view in views:
             checksum = 0
-            for start in range(0, view.size, BLOCK_BYTES):
-                block = view[start : start + BLOCK_BYTES]
+            for start in range(0, view.size, nbytes):
+                block = view[start : start + nbytes]
                 _fill(target, record, [block], offset + start)
                 checksum = extend_crc32c(checksum, block)
             checksums.append(checksum)

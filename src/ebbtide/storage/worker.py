@@ -13,6 +13,8 @@ from ebbtide.storage.checksum import Bytes
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.transfer import Target, read_entry, write_entry
 
+# After each block the thread has to wait for its turn in the interpreter: they are larger than elsewhere.
+_BLOCK = 8 << 20
 # How long the end of a process waits for a file system that does not answer.
 _PATIENCE = 10.0
 
@@ -30,7 +32,7 @@ class Job:
         charge: The bytes of memory that it is counted with.
     """
 
-    __slots__ = ("_claim", "_finished", "arrays", "charge", "error", "record", "staged", "target", "writes")
+    __slots__ = ("_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target", "writes")
 
     def __init__(
         self,
@@ -47,46 +49,49 @@ class Job:
         self.charge = charge
         self.writes = arrays is not None
         self.error: BaseException | None = None
-        self._claim = threading.Lock()
+        self._owner: dict[str, str] = {}
+        self._ended = False
         self._finished = threading.Lock()
         self._finished.acquire()
 
-    def claim(self) -> bool:
-        """Return True to whoever asks first: the thread that runs the job, or who cancels it."""
-        return self._claim.acquire(blocking=False)
+    def claim(self, who: str) -> bool:
+        """Return True to whoever asks first, "worker" or "user", each time; one call, so that nothing comes between."""
+        return self._owner.setdefault("owner", who) == who
 
     def run(self) -> None:
         """Do it, unless it was cancelled; an error waits in `error`."""
-        if not self.claim():
+        if not self.claim("worker"):
             return
         try:
             if self.writes and self.arrays is not None:
-                self.record = write_entry(self.target, self.record, self.arrays)
+                self.record = write_entry(self.target, self.record, self.arrays, _BLOCK)
             else:
-                self.arrays = read_entry(self.target, self.record)
+                self.arrays = read_entry(self.target, self.record, _BLOCK)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it
             # The traceback would keep the frames alive, and with them the staged arrays.
             self.error = error.with_traceback(None)
         finally:
+            self._ended = True
             self._finished.release()
 
     def stop(self) -> bool:
         """Keep the job from running, True, or wait for its end, False."""
-        if self.claim():
-            self._finished.release()
+        if self.claim("user"):
             return True
         self.wait()
         return False
 
     @property
     def done(self) -> bool:
-        """Whether it ran."""
-        return not self._finished.locked()
+        """Whether it ran, or never will."""
+        return self._ended or self._owner.get("owner") == "user"
 
     def wait(self) -> None:
-        """Return when it ran; an interrupt comes through."""
-        self._finished.acquire()
-        self._finished.release()
+        """Return when it ran; an interrupt comes through, and does no harm to a later call."""
+        while not self.done:
+            # The lock only wakes: an interrupt may leave it taken.
+            if self._finished.acquire(timeout=1.0):
+                self._finished.release()
 
 
 @final

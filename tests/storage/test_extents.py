@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from ebbtide.storage.extents import UNIT, Extents
+
+
+def test_random_use_agrees_with_a_map_of_units():
+    """5,000 random calls: ranges that are in use never overlap, the lowest fit is taken, neighbors are joined."""
+    random = np.random.default_rng(3)
+    extents = Extents()
+    used = np.zeros(4000, bool)
+    held: list[tuple[int, int]] = []
+    for _ in range(5000):
+        if held and random.random() < 0.5:
+            start, count = held.pop(int(random.integers(len(held))))
+            extents.give(start * UNIT, count * UNIT)
+            used[start : start + count] = False
+        else:
+            count = int(random.integers(1, 9))
+            start = extents.take(count * UNIT) // UNIT
+            fits = np.convolve(~used, np.ones(count, int), "valid") == count
+            assert start == int(np.argmax(fits))
+            used[start : start + count] = True
+            held.append((start, count))
+        if random.random() < 0.1:
+            extents.cut()
+            assert extents.end == (int(np.flatnonzero(used)[-1]) + 1 if used.any() else 0) * UNIT
+        edges = [(free.start, free.stop) for free in extents.free]
+        assert all(start < stop for start, stop in edges)
+        assert all(before[1] < after[0] for before, after in pairwise(edges))
+        assert extents.dirty() == extents.end - sum(count for _, count in held) * UNIT
+
+
+def test_what_was_given_back_is_clean_until_it_is_used():
+    """A range whose blocks are back with the file system is not counted as dirty; joined to a dirty one it is."""
+    extents = Extents()
+    for _ in range(4):
+        extents.take(UNIT)
+    extents.give(0, UNIT)
+    extents.free[0].clean = True
+    assert (extents.dirty(), extents.clean()) == (0, UNIT)
+    extents.give(2 * UNIT, UNIT)
+    assert (extents.dirty(), extents.clean()) == (UNIT, UNIT)
+    extents.give(UNIT, UNIT)
+    assert (extents.dirty(), extents.clean()) == (3 * UNIT, 0)
+    assert extents.take(2 * UNIT) == 0
+    extents.occupy(8 * UNIT, UNIT)
+    assert [(free.start, free.stop) for free in extents.free] == [(2 * UNIT, 3 * UNIT), (4 * UNIT, 8 * UNIT)]

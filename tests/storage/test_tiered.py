@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ebbtide.errors import StorageError
+from ebbtide.storage import Disk, Tiered
+
+
+def state(key):
+    """8000 bytes that are told by their key."""
+    return [np.full(1000, float(key))]
+
+
+def in_memory(storage):
+    """The keys that lie in memory."""
+    return [key for key, here in storage._here.items() if here]
+
+
+def test_memory_first_and_never_too_much(tmp_path):
+    """Nothing goes to disk before memory is full, and memory never holds more than it may."""
+    with Tiered(24_000, Disk(tmp_path)) as storage:
+        for key in range(3):
+            storage.put(key, state(key))
+        assert list(tmp_path.iterdir()) == []
+        for key in range(3, 10):
+            storage.put(key, state(key))
+            assert storage.memory_nbytes == 24_000
+        assert [storage.take(key)[0][0] for key in range(10)] == list(range(10))
+        assert (storage.memory_nbytes, storage.nbytes) == (0, 0)
+
+
+def test_what_was_put_first_goes_to_disk_first(tmp_path):
+    """A reverse sweep needs the first state last, so without hints the oldest goes down."""
+    with Tiered(24_000, Disk(tmp_path)) as storage:
+        for key in range(7):
+            storage.put(key, state(key))
+        assert in_memory(storage) == [4, 5, 6]
+
+
+def test_what_is_wanted_last_goes_to_disk_first(tmp_path):
+    """With the order of `prefetch` known, the last one in it goes down, also the new entry itself."""
+    with Tiered(24_000, Disk(tmp_path)) as storage:
+        storage.prefetch([3, 0, "later", 2, 1])
+        for key in (0, 1, 2, 3):
+            storage.put(key, state(key))
+        assert in_memory(storage) == [0, 2, 3]
+        storage.put("later", state(9))
+        assert in_memory(storage) == [0, 3, "later"]
+        storage.put("unknown", state(8))
+        assert in_memory(storage) == [0, 3, "later"]
+        assert [storage.take(key)[0][0] for key in (3, 0, "later", 2, 1, "unknown")] == [3, 0, 9, 2, 1, 8]
+
+
+def test_an_entry_that_is_larger_than_memory_goes_to_disk(tmp_path):
+    """It moves nothing else."""
+    with Tiered(10_000, Disk(tmp_path)) as storage:
+        storage.put("small", state(1))
+        storage.put("large", [np.zeros(5000)])
+        assert in_memory(storage) == ["small"]
+
+
+def test_a_reservation_is_for_what_memory_cannot_hold(tmp_path):
+    """Of ten entries, three of which fit into memory, seven are reserved on disk."""
+    disk = Disk(tmp_path)
+    with Tiered(24_000, disk) as storage:
+        storage.reserve(3, 8192)
+        storage.reserve(10, 8000)
+        assert disk.directory is not None
+        assert (disk.directory / "segment").stat().st_size == 7 * 8000
+
+
+def test_the_disk_must_be_empty(tmp_path):
+    """Entries that were there before would have no place in the order."""
+    with Disk(tmp_path) as disk:
+        disk.put(3, state(3))
+        with pytest.raises(StorageError, match="3 is in use"):
+            Tiered(100, disk)
+
+
+def test_close_closes_the_disk(tmp_path):
+    """Both tiers end together."""
+    disk = Disk(tmp_path)
+    storage = Tiered(0, disk)
+    storage.put(0, state(0))
+    storage.close()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StorageError, match="closed"):
+        disk.put(1, state(1))
