@@ -119,7 +119,7 @@ def test_a_stopped_run_goes_on(tmp_path, expected, stop):
 
 
 def test_legs_of_a_tenth(tmp_path, expected):
-    """A run that may do a tenth of its steps at a time is done after at most two legs more than ten."""
+    """A run that may do a tenth of its steps and q more at a time is done after at most 12 legs."""
     for leg in range(1, 13):
         try:
             result = run(tmp_path / "run", stop=2 * STEPS // 10 + INTERVAL)
@@ -379,7 +379,7 @@ def test_a_failing_disk_does_not_end_a_run(tmp_path, expected, number, lasting):
 
 
 def test_a_full_disk_costs_restart_states_first(tmp_path):
-    """Where there is no room for a place, restart states go until there is, and no warning is due."""
+    """A restart state that finds no room is told once; for a place in the sweep restart states go until there is room."""
     size = 40_000
     limit = 10 * 8 * size
     used = 0
