@@ -21,7 +21,7 @@ FINGERPRINT = {"steps": str(STEPS), "code of step": "1a2b", "threads of BLAS": "
 FAST = replace(POSIX, synchronize=lambda descriptor: None)
 
 
-class Stop(Exception):
+class StopError(Exception):
     """The run is stopped from within."""
 
 
@@ -68,7 +68,7 @@ def run(path, system=FAST, stop=None, progress=None, fingerprint=FINGERPRINT, se
         nonlocal done
         done += 1
         if done == stop:
-            raise Stop
+            raise StopError
 
     try:
         journal = directory.journal(fingerprint, most_anchors=5)

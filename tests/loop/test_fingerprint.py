@@ -1,0 +1,199 @@
+"""Fingerprints: what makes a run another one, and what does not."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ebbtide
+from ebbtide.loop.fingerprint import InputsRead, describe_libraries, digest_code, fingerprint_of
+
+SOURCE = str(Path(ebbtide.__path__[0]).parent)
+WEIGHTS = "weights = np.arange(3.0)\n"
+
+
+def compiled(body, before=""):
+    """The function `step` of a module of its own."""
+    module = types.ModuleType("of_a_user")
+    exec("import numpy as np\n" + before + body, vars(module))  # noqa: S102 - a user's module
+    return module.step
+
+
+STEP = "def step(x):\n    return helper(x) * dt + np.sum(weights)\n"
+HELPER = "def helper(x):\n    return x + 1\n"
+PLAIN = compiled(STEP, HELPER + WEIGHTS + "dt = 0.1\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "before"),
+    [
+        (STEP, HELPER + WEIGHTS + "dt = 0.2\n"),
+        (STEP, HELPER + WEIGHTS + "dt = np.float32(0.1)\n"),
+        (STEP, HELPER.replace("1", "2") + WEIGHTS + "dt = 0.1\n"),
+        (STEP, HELPER + WEIGHTS.replace("3", "4") + "dt = 0.1\n"),
+        (STEP, HELPER + WEIGHTS + "weights[1] += 1e-16\nweights[0] = -0.0\ndt = 0.1\n"),
+        (STEP.replace("np.sum", "np.prod"), HELPER + WEIGHTS + "dt = 0.1\n"),
+        (STEP.replace("* dt", "/ dt"), HELPER + WEIGHTS + "dt = 0.1\n"),
+        (STEP.replace("(x):", "(x, k=2):", 1), HELPER + WEIGHTS + "dt = 0.1\n"),
+    ],
+)
+def test_changed_code_is_seen(body, before):
+    """Operations, constants, names, defaults, called functions, and values and arrays of the module count."""
+    assert digest_code(compiled(body, before)) != digest_code(PLAIN)
+
+
+def test_unchanged_code_is_the_same():
+    """Places in a file, comments, names of local variables and what the step does not use do not count."""
+    moved = compiled("\n\n# moved\n" + STEP.replace("x", "y"), HELPER + WEIGHTS + "dt = 0.1\nunused = 5\n")
+    assert digest_code(moved) == digest_code(PLAIN)
+
+
+def make(value):
+    """A function that closes over a value."""
+
+    def step(x):
+        return [value for _ in range(3)], x
+
+    return step
+
+
+@dataclass
+class Model:
+    dt: float
+
+    def slope(self, x):
+        return -x
+
+    def step(self, x):
+        return x + self.dt * self.slope(x)
+
+
+class Steeper(Model):
+    def slope(self, x):
+        return -2 * x
+
+
+VALUES = (
+    *(1, 1.0, True, -0.0, 0.0, "1", b"1", None, (1,), [1], {"a": 1}, {"a": 2}, {1}, np.float32(1), np.ones(1)),
+    *(np.sin, np.cos, np.ones(2), np.ones(2, "f4"), Model(1.0), Model(2.0), Steeper(1.0), make(1), make(2), len),
+)
+
+
+def test_closed_over_values_count():
+    """Functions that close over different values are different, for every pair; over equal ones they are equal."""
+    digests = [digest_code(make(value)) for value in VALUES]
+    assert len(set(digests)) == len(VALUES)
+    assert digests == [digest_code(make(value)) for value in VALUES]
+
+
+def test_methods_and_partials():
+    """What a method's object holds, the methods that it calls, and the arguments of a partial count."""
+    steps = [Model(1.0).step, Model(2.0).step, Steeper(1.0).step]
+    steps += [functools.partial(make, 1), functools.partial(make, 2)]
+    assert len({digest_code(step) for step in steps}) == len(steps)
+    assert digest_code(Model(1.0).step) == digest_code(steps[0])
+
+
+def test_cycles_end():
+    """A function that calls itself, and a list in itself, are read once."""
+
+    def recursive(x):
+        return recursive(x - 1) if x else ring
+
+    ring: list = []
+    ring.append(ring)
+    assert digest_code(recursive) == digest_code(recursive)
+    chain: tuple = ()
+    for _ in range(5000):
+        chain = (chain,)
+    assert digest_code(make(chain))
+
+
+def test_every_process_finds_the_same():
+    """The text is the same in processes with different hashes of strings."""
+    program = (
+        "from ebbtide.loop.fingerprint import digest_code\n"
+        "names = {'a', 'b', 'c', 'd'}\n"
+        "def step(x): return x in {'p', 'q', 'r', 's'}, names, {'k': 1}\n"
+        "print(digest_code(step))\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": SOURCE, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_fields_of_a_run():
+    """Each change of a call changes the fields that name it, and no other."""
+    state = [np.arange(3.0), np.zeros((2, 2), "f4"), 5]
+    base = fingerprint_of(PLAIN, state, "list", 10)
+
+    def changed(*, step=PLAIN, state=state, structure="list", steps=10, executor="reference"):
+        other = fingerprint_of(step, state, structure, steps, executor=executor)
+        return {name for name in {**base, **other} if base.get(name) != other.get(name)}
+
+    assert changed() == set()
+    assert changed(steps=11) == {"steps"}
+    assert changed(steps=None) == {"steps"}
+    assert changed(step=make(1)) == {"code of step"}
+    assert changed(structure="dict") == {"structure of the state"}
+    assert changed(executor="machine") == {"executor"}
+    assert changed(state=[state[0] + 1, *state[1:]]) == {"initial value of leaf 0"}
+    assert changed(state=[state[0], state[1].astype("f8"), 5]) == {"leaf 1 of the state", "initial value of leaf 1"}
+    assert changed(state=[*state[:2], 6]) == {"initial value of leaf 2"}
+    assert base["leaf 1 of the state"] == "float32[2, 2]"
+    assert all(len(value) < 80 for value in base.values())
+
+
+def test_large_states_are_told_in_short():
+    """A state of 1,000 leaves has no field for each, and a change of any is seen."""
+    state = [np.zeros(1)] * 1000
+    base = fingerprint_of(PLAIN, state, "list", 1)
+    assert len(base) < 20
+    assert fingerprint_of(PLAIN, [*state[1:], np.ones(1)], "list", 1)["initial state"] != base["initial state"]
+
+
+def test_threads_of_blas():
+    """The first variable that is set counts, and never more than the cores that the process may use."""
+    cores = len(os.sched_getaffinity(0))
+    for variables, count in (
+        ({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "8"}, 1),
+        ({"OMP_NUM_THREADS": "1,4"}, 1),
+        ({"OMP_NUM_THREADS": "4096"}, cores),
+        ({"OMP_NUM_THREADS": "many"}, cores),
+        ({}, cores),
+    ):
+        assert describe_libraries(variables)["threads of BLAS"] == str(count)
+    assert "OPENBLAS_CORETYPE=Haswell" in describe_libraries({"OPENBLAS_CORETYPE": "Haswell"})["BLAS of numpy"]
+
+
+def test_inputs_read():
+    """Values, shapes, dtypes and order of inputs count; one that is read again or out of turn does not."""
+
+    def read(*inputs):
+        found = InputsRead()
+        for index, value in enumerate(inputs):
+            found = found.after(index, [value])
+        return found
+
+    a, b = np.ones(4), np.zeros(4)
+    cases = [read(), read(a), read(a, b), read(b, a), read(a.reshape(2, 2)), read(np.ones(4, "f4"))]
+    cases += [read(1.0), read(2.0)]
+    assert len(set(cases)) == len(cases)
+    assert read(a, b).after(0, [b]).after(5, [b]) == read(a, b)
+    assert str(read(a)).startswith("1 with the checksum ")
