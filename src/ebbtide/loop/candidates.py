@@ -20,8 +20,8 @@ _SHARE, _WORK_PER_SECOND = 0.01, 1_500_000
 _MOST_ON_DISK = 10_000
 # Slots on disk with a table, which are more than enough for the steps for which there is time to make one.
 _MOST_SLOTS = 64
-# Of a size that is rounded up for `Mixed` so much may be wasted; finer units make larger tables.
-_WASTE, _FINEST = 0.04, 8
+# By so much a size may be rounded up for `Mixed`; finer units make larger tables.
+_WASTE = 0.02
 
 
 @final
@@ -145,12 +145,15 @@ def _find_unit(sizes: Sizes) -> tuple[int, int, int]:
     """
     small, large = sorted((sizes.restart, sizes.taped))
     best: tuple[float, int] | None = None
-    for parts in range(1, _FINEST + 1):
-        unit = -(-small // parts)
-        waste = -(-large // unit) * unit / large - 1 + parts * unit / small - 1
-        if best is None or waste < best[0]:
-            best = waste, unit
-        if waste <= _WASTE:
+    for parts in range(1, MOST_LEVELS):
+        # The larger size in so many units, and the smaller one in about as many as their ratio says.
+        few = parts * small // large
+        for others in (few, few + 1) if few else (1,):
+            unit = max(-(-large // parts), -(-small // others))
+            waste = max(parts * unit / large, others * unit / small) - 1
+            if best is None or waste < best[0]:
+                best = waste, unit
+        if best is not None and best[0] <= _WASTE:
             break
     assert best is not None
     unit = best[1]

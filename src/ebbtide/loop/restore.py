@@ -33,9 +33,11 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     del record
     anchors = resumption.anchors(place.step)
     rule.ran = place.ran + 1 + _meet_statics(rule, resumption, anchors)
-    rule.snapshots.put_state(0, rule.state, "memory")
+    # Schedules that use the disk keep the first states there.
+    tier = "disk" if rule.plan.on_disk else "memory"
+    rule.snapshots.put_state(0, rule.state, tier)
     rule.snapshots.adopt(anchors, resumption.load_anchor)
-    kept = Snapshot(0), *[Snapshot(step, "restart", "disk") for step in anchors]
+    kept = Snapshot(0, "restart", tier), *[Snapshot(step, "restart", "disk") for step in anchors]
     steps, open_ = rule.position.steps, rule.position.open
     if ended is not None:
         steps, open_ = place.step, False
