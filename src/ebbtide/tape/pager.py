@@ -30,6 +30,8 @@ _STORAGE = 1 << 16
 _FAR = 16
 # A node, its tuples and numbers, as tracemalloc sees them; and what the pager and the ledger keep of a value.
 NODE_BYTES = 320
+# The record is counted in steps of so many bytes.
+PAGE = 4096
 CELL_BYTES = 1056
 
 
@@ -150,7 +152,7 @@ class Pager:
         """Count what the interpreter takes for the record; in pages, as small objects come and go."""
         self._overhead += nbytes
         more = self.uncounted
-        if more >= 4096:
+        if more >= PAGE:
             self.ledger.add(SAVED, more)
             self._counted = self._overhead
             if self._measures and self._around is not None:
