@@ -24,7 +24,7 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "item": lambda c, u: c.__setitem__(slice(1, 3), u[1:3]),
     "number": lambda c, u: c.__setitem__(0, 3.0),
     "in place": lambda c, u: c.__iadd__(u),
-    "copyto": lambda c, u: np.copyto(c, u),
+    "copyto": np.copyto,
     "out": lambda c, u: np.multiply(c, u, out=c),
     "slice": through(lambda c: c[1:3]),
     "slice of a slice": through(lambda c: c[1:][::2]),

@@ -78,10 +78,16 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """Bytes that a function takes when it is run again, unless it owns the cotangents and if it does."""
+    """
+    What a function takes when it is run again.
+
+    Args:
+        needs: Bytes, unless it owns the cotangents and if it does; with all on disk that can be, if there is disk.
+        loops: Whether there are time loops in it that hold more than they need.
+    """
 
     needs: tuple[int, int] = (0, 0)
-    floors: tuple[int, int] = (0, 0)
+    loops: bool = False
 
 
 def _bypassed(f: Any, region: Region, values: list[Any], structure: Any) -> tuple[list[Any], Any, Any, _Demand]:
@@ -127,12 +133,11 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         del inside
         # Time loops in it hold snapshots, of which they can do with one.
         snapshots = max(0, region.ledger.live - before - pager.lent)
-        first, second, third, fourth = [
-            _peak(pager.forecast(seeds, paged=paged, owned=owned), most, snapshots)
-            for paged, most in ((False, pager.ledger.peak), (True, 0))
-            for owned in (False, True)
-        ]
-        demand = _Demand((first, second), (third, fourth))
+        paged = pager.on_disk
+        most = 0 if paged else pager.ledger.peak
+        forecasts = [pager.forecast(seeds, paged=paged, owned=owned) for owned in (False, True)]
+        first, second = [_peak(forecast, most, snapshots) for forecast in forecasts]
+        demand = _Demand((first, second), loops=any(rule.sheddable for rule in forecasts[0].joints))
         return outputs, output_structure, {key: array for key, (_, array) in tape.statics.items()}, demand
     except (TraceError, RuleMissingError):
         return None
@@ -219,10 +224,6 @@ class _CheckpointRule(JointRule):
         """See `JointRule.needs`."""
         return self._demand.needs[owned]
 
-    def floor(self, owned: bool) -> int:
-        """See `JointRule.floor`."""
-        return self._demand.floors[owned]
-
     @property
     def sheddable(self) -> int:
         """Nothing: it keeps its arguments only."""
@@ -275,7 +276,7 @@ class _CheckpointRule(JointRule):
             tape.close()
             wanted = [n for n in nodes if n is not None]
             if pager is not None:
-                if self._ledger.limit is not None:
+                if self._ledger.limit is not None and self._demand.loops:
                     # Time loops inside took room for snapshots before it was known what comes after them.
                     forecast = pager.forecast(seeds)
                     shed(forecast.joints, forecast.peak - self._ledger.limit)

@@ -207,7 +207,7 @@ class Forecast:
         kept = rule.kept
         own = self._load(kept)
         # What such a rule returns is part of what it says to need.
-        self._raise(self.live + (rule.floor(slot.owned) if self.paged else rule.needs(slot.owned)))
+        self._raise(self.live + rule.needs(slot.owned))
         self.live -= own
         self._end(kept, holders)
         parents: Any = node.parents

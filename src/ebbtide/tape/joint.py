@@ -51,10 +51,6 @@ class JointRule(ABC):
         """
         return self.need
 
-    def floor(self, owned: bool) -> int:
-        """Return the part of `needs` that is left where saved values are paged to disk."""
-        return self.needs(owned)
-
     def hold(self, pager: Any, node: Node) -> None:  # noqa: B027 - most rules account for themselves
         """Let a pager count what the rule keeps."""
 

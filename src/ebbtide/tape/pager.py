@@ -22,23 +22,17 @@ from ebbtide.storage import Disk
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
 from ebbtide.tape.node import Node
-from ebbtide.tape.saved import BLOCK, SavedValue, bytes_of, key_of, parts_of
+from ebbtide.tape.saved import BLOCK, SavedValue, Size, Sizes, bytes_of, key_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
+# No rule takes as many times the bytes of what it is given and returns.
+_FAR = 16
 # A node, its tuples and numbers, as tracemalloc sees them; and what the pager and the ledger keep of a value.
 NODE_BYTES = 320
+# The record is counted in steps of so many bytes.
+PAGE = 4096
 CELL_BYTES = 1056
-
-
-@final
-class _Size:
-    """Stands for an array of which only the bytes are kept."""
-
-    __slots__ = ("nbytes",)
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
 
 
 @final
@@ -80,8 +74,7 @@ class Pager:
         self._storage: Disk | None = None
         self._keys = 0
         self._passed: str | None = None
-        # Address of an owner -> (the owner, weak, and what stands for it) once only the bytes are kept.
-        self._sizes: dict[int, tuple[Any, _Size]] = {}
+        self._sizes = Sizes()
 
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
@@ -159,7 +152,7 @@ class Pager:
         """Count what the interpreter takes for the record; in pages, as small objects come and go."""
         self._overhead += nbytes
         more = self.uncounted
-        if more >= 4096:
+        if more >= PAGE:
             self.ledger.add(SAVED, more)
             self._counted = self._overhead
             if self._measures and self._around is not None:
@@ -217,23 +210,14 @@ class Pager:
         if array is plain[0]:
             cell.type = type_of(array)
         if len(plain) > 1:
-            owner = cell.size = _Size(sum(owner_of(part).nbytes for part in plain))
+            owner = cell.size = Size(sum(owner_of(part).nbytes for part in plain))
         elif self._passed is not None:
-            owner = cell.size = self._size_of(owner)
+            owner = cell.size = self._sizes.find(owner)
         self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self._passed is not None:
             cell.value, cell.dropped = None, True
         return cell
-
-    def _size_of(self, owner: Any) -> _Size:
-        """Return what stands for the memory of an array, one for all views of it."""
-        known = self._sizes.get(id(owner))
-        if known is None or known[0]() is not owner:
-            known = self._sizes[id(owner)] = weakref.ref(owner), _Size(owner.nbytes)
-            if len(self._sizes) > 2 * len(self._cells) + 64:
-                self._sizes = {k: v for k, v in self._sizes.items() if v[0]() is not None}
-        return known[1]
 
     # Cotangents.
 
@@ -250,10 +234,22 @@ class Pager:
 
     # The bound.
 
+    @property
+    def on_disk(self) -> bool:
+        """Return whether there is disk, here or around a function that is measured."""
+        if self._measures and self._around is not None:
+            return self._around.on_disk
+        return self.budget is not None and self.budget.disk > 0
+
     def room(self, node: Node, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
         """Make room for what the pulls of *node* allocate and load."""
         if self.ledger.limit is None or self.budget is None or not self.budget.disk:
             return  # without disk there is nothing to be done: the forecast saw to it
+        # Far from the bound nobody need know how much exactly.
+        given = node.type.nbytes + sum(p.type.nbytes for p in parents)
+        given += sum(bytes_of(c) for c in saved if type(c) is SavedValue)
+        if self.ledger.live + _FAR * given < self.ledger.limit:
+            return
         self.load_room(Forecast(0).need_of(node, parents, saved, slots), node, saved)
 
     def load_room(self, need: int, node: Node, saved: Any) -> None:
@@ -333,7 +329,7 @@ class Pager:
         written = self._storage.put(key, [packed])
         if self.ledger.report is not None:
             self.ledger.report.bytes_written += written
-        cell.size = _Size(cell.value.nbytes)
+        cell.size = Size(cell.value.nbytes)
         shape = packed.shape
         del packed
         self.ledger.let_go(cell)
@@ -357,7 +353,7 @@ class Pager:
             if cell is None or cell.value is None:
                 continue
             if cell.size is None:
-                cell.size = self._size_of(owner_of(parts_of(cell.value)[0]))
+                cell.size = self._sizes.find(owner_of(parts_of(cell.value)[0]))
             self.ledger.let_go(cell)
             cell.value, cell.dropped = None, True
             self.ledger.hold(cell, cell.size)
@@ -390,7 +386,7 @@ class Pager:
             self._storage.close()
         self._cells.clear()
         self._known.clear()
-        self._sizes.clear()
+        self._sizes = Sizes()
         self._excluded.clear()
         self.ledger.add(SAVED, -self._counted)
         if self._measures:

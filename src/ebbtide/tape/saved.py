@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, final
 
 import numpy as np
@@ -113,6 +114,40 @@ def parts_of(value: Any) -> list[np.ndarray]:
         tangent = value._node
         return parts_of(value._value) + (parts_of(tangent) if type(tangent) in (np.ndarray, TracedArray) else [])
     return []
+
+
+@final
+class Size:
+    """Stands for an array of which only the bytes are kept."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+@final
+class Sizes:
+    """
+    Finds what stands for arrays: one size for all views of an array.
+
+    Memory:
+        A weak reference and a number for each array that lives.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], Size]] = {}
+
+    def find(self, owner: Any) -> Size:
+        """Return what stands for the array *owner*, which owns its memory."""
+        known = self._known.get(id(owner))
+        if known is None or known[0]() is not owner:
+            if len(self._known) >= 64 and not len(self._known) & (len(self._known) - 1):
+                self._known = {k: v for k, v in self._known.items() if v[0]() is not None}
+            known = self._known[id(owner)] = weakref.ref(owner), Size(owner.nbytes)
+        return known[1]
 
 
 def bytes_of(value: Any) -> int:
