@@ -6,8 +6,8 @@ the schedule has to do: its forward steps (those that are taped among them) in p
 for each step. Bar: with the same number of snapshots the peak of 1,000 steps and of 100,000 differs by at most 16 KiB.
 
 What a plan predicts is compared with what happens: its costs are measured on a few steps of the loop and the gradient
-that keeps all saved values. Bars: forward steps equal, the peak at most 5% below what is predicted and never above it
-nor above the budget, and the time within 15%.
+that keeps all saved values. Bars: forward steps equal, the peak of the call within 5%, less that of the function alone
+never above the prediction and the budget, and the time within 15%.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPACING, TIME_STEP, VISCOSITY = 1.0, 0.1, 0.3
 BAR = 16 * 2**10
 # Of the predictions: steps of 5 ms and more, and budgets in restart states, memory and disk.
 LARGE, FEW_STEPS, BUDGETS = 1_000_000, 40, ((24, 0), (48, 0), (96, 0), (24, 60), (24, 1000))
-MEASURED, WITHIN_TIME, WITHIN_PEAK = 6, 0.15, 0.05
+MEASURED, WITHIN_TIME, WITHIN_PEAK = 20, 0.15, 0.05
 
 
 def step(u: Any, i: Any) -> Any:
@@ -226,18 +226,20 @@ def predictions_of(nodes: int, steps: int, budgets: tuple[tuple[int, int], ...],
         with profile(on_plan=plans.append) as found:
             taken(u)
         plan = plans[-1]
-        peak = peak_bytes(lambda taken=taken: taken(u)) - alone
+        beyond = peak_bytes(lambda taken=taken: taken(u)) - alone
         seconds = statistics.median(alternate({"taken": lambda taken=taken: taken(u)}, runs)["taken"])
         name = f"{memory} + {disk} states, {type(plan.schedule).__name__}"
         steps_met = found.steps_forward == plan.predicted_steps_forward
         cells = [f"{plan.predicted_steps_forward}"]
         table.add(f"{name}: forward steps", f"{found.steps_forward}", cells, "", "equal", steps_met)
         predicted, limit = plan.predicted_peak_bytes, allowed.memory
-        peak_met = (1 - WITHIN_PEAK) * predicted <= peak <= min(predicted, limit)
-        cells = [f"{predicted / u.nbytes:.2f}"]
-        table.add(f"{name}: peak in states", f"{peak / u.nbytes:.2f}", cells, f"{memory}", "5%, not above", peak_met)
+        whole = beyond + alone
+        peak_met = abs(whole / predicted - 1) <= WITHIN_PEAK and beyond <= min(predicted, limit)
+        ours, cells = f"{whole / u.nbytes:.2f} ({beyond / u.nbytes:.2f})", [f"{predicted / u.nbytes:.2f}"]
+        table.add(f"{name}: peak in states", ours, cells, f"{memory}", "5%", peak_met)
         time_met = abs(seconds / plan.predicted_time - 1) <= WITHIN_TIME
         table.add(f"{name}: time in s", f"{seconds:.3f}", [f"{plan.predicted_time:.3f}"], "", "15%", time_met)
+    table.note("In brackets the peak less that of the function alone, which the budget bounds.")
     table.show()
 
 
