@@ -20,6 +20,7 @@ TREE = {
     "BudgetError": MemoryError,
     "ScheduleError": ValueError,
     "StorageError": OSError,
+    "ResumeError": ValueError,
 }
 CLASSES = {name: thing for name, thing in vars(errors).items() if inspect.isclass(thing)}
 

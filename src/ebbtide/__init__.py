@@ -10,6 +10,7 @@ from ebbtide.errors import DeterminismError as DeterminismError
 from ebbtide.errors import EbbtideError as EbbtideError
 from ebbtide.errors import MutationError as MutationError
 from ebbtide.errors import ReleasedValueError as ReleasedValueError
+from ebbtide.errors import ResumeError as ResumeError
 from ebbtide.errors import RuleMissingError as RuleMissingError
 from ebbtide.errors import ScheduleError as ScheduleError
 from ebbtide.errors import StaleViewError as StaleViewError
@@ -32,6 +33,7 @@ __all__ = [
     "EbbtideError",
     "MutationError",
     "ReleasedValueError",
+    "ResumeError",
     "RuleMissingError",
     "ScheduleError",
     "StaleViewError",

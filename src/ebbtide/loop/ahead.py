@@ -42,6 +42,16 @@ def with_less(schedule: Any, position: Position) -> Any:
     return replace(schedule, units=units - 1)
 
 
+def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
+    """Return the plan of a loop that gave up snapshots of so many bytes after it ran so many steps."""
+    return replace(
+        plan,
+        snapshots=len(position.snapshots),
+        predicted_steps_forward=ran + plan.schedule.forward_steps_left(position),
+        predicted_peak_bytes=plan.predicted_peak_bytes - freed,
+    )
+
+
 def is_among(prefix: Position | None, kept: Snapshot) -> bool:
     """Return whether a snapshot is kept for another sweep, wherever it lies."""
     held = () if prefix is None else prefix.snapshots

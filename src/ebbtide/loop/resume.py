@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.every import Every
@@ -28,18 +27,18 @@ class Resumption:
     Args:
         journal: The journal, begun.
         policy: When to save.
-        inputs: The inputs of the loop; those that are a function are not compared.
+        read_input: Returns the leaves of the input of a step.
 
     Memory:
         A few numbers, and what was found of an earlier run until it is taken.
     """
 
-    __slots__ = ("_done", "_inputs", "_journal", "_policy", "_read", "_since", "_start", "incoming", "statics")
+    __slots__ = ("_done", "_journal", "_policy", "_read", "_read_input", "_since", "_start", "incoming", "statics")
 
-    def __init__(self, journal: Journal, policy: Every, inputs: Any) -> None:
+    def __init__(self, journal: Journal, policy: Every, read_input: Callable[[int], list[Any]]) -> None:
         self._journal = journal
         self._policy = policy
-        self._inputs = None if callable(inputs) else inputs
+        self._read_input = read_input
         self._read = InputsRead()
         self._start, self._since, self._done = time.perf_counter(), 0, 0
         # For each static value in the order of their first use: the step of it, and a checksum.
@@ -133,9 +132,9 @@ class Resumption:
 
     def _read_to(self, count: int) -> None:
         """Read the inputs of steps, whose checksum says whether they are the same when the loop is resumed."""
-        while self._inputs is not None and self._read.count < count:
+        while self._read.count < count:
             index = self._read.count
-            self._read = self._read.after(index, [plain(leaf) for leaf in flatten(self._inputs[index])[0]])
+            self._read = self._read.after(index, [plain(leaf) for leaf in self._read_input(index)])
 
     def _is_due(self) -> bool:
         self._since += 1

@@ -9,16 +9,7 @@ from typing import Any, final
 
 from ebbtide.arrays.context import entered
 from ebbtide.errors import DeterminismError, MutationError, ScheduleError
-from ebbtide.loop.ahead import (
-    is_among,
-    is_kept,
-    prefix_of,
-    reads_after,
-    sheddable_bytes,
-    size_of,
-    stored,
-    with_less,
-)
+from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
@@ -36,7 +27,6 @@ from ebbtide.schedules import (
     Move,
     Position,
     Reverse,
-    Snapshot,
 )
 from ebbtide.tape.joint import JointRule
 from ebbtide.tape.node import Node
@@ -83,10 +73,9 @@ class LoopRule(JointRule):
         resumption: Resumption | None = None,
         finish: Callable[[], None] | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.progress = plan, progress
         self.position = Position(steps=plan.steps, open=until is not None)
         self.links: Any = None
-        self.progress = progress
         self.emitted: list[Any] = []
         self.cotangent: list[Any] = []
         self.stepper = stepper
@@ -95,8 +84,7 @@ class LoopRule(JointRule):
         self._ledger = ledger
         self._until = until
         self._collect_every = collect_every
-        self._resumption = resumption
-        self._finish = finish
+        self._resumption, self._finish = resumption, finish
         self.ran = 0
         self.state: list[Any] = []
         # The steps whose saved values are at hand.
@@ -124,28 +112,25 @@ class LoopRule(JointRule):
     @property
     def sheddable(self) -> int:
         """Bytes of the snapshots in memory beyond the first."""
-        return sheddable_bytes(self.plan, self.position)
+        return ahead.sheddable_bytes(self.plan, self.position)
 
     def shed(self, nbytes: int) -> int:
         """Go on with fewer snapshots."""
         freed, wanted = 0, min(nbytes, self.sheddable)
         while freed < wanted:
-            schedule = with_less(self.plan.schedule, self.position)
+            schedule = ahead.with_less(self.plan.schedule, self.position)
             action = schedule.next_action(self.position)
             if not isinstance(action, Delete):
                 break
-            freed += size_of(self.plan, stored(self.position, action.step))
+            freed += ahead.size_of(self.plan, ahead.stored(self.position, action.step))
             self._act(action)
             self.plan = replace(self.plan, schedule=schedule)
         if freed:
-            steps = self.ran + self.plan.schedule.forward_steps_left(self.position)
-            change = steps - self.plan.predicted_steps_forward
-            peak, count = self.plan.predicted_peak_bytes - freed, len(self.position.snapshots)
-            self.plan = replace(
-                self.plan, snapshots=count, predicted_steps_forward=steps, predicted_peak_bytes=peak
-            )
-            if self._ledger.report is not None:
-                self._ledger.report.plan_changed(self.plan, change)
+            before = self.plan.predicted_steps_forward
+            self.plan = ahead.with_freed(self.plan, self.position, self.ran, freed)
+            report, more = self._ledger.report, self.plan.predicted_steps_forward - before
+            if report is not None:
+                report.plan_changed(self.plan, more)
         return freed
 
     def inside(self) -> list[Node]:
@@ -171,7 +156,7 @@ class LoopRule(JointRule):
         Returns:
             Leaves of the final state.
         """
-        # Taken out of the list, so that no caller's name keeps the initial state alive.
+        # No caller's name keeps the initial state alive.
         self.state = state[:]
         state.clear()
         if self._resumption is not None:
@@ -210,8 +195,8 @@ class LoopRule(JointRule):
         elif isinstance(action, (Copy, Move)):
             after = self._load(action, after)
         elif isinstance(action, Delete):
-            if not is_among(self._prefix, stored(self.position, action.step)):
-                self.snapshots.drop(stored(self.position, action.step))
+            if not ahead.is_among(self._prefix, ahead.stored(self.position, action.step)):
+                self.snapshots.drop(ahead.stored(self.position, action.step))
         elif isinstance(action, Reverse):
             if after.state is None:
                 self.state = []  # the state after the last step is of no use any more
@@ -292,8 +277,8 @@ class LoopRule(JointRule):
 
     def _load(self, action: Copy | Move, after: Position) -> Position:
         """Load a snapshot; return the position after that."""
-        step, kept = action.step, stored(self.position, action.step)
-        keep = isinstance(action, Copy) or is_among(self._prefix, kept)
+        step, kept = action.step, ahead.stored(self.position, action.step)
+        keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept)
         if kept.kind == "saved":
             self.records[step] = self.snapshots.get_saved(step, keep=keep)
         else:
@@ -303,7 +288,7 @@ class LoopRule(JointRule):
                 return replace(self.position, snapshots=tuple(s for s in self.position.snapshots if s is not kept))
             self.state = state
         if kept.tier == "disk":
-            self.snapshots.prefetch(reads_after(self.plan.schedule, after))
+            self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
         return after
 
     def _emit(self, index: int, output: list[Any]) -> None:
@@ -337,7 +322,7 @@ class LoopRule(JointRule):
         if self.position.finished:
             self._begin_again()
         if retain and self._prefix is None:
-            self._prefix = prefix_of(self.position)
+            self._prefix = ahead.prefix_of(self.position)
         collector = Collector()
         count = self.links.state_count
         self.cotangent = cotangents[:count]
@@ -353,7 +338,7 @@ class LoopRule(JointRule):
         try:
             with Bar("reverse", self.position.steps, self.progress) as bar, entered(capture=region.around):
                 sink = outputs, collector, bar
-                self.snapshots.prefetch(reads_after(self.plan.schedule, self.position))
+                self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position))
                 while not self.position.finished:
                     self._act(self._next(), sink=sink)
         except BaseException:
@@ -383,7 +368,7 @@ class LoopRule(JointRule):
 
     def _reverse(self, index: int, sink: Any) -> None:
         outputs, collector, bar = sink
-        retained = self._prefix is not None and is_kept(self._prefix, index)
+        retained = self._prefix is not None and ahead.is_kept(self._prefix, index)
         at_hand = retained and self._prefix is not None and self._prefix.saved is not None
         record = self.records[index] if at_hand else self.records.pop(index)
         statics = self.links.statics

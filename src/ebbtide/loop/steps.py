@@ -156,6 +156,13 @@ class Stepper:
         """Return what a condition of the user says of the state."""
         return bool(condition(unflatten(self.structure, list(state))))
 
+    def read_input(self, index: int) -> list[Any]:
+        """Return the leaves of the input of a step as values; none if inputs are a function or step numbers."""
+        if self.inputs is None or callable(self.inputs):
+            return []
+        leaves, _ = flatten(self.inputs[index])
+        return leaves if self.region is None else [self.region.value(leaf) for leaf in leaves]
+
     def _input(self, index: int) -> tuple[list[Any], Any]:
         if self.inputs is None or callable(self.inputs):
             return [index], None

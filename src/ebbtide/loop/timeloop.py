@@ -131,7 +131,7 @@ def timeloop(
     allowed = budget or context.budget
     verifier = Verifier(paths_of(structure), outputs, verify)
     snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
-    resumption, finish = _begin_journal(resume, resume_every, step, values, structure, steps, inputs)
+    resumption, finish = _begin_journal(resume, resume_every, stepper, values, steps)
     rule = LoopRule(
         stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress, resumption, finish
     )
@@ -146,7 +146,7 @@ def timeloop(
 
 
 def _begin_journal(
-    resume: Any, interval: Any, step: Any, values: list[Any], structure: Any, steps: int | None, inputs: Any
+    resume: Any, interval: Any, stepper: Stepper, values: list[Any], steps: int | None
 ) -> tuple[Resumption | None, Callable[[], None] | None]:
     """Return the journal of a loop that may be resumed, and what to call when it is done."""
     context = current()
@@ -155,12 +155,12 @@ def _begin_journal(
         return None, None
     directory: ResumeDirectory = shared if resume is None else ResumeDirectory(resume)
     try:
-        journal = directory.journal(fingerprint_of(step, [plain(leaf) for leaf in values], structure, steps))
+        journal = directory.journal(fingerprint_of(stepper.step, [plain(leaf) for leaf in values], stepper.structure, steps))
         journal.begin()
     except BaseException:
         directory.close()
         raise
-    return Resumption(journal, every(interval), inputs), None if resume is None else directory.finish
+    return Resumption(journal, every(interval), stepper.read_input), None if resume is None else directory.finish
 
 
 def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:

@@ -28,12 +28,19 @@ def _allocate(descriptor: int, offset: int, nbytes: int) -> None:
             raise
 
 
-def _punch(descriptor: int, offset: int, nbytes: int) -> bool:
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Return the function of the C library, which Python has not; found once, as each search leaves a cycle."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if function is None:
-        return False
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return function(descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, nbytes) == 0
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return function
+
+
+_fallocate = _find_fallocate()
+
+
+def _punch(descriptor: int, offset: int, nbytes: int) -> bool:
+    return _fallocate is not None and _fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, nbytes) == 0
 
 
 def _synchronize(descriptor: int) -> None:
