@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import ebbtide
 from ebbtide.demo import burgers
-from ebbtide.demo.taylor import taylor_remainders
+from ebbtide.optimize.taylor import taylor_remainders
 
 
 def run_plain(initial: NDArray[Any], viscosity: Any, problem: burgers.Problem) -> NDArray[Any]:

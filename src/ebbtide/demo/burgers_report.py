@@ -18,8 +18,8 @@ from tqdm import tqdm
 import ebbtide
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.demo import burgers
-from ebbtide.demo.taylor import taylor_remainders
 from ebbtide.errors import BudgetError
+from ebbtide.optimize.taylor import taylor_remainders
 
 # Far within the 1/4 up to which `burgers.direction` is stable, and far above the rounding of order 2.
 DISTANCES = (2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11, 2.0**-12)

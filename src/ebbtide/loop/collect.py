@@ -37,8 +37,8 @@ def emit(emitted: list[Any], index: int, steps: int | None, output: list[Any]) -
     if not emitted:
         for leaf in output:
             kind = type_of(leaf)
-            plain = type(leaf) is not TracedArray and steps is not None
-            emitted.append(np.empty((steps, *kind.shape), kind.dtype) if plain else [])
+            listed = type(leaf) is TracedArray or steps is None
+            emitted.append([] if listed else np.empty((steps or 0, *kind.shape), kind.dtype))
     for position, leaf in enumerate(output):
         held = emitted[position]
         if type(leaf) is TracedArray and not isinstance(held, list):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ebbtide.arrays.traced import TracedArray
 
 
 def dual_loop(
-    timeloop: Callable[..., Any], trace: Any, step: Any, state: Any, steps: int, inputs: Any, options: dict[str, Any]
+    timeloop: Any, trace: Any, step: Any, state: Any, steps: int | None, inputs: Any, options: dict[str, Any]
 ) -> Any:
     """
     Run a loop whose values have tangents as a loop over pairs, which the tape around can record.
@@ -32,6 +31,8 @@ def dual_loop(
         What the loop returns, with values and tangents joined.
     """
     leaves, structure = flatten(state)
+    given, inputs = (inputs, None) if callable(inputs) else (None, inputs)
+    options = options | {"until": _of_values(options["until"], structure)}
 
     def split(values: list[Any]) -> tuple[list[Any], list[Any]]:
         present = [_present(trace, v) for v in values]
@@ -47,7 +48,7 @@ def dual_loop(
         values, tangents = pair
         if rows:
             (x,) = join([x[0]], [x[1]])
-        elif inputs is not None and pairs is None and not callable(inputs):
+        elif inputs is not None and pairs is None:
             value, tangent = _present(trace, x)
             (x,) = join([value], [tangent])
         elif pairs is not None:
@@ -55,7 +56,7 @@ def dual_loop(
             x = unflatten(structure_x, join(*parts))
         # The reverse sweep runs steps again after the function that forward mode was called on has returned.
         with entered(tangent=trace, traces=(*current().traces, trace)), trace.reopened():
-            result = step(unflatten(structure, join(values, tangents)), x)
+            result = step(unflatten(structure, join(values, tangents)), x if given is None else given(x))
         emitted = None
         if options["outputs"]:
             result, emitted = result
@@ -72,11 +73,8 @@ def dual_loop(
     # Inputs that are one array stay one array: a row of values beside a row of tangents.
     rows = type(inputs) is TracedArray and inputs.present()._trace is trace
     pairs: list[Any] | None = None
-    if inputs is not None and not callable(inputs) and not isinstance(inputs, (np.ndarray, TracedArray)):
+    if inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray)):
         pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
-    until = options["until"]
-    if until is not None:
-        options["until"] = lambda pair: until(unflatten(structure, pair[0]))
     with entered(tangent=None, traces=tuple(t for t in current().traces if t is not trace)):
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)
@@ -85,6 +83,11 @@ def dual_loop(
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(shapes[0], join(*emitted))
+
+
+def _of_values(until: Any, structure: Any) -> Any:
+    """Return a condition on the state as one on pairs of values and tangents."""
+    return None if until is None else lambda pair: until(unflatten(structure, pair[0]))
 
 
 def _present(trace: Any, value: Any) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ class Bar:
 
     Args:
         label: What is shown beside it.
-        total: The number of steps.
+        total: The number of steps; None if it is not known.
         shown: Whether there is a bar at all.
 
     Memory:
@@ -24,7 +24,7 @@ class Bar:
 
     __slots__ = ("_bar", "_label", "_shown", "_total")
 
-    def __init__(self, label: str, total: int, shown: bool | None) -> None:
+    def __init__(self, label: str, total: int | None, shown: bool | None) -> None:
         self._label = label
         self._total = total
         self._shown = bool(shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,8 @@ def timeloop(
             runs again; None for the step number itself. An input lives as long as its step.
         outputs: Whether each step gives an output.
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
-        costs: What steps and transfers cost, by which a schedule is chosen; None for equal costs.
+        costs: What steps and transfers cost in seconds, by which a schedule is chosen; None to measure the first step
+            and, if the budget has disk, one state's way there.
         storage: Where snapshots go, whatever their tier; None for memory and a private file on the disk.
         budget: What the loop may take, beside the budgets of the calls around it.
         resume: A directory in which the run is kept so that, when it is killed and the same call is made again, it goes
@@ -150,17 +152,28 @@ def _begin_journal(
 ) -> tuple[Resumption | None, Callable[[], None] | None]:
     """Return the journal of a loop that may be resumed, and what to call when it is done."""
     context = current()
-    shared = context.resume if context.capture is None else None
-    if resume is None and shared is None:
+    shared: ResumeDirectory | None = context.resume if context.capture is None else None
+    directory = shared if resume is None else ResumeDirectory(resume)
+    if directory is None:
         return None, None
-    directory: ResumeDirectory = shared if resume is None else ResumeDirectory(resume)
     try:
-        journal = directory.journal(fingerprint_of(stepper.step, [plain(leaf) for leaf in values], stepper.structure, steps))
+        state = [plain(leaf) for leaf in values]
+        journal = directory.journal(fingerprint_of(stepper.step, state, stepper.structure, steps))
         journal.begin()
     except BaseException:
         directory.close()
         raise
     return Resumption(journal, every(interval), stepper.read_input), None if resume is None else directory.finish
+
+
+def _measure_costs(values: list[Any], seconds: float, allowed: Budget) -> Costs:
+    """Return what steps and transfers cost, from the time of the first step and of one state's way to the disk."""
+    with Disk(allowed.directory, limit=allowed.disk) as disk:
+        start = time.perf_counter()
+        disk.put("measure", pack(values).arrays, kind="a state, to measure the disk")
+        transfer = time.perf_counter() - start
+    # A reverse sweep of a step takes about twice its run; a state is read about as fast as it is written.
+    return Costs(forward=max(seconds, 1e-9), reverse=2.0 * seconds, write=transfer, read=transfer)
 
 
 def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:
@@ -220,8 +233,10 @@ def _first_step(
     measure = Ledger(watched=True)
     measure.limit = available
     pager = Pager(measure, None)
+    start = time.perf_counter()
     with entered(ledger=measure):
         record, after, output = stepper.taped(0, list(values), pager)
+    seconds = time.perf_counter() - start
     seeds = [(node, None, True) for node in record.state_nodes + record.output_nodes if node is not None]
     kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
     whole = stepper.inputs.nbytes if hasattr(stepper.inputs, "nbytes") and any(record.input_leaves) else 0
@@ -233,9 +248,13 @@ def _first_step(
         stored=describe_file(Path(), "", pack(values).arrays).nbytes,
     )
     disk = allowed.disk if allowed else 0
-    plan = make_plan(
-        steps, sizes, memory=available, disk=disk, schedule=schedule, held=ledger.live, costs=costs, open=open_
+    choose = partial(
+        make_plan, steps, sizes, memory=available, disk=disk, schedule=schedule, held=ledger.live, open=open_
     )
+    plan = choose(costs=costs)
+    if allowed is not None and disk >= sizes.stored and costs is None and schedule is None:
+        # Nothing is written before it is known that there is a plan.
+        plan = choose(costs=_measure_costs(values, seconds, allowed))
     if ledger.report is not None:
         ledger.report.plan_of_loop(plan, ledger.live)
     return _First((record, after, output)), plan

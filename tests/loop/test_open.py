@@ -1,0 +1,179 @@
+"""Loops of unknown length, and inputs that are read step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import Budget, grad, jvp, profile, timeloop, vjp
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
+
+U = np.linspace(0.2, 1.1, 30)
+SCHEDULES = (StoreAll(), StoreAll("disk"), Online(3), Online(50))
+
+
+def step(x: Any, i: Any) -> Any:
+    """An explicit step in place, and a counter."""
+    u, count = x
+    u[1:-1] += 0.1 * u[1:-1] * (u[2:] - u[:-2])
+    return u, count + 1
+
+
+def known(u: Any, steps: int, **options: Any) -> Any:
+    """A scalar of a loop of known length."""
+    return np.sum(timeloop(step, (u, 0), steps, **options)[0] ** 2)
+
+
+def found_out(u: Any, steps: int, most: int = 500, **options: Any) -> Any:
+    """The same of a loop that ends by a condition."""
+    last, count = timeloop(step, (u, 0), until=lambda x: x[1] >= steps, max_steps=most, **options)
+    return np.sum(last**2)
+
+
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES], ids=repr)
+@pytest.mark.parametrize("steps", [0, 1, 2, 7, 40])
+def test_a_condition_gives_the_gradient_of_the_same_number_of_steps(schedule: Any, steps: int) -> None:
+    """The gradient is bit for bit that of a loop of as many steps; the value is the same without derivatives."""
+    expected = grad(lambda u: known(u, steps, schedule=StoreAll()))(U)
+    assert np.array_equal(grad(lambda u: found_out(u, steps, schedule=schedule))(U), expected)
+    assert found_out(U, steps) == known(U, steps)
+
+
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES], ids=repr)
+def test_it_ends_at_the_most_steps(schedule: Any) -> None:
+    """A condition that never holds ends the loop after max_steps."""
+    expected = grad(lambda u: known(u, 12, schedule=StoreAll()))(U)
+    assert np.array_equal(grad(lambda u: found_out(u, 1000, most=12, schedule=schedule))(U), expected)
+
+
+def test_forward_mode_and_second_derivatives() -> None:
+    """Forward mode, alone and around a gradient, follows the condition as well."""
+    t = np.cos(U)
+    _, expected = jvp(lambda u: known(u, 17), (U,), (t,))
+    _, tangent = jvp(lambda u: found_out(u, 17), (U,), (t,))
+    assert tangent == expected
+    _, bent = jvp(grad(lambda u: found_out(u, 17, schedule=Online(3))), (U,), (t,))
+    _, straight = jvp(grad(lambda u: known(u, 17, schedule=Revolve(3))), (U,), (t,))
+    assert np.array_equal(bent, straight)
+
+
+def test_a_budget_bounds_a_loop_of_unknown_length() -> None:
+    """With a budget the snapshots are few enough, whatever the length."""
+    budget = Budget(memory="64 KiB")
+    gradient = grad(lambda u: found_out(u, 300, most=10**6), budget=budget)
+    with profile() as p:
+        found = gradient(U)
+    assert np.array_equal(found, grad(lambda u: known(u, 300))(U))
+    assert isinstance(p.plan.schedule, Online)
+    assert p.held_bytes <= budget.memory
+
+
+def test_outputs_of_a_loop_of_unknown_length() -> None:
+    """Outputs are those of the steps that ran."""
+
+    def total(u: Any, **options: Any) -> Any:
+        _, sums = timeloop(lambda x, i: (step(x, i), np.sum(x[0])), (u, 0), outputs=True, **options)
+        assert sums.shape == (9,)
+        return np.sum(sums * np.arange(9))
+
+    expected = grad(lambda u: total(u, steps=9))(U)
+    found = grad(lambda u: total(u, until=lambda x: x[1] == 9, max_steps=100, schedule=Online(2)))(U)
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"until": lambda x: True}, "max_steps="),
+        ({"until": lambda x: True, "max_steps": 5, "steps": 5}, "no steps="),
+        ({"steps": 5, "max_steps": 5}, "until="),
+        ({}, "steps="),
+        ({"until": lambda x: True, "max_steps": True}, "max_steps="),
+        ({"until": lambda x: True, "max_steps": 9, "inputs": np.zeros(8)}, "8 inputs for at most 9"),
+        ({"steps": 5, "collect_every": 1.5}, "collect_every="),
+    ],
+)
+def test_arguments_that_do_not_fit(options: dict[str, Any], words: str) -> None:
+    """Arguments that contradict each other are an error that says what to give."""
+    with pytest.raises(ValueError, match=words):
+        timeloop(step, (U, 0), **options)
+
+
+class Reader:
+    """An array in a file, read row by row, that counts how many rows are alive and refuses to be read as a whole."""
+
+    def __init__(self, path: Path, rows: np.ndarray) -> None:
+        np.save(path, rows)
+        self.rows = np.load(path, mmap_mode="r")
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        assert isinstance(index, int), "one row at a time"
+        self.read.append(index)
+        return np.array(self.rows[index])
+
+
+FORCING = np.sin(np.arange(20.0)[:, None] + U)
+
+
+def forced(u: Any, inputs: Any, **options: Any) -> Any:
+    """A scalar of a loop with forcing."""
+    return np.sum(timeloop(lambda x, f: np.sin(x) + f, u, 20, inputs=inputs, **options) ** 2)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [StoreAll(), StoreAll("disk"), Revolve(3), Mixed(5), Hierarchical(2, 2, Costs(write=1.0, read=1.0)), Periodic(5, 2)],
+    ids=repr,
+)
+def test_inputs_from_a_file_and_from_a_function(schedule: Any, tmp_path: Path) -> None:
+    """Rows of a file and values of a function give the bits of an array, and one row is read for each run of a step."""
+    expected = grad(lambda u: forced(u, FORCING, schedule=StoreAll()))(U)
+    reader = Reader(tmp_path / "rows.npy", FORCING)
+    assert np.array_equal(grad(lambda u: forced(u, reader, schedule=schedule))(U), expected)
+    assert len(reader.read) == schedule.forward_steps(20)
+    calls = []
+
+    def make(i: int) -> Any:
+        calls.append(i)
+        return FORCING[i]
+
+    assert np.array_equal(grad(lambda u: forced(u, make, schedule=schedule))(U), expected)
+    assert len(calls) == schedule.forward_steps(20)
+
+
+def test_what_an_input_function_uses_is_differentiated() -> None:
+    """An array that a function of inputs uses is static like those of the step, in both modes."""
+    weights = np.linspace(0.0, 1.0, 30)
+
+    def objective(w: Any) -> Any:
+        return forced(U, lambda i: w * FORCING[i], schedule=Revolve(2))
+
+    def rows(w: Any) -> Any:
+        return forced(U, w * FORCING, schedule=Revolve(2))
+
+    np.testing.assert_allclose(grad(objective)(weights), grad(rows)(weights), rtol=1e-12, atol=1e-14)
+    t = np.cos(weights)
+    np.testing.assert_allclose(jvp(objective, (weights,), (t,))[1], jvp(rows, (weights,), (t,))[1], rtol=1e-12)
+    bent, straight = (jvp(grad(f), (weights,), (t,))[1] for f in (objective, rows))
+    np.testing.assert_allclose(bent, straight, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [*SCHEDULES, Revolve(4), Mixed(6), Mixed(200), Hierarchical(2, 3, Costs(write=1.0, read=1.0)), Periodic(10, 3)],
+    ids=repr,
+)
+def test_pulled_back_several_times(schedule: Any) -> None:
+    """With retain=True a loop is pulled back again and again, in any order, with the same bits."""
+    _, pullback = vjp(lambda u: timeloop(step, (u, 0), 25, schedule=schedule)[0], U, retain=True)
+    _, plain = vjp(lambda u: timeloop(step, (u, 0), 25, schedule=StoreAll())[0], U, retain=True)
+    for k in (3, 0, 7, 3):
+        g = np.roll(np.eye(1, 30)[0], k)
+        assert np.array_equal(pullback(g)[0], plain(g)[0])
