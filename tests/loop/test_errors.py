@@ -293,7 +293,7 @@ def test_inputs_that_change_between_forward_and_reverse(schedule):
 @pytest.mark.parametrize("spoil", ["flip", "cut"])
 @pytest.mark.parametrize("snapshots", [1, 3])
 def test_snapshot_that_is_damaged(spoil, snapshots, tmp_path):
-    """A snapshot file that something changed is a StorageError, and the storage is left clean."""
+    """A damaged snapshot is made again; only without the first one it is an error. The storage is left clean."""
     storage = Disk(tmp_path)
     options = {"schedule": Revolve(snapshots), "storage": storage}
     _, pullback = vjp(lambda u: timeloop(lambda u, i: np.sin(u), u, STEPS, **options), U0)
@@ -306,8 +306,13 @@ def test_snapshot_that_is_damaged(spoil, snapshots, tmp_path):
         else:
             file.seek(last)
             file.write(bytes([data[last] ^ 1]))
-    with pytest.raises(StorageError):
-        pullback(np.ones(5))
+    if snapshots == 1:
+        with pytest.warns(RuntimeWarning, match="lost"), pytest.raises(StorageError):
+            pullback(np.ones(5))
+    else:
+        _, whole = vjp(lambda u: timeloop(lambda u, i: np.sin(u), u, STEPS), U0)
+        with pytest.warns(RuntimeWarning, match="lost"):
+            assert np.array_equal(pullback(np.ones(5))[0], whole(np.ones(5))[0])
     assert (storage.keys(), storage.nbytes) == ((), 0)
     storage.close()
     assert list(tmp_path.rglob("segment")) == []

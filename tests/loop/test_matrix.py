@@ -23,6 +23,8 @@ from ebbtide.storage import Disk, Memory
 STEPS = 11
 DT = 0.1
 SCHEDULES = (StoreAll(), Revolve(1), Revolve(2), Revolve(5), Revolve(50))
+COSTS = Costs(write=1.0, read=1.0)
+MORE = (StoreAll("disk"), Mixed(8, restart=1, saved=3), Hierarchical(2, 2, COSTS), Periodic(3, 2), Online(3))
 STORAGES = {"memory": Memory, "disk": Disk}
 COEFFICIENT: Any = None
 U0 = np.linspace(0.2, 1.3, 6)
@@ -573,7 +575,7 @@ def test_store_all_equals_the_plain_loop(name):
             assert_close(found["all", what], found["for", what])
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES + MORE, ids=str)
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_gradient_is_that_of_store_all(name, schedule, storage):
     """Value and gradient are those of StoreAll bit for bit, the step runs as often as the schedule says."""

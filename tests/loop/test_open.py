@@ -29,7 +29,7 @@ def known(u: Any, steps: int, **options: Any) -> Any:
 
 def found_out(u: Any, steps: int, most: int = 500, **options: Any) -> Any:
     """The same of a loop that ends by a condition."""
-    last, count = timeloop(step, (u, 0), until=lambda x: x[1] >= steps, max_steps=most, **options)
+    last, _ = timeloop(step, (u, 0), until=lambda x: x[1] >= steps, max_steps=most, **options)
     return np.sum(last**2)
 
 
@@ -129,7 +129,7 @@ def forced(u: Any, inputs: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     "schedule",
-    [StoreAll(), StoreAll("disk"), Revolve(3), Mixed(5), Hierarchical(2, 2, Costs(write=1.0, read=1.0)), Periodic(5, 2)],
+    [*SCHEDULES[:2], Revolve(3), Mixed(5), Hierarchical(2, 2, Costs(write=1.0, read=1.0)), Periodic(5, 2)],
     ids=repr,
 )
 def test_inputs_from_a_file_and_from_a_function(schedule: Any, tmp_path: Path) -> None:

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
-from ebbtide.schedules import Copy, Mixed, Move, Position, Revolve, Snapshot
+from ebbtide.schedules import Copy, Mixed, Move, Position, Revolve, Schedule, Snapshot
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
+
+
+def next_action(schedule: Schedule, position: Position, lost: Mapping[str, StorageError]) -> Any:
+    """
+    Return what a schedule says.
+
+    Raises:
+        StorageError: Without the snapshots that were lost there is no way on.
+        ScheduleError: There is none for another reason.
+    """
+    try:
+        action = schedule.next_action(position)
+    except ScheduleError as error:
+        for reason in lost.values():
+            raise reason from error
+        raise
+    if action is None:
+        raise ScheduleError(f"{schedule} gives no action at {position}, where the loop is not finished.")
+    return action
 
 
 def stored(position: Position, step: int) -> Snapshot:

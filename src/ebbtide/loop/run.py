@@ -174,12 +174,7 @@ class LoopRule(JointRule):
         return final
 
     def _next(self) -> Any:
-        action = self.plan.schedule.next_action(self.position)
-        if action is None:
-            raise ScheduleError(
-                f"{self.plan.schedule} gives no action at {self.position}, where the loop is not finished."
-            )
-        return action
+        return ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
 
     def _act(self, action: Any, first: Any = None, sink: Any = None) -> None:
         """Follow one action of the schedule."""
@@ -204,7 +199,7 @@ class LoopRule(JointRule):
                 self._reverse(index, sink)
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
-        self.position = after
+        self.position = self.snapshots.without_lost(after)
 
     def _forward(self, action: Forward, after: Position, first: Any) -> Position:
         """Run steps, as far as the loop goes; return the position after that."""
@@ -279,14 +274,17 @@ class LoopRule(JointRule):
         """Load a snapshot; return the position after that."""
         step, kept = action.step, ahead.stored(self.position, action.step)
         keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept)
+        loaded: Any
         if kept.kind == "saved":
-            self.records[step] = self.snapshots.get_saved(step, keep=keep)
+            loaded = self.snapshots.get_saved(step, keep=keep)
+            self.records |= {} if loaded is None else {step: loaded}
         else:
-            state = self.snapshots.get_state(step, keep=keep)
-            if state is None:
-                # What is lost is not there: the schedule goes on from what is left.
-                return replace(self.position, snapshots=tuple(s for s in self.position.snapshots if s is not kept))
-            self.state = state
+            loaded = self.snapshots.get_state(step, keep=keep)
+            self.state = loaded or []
+        if loaded is None:
+            # What is lost is not there: the schedule goes on from what is left, and from no working state.
+            left = tuple(one for one in self.position.snapshots if one is not kept)
+            return replace(self.position, snapshots=left, state=None)
         if kept.tier == "disk":
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
         return after

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.errors import StorageError
@@ -12,8 +14,8 @@ from ebbtide.ledger import BUFFERS, SNAPSHOTS
 from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
-from ebbtide.schedules import Snapshot
-from ebbtide.storage import Memory, Storage
+from ebbtide.schedules import Position, Snapshot
+from ebbtide.storage import EntryLostError, Memory, Storage
 
 
 @final
@@ -33,7 +35,7 @@ class Snapshots:
 
     __slots__ = (
         "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
-        "_swaps", "_tiers",
+        "_swaps", "_tiers", "lost",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -42,7 +44,8 @@ class Snapshots:
         self._name = f"{id(self):x}"
         self._forms: dict[int, list[Any]] = {}
         self._adopted: dict[int, Callable[[int], list[Any] | None]] = {}
-        # Where a snapshot is by its key: one that is kept for another sweep may be elsewhere than the schedule says.
+        # What was lost, by its key; and where the rest is: a schedule may think what is kept for a sweep elsewhere.
+        self.lost: dict[str, StorageError] = {}
         self._tiers: dict[str, str] = {}
         self._steps: dict[int, TapedStep] = {}
         self._swaps: dict[int, Swap] = {}
@@ -63,8 +66,8 @@ class Snapshots:
         if step in self._forms:
             return  # kept for another sweep
         packed = pack(state)
-        self._put(step, packed.arrays, tier, "restart")
         self._forms[step] = packed.forms
+        self._put(step, packed.arrays, tier, "restart")
 
     def adopt(self, steps: Iterable[int], load: Callable[[int], list[Any] | None]) -> None:
         """Take over restart states that lie elsewhere, and stay there; `load` returns None for one that is lost."""
@@ -76,6 +79,8 @@ class Snapshots:
         if load is not None and step not in self._forms:
             return load(step)
         arrays = self._get(step, "restart", keep=keep)
+        if arrays is None:
+            return None
         return unpack(arrays, self._forms[step] if keep else self._forms.pop(step))
 
     def put_saved(self, step: int, record: TapedStep, tier: str) -> None:
@@ -87,11 +92,14 @@ class Snapshots:
             swap = self._swaps[step] = Swap(record)
             self._put(step, swap.take(), tier, "saved")
 
-    def get_saved(self, step: int, *, keep: bool) -> TapedStep:
-        """Return a taped step whose saved values were stored."""
+    def get_saved(self, step: int, *, keep: bool) -> TapedStep | None:
+        """Return a taped step whose saved values were stored; None if they are lost."""
         swap = self._swaps.get(step)
         if swap is not None:
-            swap.restore(self._get(step, "saved", keep=keep))
+            arrays = self._get(step, "saved", keep=keep)
+            if arrays is None:
+                return None
+            swap.restore(arrays)
         if keep:
             return self._steps[step]
         self._swaps.pop(step, None)
@@ -122,9 +130,52 @@ class Snapshots:
 
     def prefetch(self, snapshots: Iterable[Snapshot]) -> None:
         """Say which snapshots on disk will be read next."""
-        if "disk" in self._storages:
+        disk = self._storages.get("disk")
+        if disk is not None:
             keys = [self._key(kept.step, kept.kind) for kept in snapshots]
-            self._storages["disk"].prefetch([key for key in keys if key in self._tiers])
+            self._attempt(disk, lambda: disk.prefetch([key for key in keys if key in self._tiers]), "")
+
+    def without_lost(self, position: Position) -> Position:
+        """Return a position without the snapshots that were lost since the last one."""
+        if not self.lost:
+            return position
+        left = [kept for kept in position.snapshots if self._key(kept.step, kept.kind) not in self.lost]
+        return replace(position, snapshots=tuple(left))
+
+    def _attempt(self, storage: Storage, call: Callable[[], Any], key: str) -> Any:
+        """Return what a call of the storage returns, or None after noting what was lost."""
+        while True:
+            try:
+                return call()
+            except EntryLostError as error:
+                self._lose(str(error.key), error)  # of another entry; the call did nothing, and is made again
+            except StorageError as error:
+                storage.check_open()  # else it is a mistake of the caller's, and no failure
+                if not key:
+                    raise
+                self._lose(key, error)
+                return None
+
+    def _lose(self, key: str, error: StorageError) -> None:
+        """Forget a snapshot that could not be stored or read."""
+        _, step, kind = key.rsplit("-", 2)
+        if not self.lost:
+            warnings.warn(
+                f"The {kind} values of step {step} of a time loop are lost: {error} The loop goes on without them, and "
+                "runs more steps again.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.lost[key] = error
+        tier = self._tiers.pop(key, None)
+        if kind == "restart":
+            self._forms.pop(int(step), None)
+        else:
+            self._steps.pop(int(step), None)
+            self._swaps.pop(int(step), None)
+        if tier is not None:
+            with suppress(StorageError):
+                self._storage(tier).delete(key)
 
     def close(self) -> None:
         """Give up all snapshots."""
@@ -140,18 +191,23 @@ class Snapshots:
     def _put(self, step: int, arrays: list[Any], tier: str, kind: str) -> None:
         storage, key = self._storage(tier), self._key(step, kind)
         before = storage.memory_nbytes
-        written = storage.put(key, arrays, kind=kind)
         self._tiers[key] = tier
+        self.lost.pop(key, None)
+        written = self._attempt(storage, lambda: storage.put(key, arrays, kind=kind), key)
+        if written is None:
+            return
         held = storage.memory_nbytes - before
         self._ledger.add(SNAPSHOTS, held)
         if self._ledger.report is not None and not held:
             self._ledger.report.bytes_written += written
 
-    def _get(self, step: int, kind: str, *, keep: bool) -> list[Any]:
+    def _get(self, step: int, kind: str, *, keep: bool) -> list[Any] | None:
         key = self._key(step, kind)
-        storage = self._storage(self._tiers[key] if keep else self._tiers.pop(key))
+        storage = self._storage(self._tiers[key])
         before = storage.memory_nbytes
-        arrays = storage.get(key) if keep else storage.take(key)
+        arrays = self._attempt(storage, lambda: storage.get(key) if keep else storage.take(key), key)
+        if not keep:
+            self._tiers.pop(key, None)
         self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
         return arrays
 
