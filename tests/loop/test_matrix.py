@@ -17,7 +17,7 @@ import pytest
 from ebbtide import checkpoint, grad, jvp, timeloop, value_and_grad, vjp
 from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.schedules import Revolve, Schedule, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
 from ebbtide.storage import Disk, Memory
 
 STEPS = 11

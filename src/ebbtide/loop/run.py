@@ -208,7 +208,8 @@ class LoopRule(JointRule):
             return before.ended(action.start)
         keep = action.save or (action.snapshot and action.kind == "saved")
         if action.snapshot and action.kind == "restart":
-            self.snapshots.put_state(action.start, self.state, action.tier)
+            vital = not any(kept.kind == "restart" and kept.step < action.start for kept in before.snapshots)
+            self.snapshots.put_state(action.start, self.state, action.tier, vital=vital)
         if keep:
             stop = self._tape(action, first if action.start == 0 else None)
         else:

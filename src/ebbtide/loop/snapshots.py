@@ -35,7 +35,7 @@ class Snapshots:
 
     __slots__ = (
         "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
-        "_swaps", "_tiers", "lost",
+        "_swaps", "_tiers", "_warned", "lost",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -46,6 +46,7 @@ class Snapshots:
         self._adopted: dict[int, Callable[[int], list[Any] | None]] = {}
         # What was lost, by its key; and where the rest is: a schedule may think what is kept for a sweep elsewhere.
         self.lost: dict[str, StorageError] = {}
+        self._warned = False
         self._tiers: dict[str, str] = {}
         self._steps: dict[int, TapedStep] = {}
         self._swaps: dict[int, Swap] = {}
@@ -61,13 +62,17 @@ class Snapshots:
     def __len__(self) -> int:
         return len(self._forms) + len(self._steps)
 
-    def put_state(self, step: int, state: list[Any], tier: str) -> None:
-        """Store copies of the leaves of a state."""
+    def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
+        """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
         if step in self._forms:
             return  # kept for another sweep
         packed = pack(state)
         self._forms[step] = packed.forms
         self._put(step, packed.arrays, tier, "restart")
+        if vital and self._key(step, "restart") in self.lost:
+            self._storages.setdefault("spare", Memory())
+            self._forms[step] = packed.forms
+            self._put(step, packed.arrays, "spare", "restart")
 
     def adopt(self, steps: Iterable[int], load: Callable[[int], list[Any] | None]) -> None:
         """Take over restart states that lie elsewhere, and stay there; `load` returns None for one that is lost."""
@@ -159,7 +164,8 @@ class Snapshots:
     def _lose(self, key: str, error: StorageError) -> None:
         """Forget a snapshot that could not be stored or read."""
         _, step, kind = key.rsplit("-", 2)
-        if not self.lost:
+        if not self._warned:
+            self._warned = True
             warnings.warn(
                 f"The {kind} values of step {step} of a time loop are lost: {error} The loop goes on without them, and "
                 "runs more steps again.",
