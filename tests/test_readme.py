@@ -15,6 +15,12 @@ def test_session():
     assert found.failed == 0
 
 
+def test_page_on_budgets():
+    """The session of docs/budgets.md runs as it is printed."""
+    found = doctest.testfile(str(README.parent / "docs" / "budgets.md"), module_relative=False)
+    assert (found.attempted > 5, found.failed) == (True, 0)
+
+
 def test_links():
     """Every file that the README points to is there."""
     text = README.read_text()
