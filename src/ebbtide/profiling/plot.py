@@ -92,5 +92,6 @@ def _mark_peak(axes: Any, times: list[float], totals: list[int], size: int) -> N
     axes.plot(times[top], totals[top] / size, marker="o", markersize=4, color="black", clip_on=False)
     axes.annotate(
         f"peak {format_bytes(totals[top])}", (times[top], totals[top] / size), xytext=(-7 if late else 7, 4),
-        textcoords="offset points", ha="right" if late else "left", va="bottom",
+        textcoords="offset points", ha="right" if late else "left", va="bottom", zorder=5,
+        bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
     )  # fmt: skip
