@@ -434,3 +434,16 @@ def test_budgets_in_which_no_array_counts(kib):
     with ebbtide.profile() as p:
         gradient(x)
     assert p.steps_forward == p.predicted_steps_forward
+
+
+def test_a_schedule_on_disk_needs_a_budget_that_has_disk() -> None:
+    """A schedule that stores on disk is refused at once by a budget without disk."""
+
+    def gradient(disk: int) -> Any:
+        budget = Budget(memory=MIB, disk=disk)
+        return grad(lambda u: np.sum(timeloop(lambda x, i: np.sin(x), u, 9, schedule=StoreAll("disk"))), budget=budget)
+
+    u = np.linspace(0.0, 1.0, 5)
+    with pytest.raises(BudgetError, match="on disk, and the budget has 0 bytes of it"):
+        gradient(0)(u)
+    assert np.array_equal(gradient(MIB)(u), grad(lambda u: np.sum(timeloop(lambda x, i: np.sin(x), u, 9)))(u))

@@ -11,7 +11,8 @@ from typing import Any
 from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.budget import Budget
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.duals import dual_loop
@@ -129,7 +130,7 @@ def timeloop(
     values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
     if until is not None and stepper.holds(until, values):
         return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
-    first, plan = _first_step(stepper, values, length, schedule, budget, costs, until is not None)
+    first, plan = _first_step(stepper, values, length, schedule, budget, costs, until is not None, storage)
     allowed = budget or context.budget
     verifier = Verifier(paths_of(structure), outputs, verify)
     snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
@@ -180,7 +181,7 @@ def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:
     """Return the storage of the tier "disk"."""
     if allowed is None:
         return Disk(buffer=plan.buffer)
-    return Disk(allowed.directory, limit=allowed.disk or None, buffer=plan.buffer)
+    return Disk(allowed.directory, limit=allowed.disk, buffer=plan.buffer)
 
 
 def _recorded(
@@ -221,6 +222,7 @@ def _first_step(
     budget: Budget | None,
     costs: Costs | None,
     open_: bool,
+    storage: Storage | None,
 ) -> tuple[_First, Plan]:
     """Run the first step on a tape, measure it, and make the plan."""
     context = current()
@@ -255,6 +257,12 @@ def _first_step(
     if allowed is not None and disk >= sizes.stored and costs is None and schedule is None:
         # Nothing is written before it is known that there is a plan.
         plan = choose(costs=_measure_costs(values, seconds, allowed))
+    if allowed is not None and storage is None and plan.predicted_disk_bytes > disk:
+        raise BudgetError(
+            f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
+            f"disk, and the budget has {disk} bytes of it. Give Budget(disk=...) as many, or another schedule.",
+            plan.predicted_peak_bytes,
+        )
     if ledger.report is not None:
         ledger.report.plan_of_loop(plan, ledger.live)
     return _First((record, after, output)), plan
