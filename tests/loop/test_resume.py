@@ -187,3 +187,15 @@ def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ebbtide.TraceError, match="resume="):
         grad(lambda u: np.sum(grad(inner)(u) ** 2))(U)
+
+
+def test_an_error_gives_the_directory_free(tmp_path: Path) -> None:
+    """After an interrupt the same process may go on at once, though its traceback is still held."""
+    given: dict[str, Any] = {"u": U, "factor": np.full(20, 2.0)}
+    held = []
+    for stop in (9, 3):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            scaled(tmp_path / "run", **given, stop=stop)
+        held.append(caught)
+    assert np.array_equal(scaled(tmp_path / "run", **given), scaled(tmp_path / "other", **given))
+    assert not (tmp_path / "run").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
 
@@ -11,6 +11,7 @@ from ebbtide.arrays.context import entered
 from ebbtide.errors import DeterminismError, MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
+from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.restore import restore_forward, restore_reverse
@@ -48,14 +49,14 @@ class LoopRule(JointRule):
         collect_every: Steps between collections of garbage, for users' code that needs it.
         progress: Whether to show bars.
         resumption: Its journal; None where it is not to be resumed.
-        finish: Called when the reverse sweep is over.
+        directory: That of its journal if it is this loop's alone: emptied when the reverse sweep is over.
 
     Memory:
         Snapshots, and the saved values of the steps that the schedule keeps.
     """
 
     __slots__ = (
-        "__weakref__", "_bar", "_collect_every", "_finish", "_ledger", "_mark", "_prefix", "_resumption", "_turns",
+        "__weakref__", "_bar", "_collect_every", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption", "_turns",
         "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
         "snapshots", "state", "stepper", "verifier",
     )  # fmt: skip
@@ -71,7 +72,7 @@ class LoopRule(JointRule):
         collect_every: int | None,
         progress: Any,
         resumption: Resumption | None = None,
-        finish: Callable[[], None] | None = None,
+        directory: ResumeDirectory | None = None,
     ) -> None:
         self.plan, self.progress = plan, progress
         self.position = Position(steps=plan.steps, open=until is not None)
@@ -84,15 +85,15 @@ class LoopRule(JointRule):
         self._ledger = ledger
         self._until = until
         self._collect_every = collect_every
-        self._resumption, self._finish = resumption, finish
+        self._resumption, self._directory = resumption, directory
         self.ran = 0
         self.state: list[Any] = []
         # The steps whose saved values are at hand.
         self.records: dict[int, TapedStep] = {}
         # From where a retained sweep begins again: what is kept of the first steps.
         self._prefix: Position | None = None
-        assert stepper.region is not None
-        self.bypass = stepper.region.bypass()
+        self._region: Any = stepper.region
+        self.bypass = self._region.bypass()
         self._bar: Bar | None = None
         self._turns, self._mark = 0, None
 
@@ -220,8 +221,7 @@ class LoopRule(JointRule):
 
     def _is_end(self) -> bool:
         """Return whether an open loop ends with the working state."""
-        assert self.stepper.region is not None
-        with self.stepper.region.running(self.bypass):
+        with self._region.running(self.bypass):
             return self.stepper.holds(self._until, self.state)
 
     def _advance(self, action: Forward, first: Any) -> int:
@@ -235,8 +235,7 @@ class LoopRule(JointRule):
             self._count(index)
             index += 1
         watch = self.position.open
-        assert self.stepper.region is not None
-        with self.stepper.region.running(self.bypass):
+        with self._region.running(self.bypass):
             while index < action.stop and not (watch and index > action.start and self._is_end()):
                 self.state, output = self.stepper.plain(index, self.state, self.bypass)
                 self._emit(index, output)
@@ -329,27 +328,24 @@ class LoopRule(JointRule):
         if self._resumption is not None and not retain:
             restore_reverse(self, self._resumption, cotangents, collector)
         cotangents.clear()
-        ledger = self._ledger
-        ledger.phase = "reverse"
+        self._ledger.phase = "reverse"
         self._bar = None
-        region = self.stepper.region
-        assert region is not None
         try:
-            with Bar("reverse", self.position.steps, self.progress) as bar, entered(capture=region.around):
+            with Bar("reverse", self.position.steps, self.progress) as bar, entered(capture=self._region.around):
                 sink = outputs, collector, bar
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position))
                 while not self.position.finished:
                     self._act(self._next(), sink=sink)
         except BaseException:
-            self.close()
+            self.fail()
             # Nothing to go on from: another pull of a retained loop is an error.
             steps = self.position.steps
             self.position = Position(steps=steps, reversed=steps, state=None, forward_ended=True, finished=True)
             raise
         if not retain:
             self.close()
-            if self._finish is not None:
-                self._finish()
+            if self._directory is not None:
+                self._directory.finish()
         yield from self.links.give(self.cotangent, collector)
 
     def _begin_again(self) -> None:
@@ -390,6 +386,12 @@ class LoopRule(JointRule):
         if self._resumption is not None and self._prefix is None:
             running = [collector.static_sums.get(key) for key in statics]
             self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran)
+
+    def fail(self) -> None:
+        """Give up all but the journal, which another call may take up."""
+        self.close()
+        if self._directory is not None:
+            self._directory.close()
 
     def close(self) -> None:
         """Give up snapshots and saved values."""

@@ -134,14 +134,14 @@ def timeloop(
     allowed = budget or context.budget
     verifier = Verifier(paths_of(structure), outputs, verify)
     snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
-    resumption, finish = _begin_journal(resume, resume_every, stepper, values, steps)
+    resumption, directory = _begin_journal(resume, resume_every, stepper, values, steps)
     rule = LoopRule(
-        stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress, resumption, finish
+        stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress, resumption, directory
     )
     try:
         final = rule.run_forward(values, first)
     except BaseException:
-        rule.close()
+        rule.fail()
         raise
     rule.links = Links(region, leaves, inputs, rule.statics)
     emitted = stacked(rule.emitted)
@@ -150,8 +150,8 @@ def timeloop(
 
 def _begin_journal(
     resume: Any, interval: Any, stepper: Stepper, values: list[Any], steps: int | None
-) -> tuple[Resumption | None, Callable[[], None] | None]:
-    """Return the journal of a loop that may be resumed, and what to call when it is done."""
+) -> tuple[Resumption | None, ResumeDirectory | None]:
+    """Return the journal of a loop that may be resumed, and its directory if that is the loop's alone."""
     context = current()
     shared: ResumeDirectory | None = context.resume if context.capture is None else None
     directory = shared if resume is None else ResumeDirectory(resume)
@@ -164,7 +164,7 @@ def _begin_journal(
     except BaseException:
         directory.close()
         raise
-    return Resumption(journal, every(interval), stepper.read_input), None if resume is None else directory.finish
+    return Resumption(journal, every(interval), stepper.read_input), None if resume is None else directory
 
 
 def _measure_costs(values: list[Any], seconds: float, allowed: Budget) -> Costs:
