@@ -56,8 +56,8 @@ class LoopRule(JointRule):
     """
 
     __slots__ = (
-        "__weakref__", "_bar", "_collect_every", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption", "_turns",
-        "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
+        "__weakref__", "_bar", "_collect_every", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption",
+        "_turns", "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
         "snapshots", "state", "stepper", "verifier",
     )  # fmt: skip
 
@@ -88,8 +88,7 @@ class LoopRule(JointRule):
         self._resumption, self._directory = resumption, directory
         self.ran = 0
         self.state: list[Any] = []
-        # The steps whose saved values are at hand.
-        self.records: dict[int, TapedStep] = {}
+        self.records: dict[int, TapedStep] = {}  # the steps whose saved values are at hand
         # From where a retained sweep begins again: what is kept of the first steps.
         self._prefix: Position | None = None
         self._region: Any = stepper.region
