@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide import Budget, MutationError, ReleasedValueError, StorageError, grad, timeloop, vjp
 from ebbtide.arrays.context import current
-from ebbtide.schedules import Revolve, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Revolve, StoreAll
 from ebbtide.storage import Disk, Memory, Storage
 
 STEPS = 9
@@ -432,7 +432,7 @@ def test_exception_removes_files(at, tmp_path):
     budget = Budget(memory=LARGE * 8 * 8, disk="1 GiB", directory=tmp_path)
 
     def f(u):
-        return np.sum(timeloop(raising(at, ValueError), u, STEPS) ** 2)
+        return np.sum(timeloop(raising(at, ValueError), u, STEPS, schedule=Hierarchical(0, 3, Costs())) ** 2)
 
     written: list[int] = []
 

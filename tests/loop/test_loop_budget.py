@@ -101,6 +101,22 @@ def test_disk_takes_the_snapshots_that_memory_cannot(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_saved_values_on_disk_keep_the_budget(tmp_path):
+    """What all steps save can lie on disk: each step runs once, and memory holds what one step saves."""
+    budget = Budget(memory=16 * STATE, disk=400 * STATE, directory=tmp_path)
+    f = grad(lambda u: objective(u, schedule=StoreAll("disk")), budget=budget)
+    found: list[Any] = []
+    measured = peak_bytes(lambda: found.append(f(U0))) - alone()
+    assert found.pop().tobytes() == right()
+    with ebbtide.profile() as p:
+        f(U0)
+    assert measured <= p.predicted_peak_bytes <= budget.memory
+    assert p.held_bytes <= p.predicted_peak_bytes
+    assert p.steps_forward == STEPS
+    assert p.bytes_written >= STEPS * STATE
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("copies", [1, 2, 5])
 def test_disk_of_whole_states_is_enough_for_what_is_planned(copies, tmp_path):
     """A disk budget of exactly some states never ends in an error: files are larger than what they hold."""

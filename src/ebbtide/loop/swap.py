@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import owner_of
 from ebbtide.loop.steps import TapedStep
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import SavedValue
@@ -24,22 +25,22 @@ class Swap:
         user can reach (static values, by a guard) and what parameters hold (indices, conditions) stays in memory.
     """
 
-    __slots__ = ("_forms", "_holders", "arrays")
+    __slots__ = ("_forms", "_holders", "_ledger", "arrays")
 
     def __init__(self, record: TapedStep) -> None:
         self.arrays: list[np.ndarray] = []
+        self._ledger = record.tape.ledger
         # How each array lay in memory: results of reductions and products depend on it.
         self._forms: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         # Who saved which array: (node, place in its saved values, number of the array) or (cell, None, number).
         self._holders: list[tuple[Any, int | None, int]] = []
         numbers: dict[int, int] = {}
         for node in _nodes(record):
-            kept = list(node.saved or ())
-            for place, value in enumerate(kept):
-                cell = value if type(value) is SavedValue else None
-                array = value if cell is None else cell.value
-                if type(array) is not np.ndarray or (cell is not None and cell.crc is not None):
+            for place, value in enumerate(node.saved or ()):
+                array = _swappable(value)
+                if array is None:
                     continue
+                cell = value if type(value) is SavedValue else None
                 number = numbers.setdefault(id(array), len(self.arrays))
                 if number == len(self.arrays):
                     self._pack(array)
@@ -50,6 +51,8 @@ class Swap:
         """Let the nodes forget the arrays."""
         for holder, place, _ in self._holders:
             if place is None:
+                if holder.value is not None:
+                    self._ledger.let_go(holder)
                 holder.value = None
             else:
                 holder.saved = (*holder.saved[:place], None, *holder.saved[place + 1 :])
@@ -70,9 +73,24 @@ class Swap:
         back = [a.reshape(shape).transpose(axes) for a, (shape, axes) in zip(arrays, self._forms, strict=True)]
         for holder, place, number in self._holders:
             if place is None:
+                if holder.value is None:
+                    self._ledger.hold(holder, owner_of(back[number]))
                 holder.value = back[number]
             else:
                 holder.saved = (*holder.saved[:place], back[number], *holder.saved[place + 1 :])
+
+
+def swappable_bytes(record: TapedStep) -> int:
+    """Return the bytes of the arrays that `Swap` would take out of memory."""
+    found = [_swappable(value) for node in _nodes(record) for value in node.saved or ()]
+    return sum({id(array): array.nbytes for array in found if array is not None}.values())
+
+
+def _swappable(value: Any) -> np.ndarray | None:
+    """Return the array of a saved value if nobody else can reach it."""
+    if type(value) is SavedValue:
+        value = value.value if value.crc is None else None
+    return value if type(value) is np.ndarray else None
 
 
 def _nodes(record: TapedStep) -> list[Node]:

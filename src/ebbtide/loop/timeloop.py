@@ -27,6 +27,7 @@ from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import bytes_of, owned, pack, writable
 from ebbtide.loop.steps import Stepper
+from ebbtide.loop.swap import swappable_bytes
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import Disk, Storage
@@ -242,9 +243,11 @@ def _first_step(
     seeds = [(node, None, True) for node in record.state_nodes + record.output_nodes if node is not None]
     kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
     whole = stepper.inputs.nbytes if hasattr(stepper.inputs, "nbytes") and any(record.input_leaves) else 0
+    saved = measure.held[SAVED] + pager.uncounted
     sizes = Sizes(
         state=bytes_of(values),
-        saved=measure.held[SAVED] + pager.uncounted,
+        saved=saved,
+        nodes=max(0, saved - swappable_bytes(record)),
         sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0),
         gradients=sum(kinds) + whole,
         stored=describe_file(Path(), "", pack(values).arrays).nbytes,
