@@ -112,7 +112,7 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
     forecast = pager.forecast(seeds, paged=bool(budget.disk))
     joints = forecast.joints
     # A function that runs again counts its record in whole pages, which may begin elsewhere than when it was measured.
-    peak = forecast.peak + (2 * PAGE if joints else 0)
+    peak = forecast.peak + (4 * PAGE if joints else 0)
     if pager.passed is None:
         # A time loop took room for snapshots before it was known what comes after it.
         peak -= shed(joints, peak - limit)
