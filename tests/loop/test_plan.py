@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
-import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.measure import peak_bytes
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
@@ -68,19 +67,6 @@ def plan_of(
     return make_plan(
         steps, sizes, memory=memory, disk=disk, schedule=schedule, costs=costs, **{"held": 0, **others}
     )
-
-
-def peak_of(call: Any) -> int:
-    """The peak of memory during a call beyond what was allocated before it."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 # What is chosen.
@@ -375,7 +361,7 @@ def test_bytes_of_tables(steps, units):
         lambda: HierarchicalTable(steps, 2, units + 1, Costs(write=2, read=2)),
     ):
         table = []
-        peak = peak_of(lambda make=make, table=table: table.append(make()))
+        peak = peak_bytes(lambda make=make, table=table: table.append(make()))
         assert peak <= making
         assert 12 * (units + 1) * steps <= held <= 12 * (units + 1) * steps + 2**16
         if making > MIB:
@@ -390,7 +376,7 @@ def test_planning_keeps_the_budget(steps, sizes, disk):
     for memory in (2, 8, 40):
         budget = sizes.fixed + memory * max(sizes.restart, 16 * 1024)
         plans = []
-        taken = peak_of(lambda budget=budget, plans=plans: plans.append(plan_of(steps, sizes, budget, disk)))
+        taken = peak_bytes(lambda budget=budget, plans=plans: plans.append(plan_of(steps, sizes, budget, disk)))
         assert taken <= budget - sizes.state - sizes.saved
         assert plans[0].predicted_peak_bytes <= budget
 
@@ -428,8 +414,8 @@ def test_budgets_in_which_no_array_counts(kib):
     gradient = grad(objective, budget=Budget(memory=kib * 1024))
     expected = grad(objective)(x)
     objective(x)
-    alone = peak_of(lambda: objective(x))
-    assert peak_of(lambda: gradient(x)) - alone <= kib * 1024
+    alone = peak_bytes(lambda: objective(x))
+    assert peak_bytes(lambda: gradient(x)) - alone <= kib * 1024
     assert gradient(x) == expected
     with ebbtide.profile() as p:
         gradient(x)

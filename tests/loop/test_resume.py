@@ -89,20 +89,36 @@ def test_time_limit(whole: dict[str, Any], tmp_path: Path) -> None:
     assert leg <= 13
 
 
-def scaled(directory: Path, u: Any, factor: Any, steps: int = 12, weight: float = 1.0, stop: int = -1) -> Any:
-    """A gradient through a loop that may end in an error at a step, which is not part of its code."""
-    np.stop_at = stop  # type: ignore[attr-defined]
+class Ticker:
+    """Inputs that are the step numbers, and end the run at one of its steps. They are no part of the step's code."""
 
-    def step(x: Any, i: Any) -> Any:
-        if i == np.stop_at:  # type: ignore[attr-defined]
+    def __init__(self, stop: int = 0) -> None:
+        self.calls, self.stop = 0, stop
+
+    def __call__(self, index: int) -> int:
+        self.calls += 1
+        if self.calls == self.stop:
             raise KeyboardInterrupt
-        return np.sin(x) * factor
+        return index
 
-    def objective(u: Any, factor_again: Any) -> Any:
-        del factor_again
-        return weight * np.sum(timeloop(step, u, steps, schedule=Revolve(3), resume=directory, resume_every=2))
 
-    return grad(objective)(u, factor)
+def scaled(directory: Path, u: Any, factor: Any, steps: int = 12, stop: int = 0) -> Any:
+    """A gradient through a loop that may be interrupted."""
+
+    def objective(u: Any) -> Any:
+        return np.sum(
+            timeloop(
+                lambda x, i: np.sin(x) * factor,
+                u,
+                steps,
+                inputs=Ticker(stop),
+                schedule=Revolve(3),
+                resume=directory,
+                resume_every=2,
+            )
+        )
+
+    return grad(objective)(u)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +135,7 @@ def test_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Pa
     """A call that is not the one that was interrupted is refused with both values, and spoils nothing."""
     given: dict[str, Any] = {"u": U, "factor": np.full(20, 2.0)}
     with pytest.raises(KeyboardInterrupt):
-        scaled(tmp_path / "run", **given, stop=9)
+        scaled(tmp_path / "run", **given, stop=10)
     with pytest.raises(ResumeError, match=words):
         scaled(tmp_path / "run", **(given | change))
     found = scaled(tmp_path / "run", **given)
@@ -128,54 +144,42 @@ def test_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Pa
 
 def test_another_cotangent_is_refused(tmp_path: Path) -> None:
     """What comes after the loop must give the same cotangent as before the kill."""
-    directory = tmp_path / "run"
 
-    def step(x: Any, i: Any) -> Any:
-        np.calls += 1  # type: ignore[attr-defined]
-        if np.calls == np.stop_at:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-        return np.sin(x)
+    def gradient(weight: float, stop: int = 0) -> Any:
+        options = {"schedule": Revolve(3), "inputs": Ticker(stop), "resume": tmp_path / "run", "resume_every": 2}
+        return grad(lambda u: weight * np.sum(timeloop(lambda x, i: np.sin(x), u, 20, **options)))(U)
 
-    def gradient(weight: float, stop: int) -> Any:
-        np.calls, np.stop_at = 0, stop  # type: ignore[attr-defined]
-        return grad(
-            lambda u: weight * np.sum(timeloop(step, u, 20, schedule=Revolve(3), resume=directory, resume_every=2))
-        )(U)
-
-    expected = gradient(2.0, -1)
+    expected = gradient(2.0)
     with pytest.raises(KeyboardInterrupt):
         gradient(2.0, 45)
     with pytest.raises(ResumeError, match="incoming cotangent"):
-        gradient(3.0, -1)
-    assert np.array_equal(gradient(2.0, -1), expected)
+        gradient(3.0)
+    assert np.array_equal(gradient(2.0), expected)
 
 
 def test_several_loops_of_a_gradient(tmp_path: Path) -> None:
     """`resume=` of a gradient serves all its loops, by their order."""
     directory = tmp_path / "run"
 
-    def step(x: Any, i: Any) -> Any:
-        np.calls += 1  # type: ignore[attr-defined]
-        if np.calls == np.stop_at:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-        return np.sin(x) * 1.01
+    def gradient(ticker: Ticker) -> Any:
+        def step(x: Any, i: Any) -> Any:
+            return np.sin(x) * 1.01
 
-    def objective(u: Any) -> Any:
-        first = timeloop(step, u, 15, schedule=Revolve(2), resume_every=2)
-        second = timeloop(step, first * 2.0, 10, schedule=Revolve(2), resume_every=2)
-        return np.sum(second**2)
+        def objective(u: Any) -> Any:
+            options = {"schedule": Revolve(2), "inputs": ticker, "resume_every": 2}
+            first = timeloop(step, u, 15, **options)
+            return np.sum(timeloop(step, first * 2.0, 10, **options) ** 2)
 
-    def gradient(stop: int) -> Any:
-        np.calls, np.stop_at = 0, stop  # type: ignore[attr-defined]
         return grad(objective, resume=directory)(U)
 
-    expected = gradient(-1)
-    total = np.calls  # type: ignore[attr-defined]
-    for stop in range(3, total, 11):
+    whole = Ticker()
+    expected = gradient(whole)
+    for stop in range(3, whole.calls, 11):
         with pytest.raises(KeyboardInterrupt):
-            gradient(stop)
-        assert np.array_equal(gradient(-1), expected)
-        assert np.calls < total + 10  # type: ignore[attr-defined]
+            gradient(Ticker(stop))
+        again = Ticker()
+        assert np.array_equal(gradient(again), expected)
+        assert again.calls < whole.calls + 10
         assert not directory.exists()
 
 
@@ -193,7 +197,7 @@ def test_an_error_gives_the_directory_free(tmp_path: Path) -> None:
     """After an interrupt the same process may go on at once, though its traceback is still held."""
     given: dict[str, Any] = {"u": U, "factor": np.full(20, 2.0)}
     held = []
-    for stop in (9, 3):
+    for stop in (10, 4):
         with pytest.raises(KeyboardInterrupt) as caught:
             scaled(tmp_path / "run", **given, stop=stop)
         held.append(caught)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.measure import peak_bytes
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, primitive
 from ebbtide.arrays.context import entered
@@ -30,19 +31,6 @@ CHECKED = settings(deadline=None, derandomize=True, database=None, suppress_heal
 def field(columns=1024):
     """Return an array of `ROWS` rows."""
     return np.random.default_rng(0).uniform(0.1, 0.9, (ROWS, columns))
-
-
-def peak_of(call):
-    """Return the peak of memory during a call less what was allocated at its start."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 def measured_sweep(f, x):
@@ -85,7 +73,7 @@ def assert_least(f, x, disk):
     least = refusal(f, x, 0, disk)
     found = []
     call = grad(f, budget=Budget(least, disk))
-    assert peak_of(lambda: found.append(call(x))) - peak_of(lambda: f(x)) <= least
+    assert peak_bytes(lambda: found.append(call(x))) - peak_bytes(lambda: f(x)) <= least
     assert np.array_equal(found[0], grad(f)(x))
     tolerance = least // 10 + SLACK
     for memory in (least // 4, least // 2, 3 * least // 4, least - tolerance):

@@ -275,8 +275,8 @@ class TracedArray:
     def __repr__(self) -> str:
         return f"TracedArray({bottom(self.present())!r})"
 
-    # As an array's: `==` compares elements. The checker knows __hash__ as a method only.
-    __hash__ = None  # type: ignore[assignment]
+    # As an array's: `==` compares elements.
+    __hash__ = None  # type: ignore[assignment]  # the checker knows it as a method only
 
     # Indexing, views and changes in place.
 

@@ -88,7 +88,7 @@ def reads_after(schedule: Any, position: Position) -> Iterator[Snapshot]:
         if action is None or found == READS_AHEAD:
             return
         if isinstance(action, (Copy, Move)):
-            kept = next(kept for kept in position.snapshots if kept.step == action.step)
+            kept = stored(position, action.step)
             if kept.tier == "disk":
                 found += 1
                 yield kept

@@ -10,8 +10,8 @@ from typing import final
 # loop, 18 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
 RESERVE = 32 * 1024
 RESERVE_PER_SNAPSHOT = 704
-# Of a step whose saved values are held: its tape, lists and entries, beside the nodes that `saved` counts. Measured:
-# 0.6 KiB to 1.5 KiB for steps of one to six operations.
+# Of a step whose saved values are held: its tape, lists and entries, beside the nodes that `saved` counts. Measured
+# with these nodes: 0.9 KiB to 1.9 KiB for steps of one to six operations.
 RESERVE_PER_STEP = 2048
 # CPython 3.11 puts dead tuples of exactly 20 elements on a list of up to 2000 from which it never takes: a position
 # with 20 snapshots leaves one at each change. Measured: 150 KiB after 2000 steps with 21 snapshots.

@@ -30,8 +30,7 @@ from ebbtide.loop.steps import Stepper
 from ebbtide.loop.swap import swappable_bytes
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Costs, Schedule
-from ebbtide.storage import Disk, Storage
-from ebbtide.storage.files import describe_file
+from ebbtide.storage import Disk, Storage, entry_nbytes
 from ebbtide.tape.joint import record_joint
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.record import Tape
@@ -250,7 +249,7 @@ def _first_step(
         nodes=max(0, saved - swappable_bytes(record)),
         sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0),
         gradients=sum(kinds) + whole,
-        stored=describe_file(Path(), "", pack(values).arrays).nbytes,
+        stored=entry_nbytes(pack(values).arrays),
     )
     disk = allowed.disk if allowed else 0
     choose = partial(

@@ -1,0 +1,93 @@
+"""Saved values of a step out of memory and back, and the checks of what runs again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import DeterminismError
+from ebbtide.arrays.containers import flatten
+from ebbtide.arrays.context import Context, entered
+from ebbtide.ledger import Ledger
+from ebbtide.loop.steps import Stepper, TapedStep
+from ebbtide.loop.swap import Swap, swappable_bytes
+from ebbtide.loop.verify import Verifier
+from ebbtide.tape.record import Tape
+from ebbtide.tape.region import Region
+
+STATIC = np.linspace(0.5, 1.5, 12).reshape(3, 4)
+STATE = np.linspace(0.2, 1.1, 12).reshape(3, 4)
+SEED = np.cos(STATE)
+
+
+def step(u: Any, i: Any) -> Any:
+    """A step that saves an array twice, one in another order of its axes, and one that the user can reach."""
+    a = np.sin(u)
+    return a * a + np.exp(a.T).T * STATIC
+
+
+def taped() -> TapedStep:
+    """A step on a tape."""
+    region = Region(Tape(Context().level + 1, Ledger()))
+    stepper = Stepper(step, flatten(STATE)[1], None, False, region)
+    with entered(ledger=Ledger()):
+        return stepper.taped(0, [STATE.copy()], None)[0]
+
+
+def swept(record: TapedStep) -> bytes:
+    """The bits of the cotangent of the state."""
+    (pair,), _, _ = record.sweep([(SEED.copy(), True)], [], retain=False)
+    return pair[0].tobytes()
+
+
+def test_restored_values_give_the_same_bits() -> None:
+    """What went out and came back, also twice and from other memory, gives the bits of what stayed."""
+    expected = swept(taped())
+    record = taped()
+    nbytes = swappable_bytes(record)
+    swap = Swap(record)
+    arrays = [np.array(array, order="C") for array in swap.take()]
+    assert swap.arrays == []
+    # Each array once, and none that the user can reach.
+    assert sum(array.nbytes for array in arrays) == nbytes > 0
+    assert not any(np.shares_memory(array, STATIC) for array in arrays)
+    assert swappable_bytes(record) == 0
+    swap.restore([array * np.nan for array in arrays])
+    swap.forget()
+    assert swappable_bytes(record) == 0
+    swap.restore(arrays)
+    assert swappable_bytes(record) == nbytes
+    assert swept(record) == expected
+
+
+def test_a_step_that_leads_elsewhere_is_named_with_its_leaf() -> None:
+    """The result of a step that runs again is compared with what the next one started from, leaf by leaf."""
+    verifier = Verifier(["['u']", "['v']"], outputs=True, active=True)
+    first, second = [np.zeros(3), np.ones(3)], [np.ones(3), np.ones(3)]
+    verifier.ended(2, second)
+    verifier.ended(2, second)
+    verifier.taped(1, verifier.before(first), second)
+    with pytest.raises(DeterminismError, match=r"Step 0 gave another result in \['v'\]"):
+        verifier.taped(0, verifier.before(first), [np.zeros(3), np.zeros(3)])
+    verifier.begin()
+    verifier.taped(0, verifier.before(first), second)
+    verifier.emitted(0, [np.zeros(2)])
+    verifier.emitted(0, [np.zeros(2)])
+    with pytest.raises(DeterminismError, match="Step 0 gave another output"):
+        verifier.emitted(0, [np.ones(2)])
+    with pytest.raises(DeterminismError, match="Step 1"):
+        verifier.ended(2, first)
+
+
+def test_without_verify_nothing_is_compared() -> None:
+    """verify=False takes no checksum."""
+    verifier = Verifier(["u"], outputs=True, active=False)
+    assert verifier.before([np.zeros(3)]) is None
+    verifier.ended(2, [np.zeros(3)])
+    verifier.ended(2, [np.ones(3)])
+    verifier.taped(1, None, [np.zeros(3)])
+    verifier.taped(0, None, [np.ones(3)])
+    verifier.emitted(0, [np.zeros(3)])
+    verifier.emitted(0, [np.ones(3)])
