@@ -9,16 +9,29 @@ from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndRever
 from ebbtide.schedules.position import Position, Snapshot
 
 
-def end_action(position: Position) -> Action | None:
+def forced_action(position: Position) -> Action | None:
     """
-    Return the action where there is no choice: an end of a sweep, or a step whose saved values are at hand.
+    Return the action where there is no choice: an end of a sweep, or what saved values at hand ask for.
 
     Args:
         position: Where the loop stands; it is not finished.
 
     Returns:
         The action, None where a schedule has to choose.
+
+    Raises:
+        ScheduleError: Saved values at hand cannot be used.
     """
+    action = _end_action(position)
+    if action is None and position.saved is not None:
+        action = _close_gap(position)
+        if action is None:
+            raise describe_loss(position)
+    return action
+
+
+def _end_action(position: Position) -> Action | None:
+    """Return the action at an end of a sweep, or for a step whose saved values are at hand; else None."""
     if position.forward_ended:
         saved = position.saved
         if saved is not None and saved[1] == position.end:
@@ -30,14 +43,14 @@ def end_action(position: Position) -> Action | None:
     return EndForward() if position.state == position.steps else None
 
 
-def close_gap(position: Position) -> Action | None:
+def _close_gap(position: Position) -> Action | None:
     """
     Return the action where another schedule left saved values at hand that do not reach the end.
 
     Saved values at hand cannot be given up and are one range, so that all steps behind them have to be saved, too.
 
     Args:
-        position: A position with saved values at hand which `end_action` has no action for.
+        position: A position with saved values at hand which `_end_action` has no action for.
 
     Returns:
         The action, None if no state is held from which the steps behind the range can be run.
@@ -93,13 +106,8 @@ def restart_action(position: Position, choose: Callable[[Position], Action]) -> 
     """
     if position.finished:
         return None
-    action = end_action(position)
+    action = forced_action(position)
     if action is not None:
-        return action
-    if position.saved is not None:
-        action = close_gap(position)
-        if action is None:
-            raise describe_loss(position)
         return action
     snapshots = position.snapshots
     if not snapshots or (snapshots[-1].kind == "restart" == snapshots[0].kind and snapshots[-1].step < position.end):

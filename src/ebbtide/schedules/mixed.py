@@ -9,7 +9,7 @@ from typing import final
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.continuing import close_gap, count_base, describe_loss, end_action
+from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.mixed_table import MixedTable
 from ebbtide.schedules.position import Position, Snapshot
 
@@ -68,11 +68,7 @@ class Mixed(Schedule):
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
         if position.finished:
             return None
-        action = end_action(position)
-        if action is None and position.saved is not None:
-            action = close_gap(position)
-            if action is None:
-                raise describe_loss(position)
+        action = forced_action(position)
         return self._choose(position) if action is None else action
 
     def forward_steps(self, steps: int) -> int:

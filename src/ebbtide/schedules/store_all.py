@@ -8,7 +8,7 @@ from typing import final
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.continuing import close_gap, count_base, describe_loss, end_action
+from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import TIERS, Position
 
@@ -50,15 +50,8 @@ class StoreAll(Schedule):
         if position.finished:
             return None
         _require_way_back(position)
-        action = end_action(position)
-        if action is not None:
-            return action
-        if position.saved is not None:
-            action = close_gap(position)
-            if action is None:
-                raise describe_loss(position)
-            return action
-        return self._choose(position)
+        action = forced_action(position)
+        return self._choose(position) if action is None else action
 
     def forward_steps(self, steps: int) -> int:
         """
