@@ -117,8 +117,8 @@ class Ledger:
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "held", "limit", "peak", "phase", "report",
-        "saved", "timeline", "watched",
+        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "held", "lenders", "limit", "peak", "phase",
+        "report", "saved", "timeline", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False) -> None:
@@ -131,6 +131,8 @@ class Ledger:
         self.timeline: Timeline | None = None
         self.entries: dict[tuple[Any, ...], SavedEntry] | None = None
         self.report: Any = None
+        # Weak references to those who hold what they could do without: time loops, the oldest first.
+        self.lenders: list[Any] = []
         # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes].
         self._owners: dict[tuple[str, int], list[int]] = {}
         self._tickets: dict[int, _Ticket] = {}
@@ -157,6 +159,14 @@ class Ledger:
             self.peak = live
         if self.timeline is not None:
             self.timeline.record(list(self.held.values()), self.phase)
+
+    def relieve(self, nbytes: int) -> int:
+        """Let time loops give up at least *nbytes* bytes if they can, at the price of more work; return how many."""
+        freed = 0
+        for lender in [reference() for reference in self.lenders]:
+            if lender is not None and freed < nbytes:
+                freed += lender.shed(nbytes - freed)
+        return freed
 
     def hold(self, holder: Any, owner: Any, entry: SavedEntry | None = None) -> None:
         """

@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
-from ebbtide.schedules import Copy, Mixed, Move, Position, Revolve, Schedule, Snapshot
+from ebbtide.schedules import Copy, Mixed, Move, Online, Periodic, Position, Revolve, Schedule, Snapshot, StoreAll
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -44,22 +44,39 @@ def size_of(plan: Plan, kept: Snapshot) -> int:
 
 
 def sheddable_bytes(plan: Plan, position: Position) -> int:
-    """Return the bytes of the snapshots in memory that a schedule could do without."""
-    if not isinstance(plan.schedule, (Revolve, Mixed)):
-        return 0
+    """Return the bytes of memory that a loop could do without: snapshots beyond the first, and with `StoreAll` most."""
     first = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
     if first is None or first.step > 0:
         return 0
-    return sum(size_of(plan, kept) for kept in position.snapshots if kept is not first and kept.tier == "memory")
+    at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
+    saved = max(0, at_hand) * plan.sizes.saved if isinstance(plan.schedule, StoreAll) else 0
+    held = [kept for kept in position.snapshots if kept is not first and kept.tier == "memory"]
+    return saved + sum(size_of(plan, kept) for kept in held)
+
+
+def find_cheapest(position: Position) -> Snapshot | None:
+    """Return the snapshot in memory, not the first, that the fewest steps make again from the state below it."""
+    cheapest, least, below = None, 0, 0
+    for place, kept in enumerate(position.snapshots):
+        distance = kept.step - below + (kept.kind == "saved")
+        if place > 0 and kept.tier == "memory" and (cheapest is None or distance < least):
+            cheapest, least = kept, distance
+        below = kept.step if kept.kind == "restart" else below
+    return cheapest
 
 
 def with_less(schedule: Any, position: Position) -> Any:
     """Return a schedule that has room for a little less than what is held in memory."""
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
-    if isinstance(schedule, Revolve):
-        return Revolve(len(held) - 1)
-    units = sum(schedule.restart if kept.kind == "restart" else schedule.saved for kept in held)
-    return replace(schedule, units=units - 1)
+    if isinstance(schedule, Mixed):
+        units = sum(schedule.restart if kept.kind == "restart" else schedule.saved for kept in held)
+        return schedule.with_units(units - 1)
+    if isinstance(schedule, (Online, Periodic)):
+        return replace(schedule, snapshots=max(1, min(schedule.snapshots, len(held)) - 1))
+    if isinstance(schedule, StoreAll):
+        return schedule  # on disk, with nothing in memory
+    # No table is made where memory is short.
+    return Revolve(max(1, len(held if isinstance(schedule, Revolve) else position.snapshots) - 1))
 
 
 def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
@@ -99,7 +116,7 @@ def prefix_of(position: Position) -> Position:
     """Return from where a reverse sweep can be run again, with as little kept as possible."""
     steps = position.steps
     restart = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
-    if restart is None:
+    if restart is None or position.saved == (0, steps):
         return replace(position, state=None)
     first = tuple(kept for kept in position.snapshots if kept.step <= restart.step)
     return Position(steps=steps, state=restart.step, snapshots=first)

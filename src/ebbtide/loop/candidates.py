@@ -106,7 +106,7 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
     """
     steps, sizes = bounds.steps, bounds.sizes
     others = max(0, steps - 1)
-    least = min(others * sizes.taped, sizes.restart)
+    least = min(others, 1) * sizes.restart
     if open_end or others == 0:
         return least
     if 0 < others <= _MOST_ON_DISK:
@@ -128,8 +128,6 @@ def find_open(bounds: Bounds) -> Schedule | None:
     Args:
         bounds: What the plan is made for, with the upper bound of the length.
     """
-    if 0 <= max(0, bounds.steps - 1) * bounds.sizes.taped <= bounds.available:
-        return StoreAll()
     snapshots = min(count_fitting(bounds.available, bounds.sizes.restart), bounds.steps)
     return Online(snapshots) if snapshots > 0 else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from ebbtide.agree import agree
@@ -39,6 +39,7 @@ class Plan:
         predicted_time: The time of all steps and transfers, in the unit of the costs.
         buffer: Bytes of the buffers for disk; 0 without disk, or if they do not fit.
         on_disk: Whether there are snapshots on disk.
+        measuring_steps: Forward steps that were run for their time alone, which are part of the prediction.
     """
 
     schedule: Schedule
@@ -52,6 +53,7 @@ class Plan:
     predicted_time: float
     buffer: int = 0
     on_disk: bool = False
+    measuring_steps: int = 0
 
     @property
     def state_bytes(self) -> int:
@@ -62,6 +64,16 @@ class Plan:
     def saved_bytes(self) -> int:
         """Bytes that one step saves."""
         return self.sizes.saved
+
+    def with_measuring(self, steps: int) -> Plan:
+        """Return the plan with so many forward steps and one reversal more, which were run for their time alone."""
+        more = self.costs.time(forward=steps, reverse=1)
+        return replace(
+            self,
+            predicted_steps_forward=self.predicted_steps_forward + steps,
+            predicted_time=self.predicted_time + more,
+            measuring_steps=self.measuring_steps + steps,
+        )
 
     def __str__(self) -> str:
         place = "memory and on disk" if self.on_disk else "memory"
@@ -135,8 +147,13 @@ def make_plan(
         taken = predict(schedule, steps, sizes, costs)
         return _buffered(_planned(schedule, steps, sizes, costs, taken), memory)
     everything = _planned(StoreAll(), steps, sizes, costs, predict(StoreAll(), steps, sizes, costs))
-    if memory is None or everything.predicted_peak_bytes <= memory:
-        return everything
+    if memory is None or steps <= 1:
+        bounded = everything
+    else:
+        # Within a bound the initial state is kept, so that a loop whose steps come to save more can go on otherwise.
+        bounded = replace(everything, predicted_peak_bytes=everything.predicted_peak_bytes + sizes.restart)
+    if memory is None or bounded.predicted_peak_bytes <= memory:
+        return bounded
     bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
     if open:
         chosen = find_open(bounds)

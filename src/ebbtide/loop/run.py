@@ -16,6 +16,7 @@ from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.restore import restore_forward, restore_reverse
 from ebbtide.loop.resume import Resumption
+from ebbtide.loop.room import Room
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.verify import Verifier
@@ -28,10 +29,11 @@ from ebbtide.schedules import (
     Move,
     Position,
     Reverse,
+    Snapshot,
+    StoreAll,
 )
 from ebbtide.tape.joint import JointRule
 from ebbtide.tape.node import Node
-from ebbtide.tape.pager import Pager
 
 
 @final
@@ -45,6 +47,7 @@ class LoopRule(JointRule):
         snapshots: Where snapshots go.
         verifier: Compares what is run again.
         ledger: The account.
+        room: Keeps the budget.
         until: Says of a state whether the loop ends there; None for a loop of `plan.steps` steps.
         collect_every: Steps between collections of garbage, for users' code that needs it.
         progress: Whether to show bars.
@@ -58,7 +61,7 @@ class LoopRule(JointRule):
     __slots__ = (
         "__weakref__", "_bar", "_collect_every", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption",
         "_turns", "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
-        "snapshots", "state", "stepper", "verifier",
+        "room", "snapshots", "state", "stepper", "verifier",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +71,7 @@ class LoopRule(JointRule):
         snapshots: Snapshots,
         verifier: Verifier,
         ledger: Any,
+        room: Room,
         until: Any,
         collect_every: int | None,
         progress: Any,
@@ -82,11 +86,11 @@ class LoopRule(JointRule):
         self.stepper = stepper
         self.snapshots = snapshots
         self.verifier = verifier
-        self._ledger = ledger
+        self._ledger, self.room = ledger, room
         self._until = until
         self._collect_every = collect_every
         self._resumption, self._directory = resumption, directory
-        self.ran = 0
+        self.ran = plan.measuring_steps
         self.state: list[Any] = []
         self.records: dict[int, TapedStep] = {}  # the steps whose saved values are at hand
         # From where a retained sweep begins again: what is kept of the first steps.
@@ -111,27 +115,12 @@ class LoopRule(JointRule):
 
     @property
     def sheddable(self) -> int:
-        """Bytes of the snapshots in memory beyond the first."""
-        return ahead.sheddable_bytes(self.plan, self.position)
+        """Bytes that it could do without, but for what a retained sweep begins with again."""
+        return 0 if self._prefix is not None else ahead.sheddable_bytes(self.plan, self.position)
 
     def shed(self, nbytes: int) -> int:
-        """Go on with fewer snapshots."""
-        freed, wanted = 0, min(nbytes, self.sheddable)
-        while freed < wanted:
-            schedule = ahead.with_less(self.plan.schedule, self.position)
-            action = schedule.next_action(self.position)
-            if not isinstance(action, Delete):
-                break
-            freed += ahead.size_of(self.plan, ahead.stored(self.position, action.step))
-            self._act(action)
-            self.plan = replace(self.plan, schedule=schedule)
-        if freed:
-            before = self.plan.predicted_steps_forward
-            self.plan = ahead.with_freed(self.plan, self.position, self.ran, freed)
-            report, more = self._ledger.report, self.plan.predicted_steps_forward - before
-            if report is not None:
-                report.plan_changed(self.plan, more)
-        return freed
+        """Go on with less in memory."""
+        return self.room.shed(self, nbytes)
 
     def inside(self) -> list[Node]:
         """Return the last nodes of the steps whose saved values are held."""
@@ -162,10 +151,15 @@ class LoopRule(JointRule):
         if self._resumption is not None:
             restore_forward(self, self._resumption, first)
             first = None if self.position.state else first
+        elif self.room.bounded and self.plan.schedule == StoreAll() and self.plan.steps > 1:
+            # So that saved values can be given up. Until the reverse sweep begins, the cotangent's bytes are free.
+            self.snapshots.put_state(0, self.state, "memory")
+            self.position = replace(self.position, snapshots=(Snapshot(0),))
         self._bar = Bar("forward", None if self.position.open else self.plan.steps, self.progress)
-        with self._bar:
+        self.room.enlist(self)
+        with self._bar, self.room.limited(), entered(ledger=self._ledger):
             while not self.position.forward_ended:
-                self._act(self._next(), first)
+                self.follow(self._next(), first)
         final, self.state = self.state, []
         if not self.records:
             self.verifier.ended(self.position.steps, final)
@@ -174,11 +168,14 @@ class LoopRule(JointRule):
         return final
 
     def _next(self) -> Any:
+        if self.room.stale:
+            self.room.plan_again(self)
         return ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
 
-    def _act(self, action: Any, first: Any = None, sink: Any = None) -> None:
+    def follow(self, action: Any, first: Any = None, sink: Any = None) -> None:
         """Follow one action of the schedule."""
-        after = self.position.after(action)
+        action, before = self.room.narrowed(action), self.position
+        after = before.after(action)
         # A pure function of the position that comes to one twice never ends (Brent's way to find a cycle).
         self._turns += 1
         if after == self._mark:
@@ -197,6 +194,7 @@ class LoopRule(JointRule):
                 self.state = []  # the state after the last step is of no use any more
             for index in range(action.start - 1, action.stop - 1, -1):
                 self._reverse(index, sink)
+            after = after if self.position is before else self.position.after(action)
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
         self.position = self.snapshots.without_lost(after)
@@ -207,6 +205,7 @@ class LoopRule(JointRule):
         if before.open and self._is_end():
             return before.ended(action.start)
         keep = action.save or (action.snapshot and action.kind == "saved")
+        wasted = action.save and not before.forward_ended and not self.room.stale
         if action.snapshot and action.kind == "restart":
             vital = not any(kept.kind == "restart" and kept.step < action.start for kept in before.snapshots)
             self.snapshots.put_state(action.start, self.state, action.tier, vital=vital)
@@ -214,9 +213,14 @@ class LoopRule(JointRule):
             stop = self._tape(action, first if action.start == 0 else None)
         else:
             stop = self._advance(action, first if action.start == 0 else None)
-        if stop < action.stop:
-            return before.after(replace(action, stop=stop)).ended(stop)
-        return after
+        done = replace(action, stop=stop)
+        if self.room.stale and wasted and stop < before.steps:
+            # The saved values of earlier steps were given up while this one ran, and its own are of no use without.
+            self.records.clear()
+            done = replace(done, save=False)
+        if self.position is not before or stop < action.stop:
+            after = self.position.after(done)
+        return after.ended(stop) if stop < action.stop else after
 
     def _is_end(self) -> bool:
         """Return whether an open loop ends with the working state."""
@@ -251,8 +255,9 @@ class LoopRule(JointRule):
                 (record, self.state, output), first = first.take(), None
             else:
                 before = self.verifier.before(self.state) if again else None
-                pager = Pager(self._ledger, None) if self._ledger.watched else None
+                pager = self.room.pager(self._region.outer.pager, self.plan)
                 record, self.state, output = self.stepper.taped(index, self.state, pager)
+                self.room.measure(self, index, record)
                 if again:
                     self.verifier.taped(index, before, self.state)
             if index == self.position.steps - 1 and not self.position.open:
@@ -330,11 +335,12 @@ class LoopRule(JointRule):
         self._ledger.phase = "reverse"
         self._bar = None
         try:
-            with Bar("reverse", self.position.steps, self.progress) as bar, entered(capture=self._region.around):
+            around = entered(capture=self._region.around, ledger=self._ledger)
+            with Bar("reverse", self.position.steps, self.progress) as bar, self.room.limited(), around:
                 sink = outputs, collector, bar
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position))
                 while not self.position.finished:
-                    self._act(self._next(), sink=sink)
+                    self.follow(self._next(), sink=sink)
         except BaseException:
             self.fail()
             # Nothing to go on from: another pull of a retained loop is an error.
@@ -373,6 +379,7 @@ class LoopRule(JointRule):
                 "a step uses may depend on its state, its input and static values only."
             )
         seeds = [None if g is None else g[index] for g in outputs]
+        self.room.before_sweep(self, index, record)
         state, x, sums = record.sweep(self.cotangent, seeds, retain=retained)
         if retained:
             self.snapshots.put_away(index)
@@ -394,6 +401,7 @@ class LoopRule(JointRule):
 
     def close(self) -> None:
         """Give up snapshots and saved values."""
+        self.room.dismiss(self)
         self.records.clear()
         self.state = []
         self._prefix = None

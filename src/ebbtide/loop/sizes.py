@@ -24,16 +24,17 @@ BUFFERED_ENTRIES = 2
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """
-    What was measured on the first step, in bytes.
+    What was measured on the first steps, in bytes.
 
     Args:
         state: One restart state.
-        saved: What one step saves for its reverse sweep.
+        saved: What one step saves for its reverse sweep, and no other step does.
         sweep: Peak of the sweep of one step: saved values, cotangents and temporaries.
         gradients: Running sums for static values and inputs.
         stored: One restart state on disk, with the header of its file.
         nodes: What stays in memory of a step's saved values that go to disk; None if that is not known, and all of
             them may stay.
+        shared: What all steps save, such as static values; it is held once, and part of *sweep*.
     """
 
     state: int
@@ -42,6 +43,7 @@ class Sizes:
     gradients: int
     stored: int
     nodes: int | None = None
+    shared: int = 0
 
     @property
     def fixed(self) -> int:

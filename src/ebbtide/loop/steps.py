@@ -78,6 +78,7 @@ class TapedStep:
         output_nodes: Nodes of the leaves of its output.
         state_leaves: Leaves of the state that it started from; None for leaves that are no floating-point arrays.
         input_leaves: Leaves of its input.
+        nbytes: What it saves, as the ledger counts it; 0 where nobody looks.
 
     Memory:
         The saved values of the step, until it is swept.
@@ -88,6 +89,14 @@ class TapedStep:
     output_nodes: list[Node | None]
     state_leaves: list[Node | None]
     input_leaves: list[Node | None]
+    nbytes: int = 0
+
+    def forecast(self) -> int:
+        """Return the most bytes that there will be in the ledger while the step is swept."""
+        seeds = [(node, None, True) for node in self.state_nodes + self.output_nodes if node is not None]
+        kinds = [leaf.type.nbytes for leaf, _ in self.tape.statics.values()]
+        # The cotangent of a static value is there when it is added to the running sum.
+        return int(self.tape.pager.forecast(seeds).peak + max(kinds, default=0))
 
     def sweep(
         self, state: list[Any], output: list[Any], *, retain: bool

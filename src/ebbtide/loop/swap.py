@@ -35,7 +35,7 @@ class Swap:
         # Who saved which array: (node, place in its saved values, number of the array) or (cell, None, number).
         self._holders: list[tuple[Any, int | None, int]] = []
         numbers: dict[int, int] = {}
-        for node in _nodes(record):
+        for node in nodes_of(record):
             for place, value in enumerate(node.saved or ()):
                 array = _swappable(value)
                 if array is None:
@@ -82,7 +82,7 @@ class Swap:
 
 def swappable_bytes(record: TapedStep) -> int:
     """Return the bytes of the arrays that `Swap` would take out of memory."""
-    found = [_swappable(value) for node in _nodes(record) for value in node.saved or ()]
+    found = [_swappable(value) for node in nodes_of(record) for value in node.saved or ()]
     return sum({id(array): array.nbytes for array in found if array is not None}.values())
 
 
@@ -93,7 +93,7 @@ def _swappable(value: Any) -> np.ndarray | None:
     return value if type(value) is np.ndarray else None
 
 
-def _nodes(record: TapedStep) -> list[Node]:
+def nodes_of(record: TapedStep) -> list[Node]:
     """Return all nodes that the results of a step depend on."""
     found: dict[int, Node] = {}
     waiting = [node for node in record.state_nodes + record.output_nodes if node is not None]

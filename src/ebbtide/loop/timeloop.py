@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,26 +12,35 @@ from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import SAVED, Ledger
+from ebbtide.ledger import Ledger
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
 from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.loop.links import Links
+from ebbtide.loop.measure import (
+    EXTRA_STEPS,
+    First,
+    estimate_steps,
+    is_timed,
+    measure_sizes,
+    measure_steps,
+    run_first,
+    with_transfers,
+)
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
-from ebbtide.loop.plan import Plan, Sizes, make_plan
+from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.loop.resume import Resumption, plain
+from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
-from ebbtide.loop.state import bytes_of, owned, pack, writable
+from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
-from ebbtide.loop.swap import swappable_bytes
 from ebbtide.loop.verify import Verifier
-from ebbtide.schedules import Costs, Schedule
-from ebbtide.storage import Disk, Storage, entry_nbytes
+from ebbtide.schedules import Costs, Schedule, StoreAll
+from ebbtide.storage import Disk, Storage
 from ebbtide.tape.joint import record_joint
-from ebbtide.tape.pager import Pager
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Region
 
@@ -124,19 +132,25 @@ def timeloop(
     if tape is None or length == 0:
         return run_plain(step, leaves, structure, length, until, inputs, outputs, collect_every, progress)
     region = Region(tape)
+    # With a budget of its own a loop keeps books, whoever else does not.
+    ledger = context.ledger if budget is None or context.ledger.watched else Ledger(watched=True)
+    region.ledger = ledger
     given = region.value(inputs) if isinstance(inputs, TracedArray) else inputs
     stepper = Stepper(step, structure, given, outputs, region)
     below = value_trace(context)
     values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
     if until is not None and stepper.holds(until, values):
         return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
-    first, plan = _first_step(stepper, values, length, schedule, budget, costs, until is not None, storage)
     allowed = budget or context.budget
+    choose = partial(make_plan, disk=allowed.disk if allowed else 0)
+    room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
+    with room.limited():
+        first, plan = _first_steps(stepper, values, length, schedule, allowed, costs, until is not None, storage, choose)
     verifier = Verifier(paths_of(structure), outputs, verify)
-    snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
+    snapshots = Snapshots(ledger, storage, partial(_make_disk, allowed, plan))
     resumption, directory = _begin_journal(resume, resume_every, stepper, values, steps)
     rule = LoopRule(
-        stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress, resumption, directory
+        stepper, plan, snapshots, verifier, ledger, room, until, collect_every, progress, resumption, directory
     )
     try:
         final = rule.run_forward(values, first)
@@ -167,16 +181,6 @@ def _begin_journal(
     return Resumption(journal, every(interval), stepper.read_input), None if resume is None else directory
 
 
-def _measure_costs(values: list[Any], seconds: float, allowed: Budget) -> Costs:
-    """Return what steps and transfers cost, from the time of the first step and of one state's way to the disk."""
-    with Disk(allowed.directory, limit=allowed.disk) as disk:
-        start = time.perf_counter()
-        disk.put("measure", pack(values).arrays, kind="a state, to measure the disk")
-        transfer = time.perf_counter() - start
-    # A reverse sweep of a step takes about twice its run; a state is read about as fast as it is written.
-    return Costs(forward=max(seconds, 1e-9), reverse=2.0 * seconds, write=transfer, read=transfer)
-
-
 def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:
     """Return the storage of the tier "disk"."""
     if allowed is None:
@@ -200,71 +204,48 @@ def _recorded(
     return (after, unflatten(stepper.output_structure, results[count:])) if outputs else after
 
 
-class _First:
-    """The taped first step with its results, handed over once."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-
-    def take(self) -> Any:
-        """Return it and forget it."""
-        held, self._held = self._held, None
-        return held
-
-
-def _first_step(
+def _first_steps(
     stepper: Stepper,
     values: list[Any],
     steps: int,
     schedule: Schedule | None,
-    budget: Budget | None,
+    allowed: Budget | None,
     costs: Costs | None,
     open_: bool,
     storage: Storage | None,
-) -> tuple[_First, Plan]:
-    """Run the first step on a tape, measure it, and make the plan."""
-    context = current()
-    ledger = context.ledger
-    available = None if ledger.limit is None else ledger.limit - ledger.live
-    allowed = context.budget
-    if budget is not None:
-        available = budget.memory if available is None else min(available, budget.memory)
-        allowed = budget
-    measure = Ledger(watched=True)
-    measure.limit = available
-    pager = Pager(measure, None)
-    start = time.perf_counter()
-    with entered(ledger=measure):
-        record, after, output = stepper.taped(0, list(values), pager)
-    seconds = time.perf_counter() - start
-    seeds = [(node, None, True) for node in record.state_nodes + record.output_nodes if node is not None]
-    kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
-    whole = stepper.inputs.nbytes if hasattr(stepper.inputs, "nbytes") and any(record.input_leaves) else 0
-    saved = measure.held[SAVED] + pager.uncounted
-    sizes = Sizes(
-        state=bytes_of(values),
-        saved=saved,
-        nodes=max(0, saved - swappable_bytes(record)),
-        sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0),
-        gradients=sum(kinds) + whole,
-        stored=entry_nbytes(pack(values).arrays),
-    )
-    disk = allowed.disk if allowed else 0
-    choose = partial(
-        make_plan, steps, sizes, memory=available, disk=disk, schedule=schedule, held=ledger.live, open=open_
-    )
-    plan = choose(costs=costs)
-    if allowed is not None and disk >= sizes.stored and costs is None and schedule is None:
-        # Nothing is written before it is known that there is a plan.
-        plan = choose(costs=_measure_costs(values, seconds, allowed))
-    if allowed is not None and storage is None and plan.predicted_disk_bytes > disk:
+    choose: Callable[..., Plan],
+) -> tuple[First, Plan]:
+    """Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock."""
+    assert stepper.region is not None
+    ledger = stepper.region.ledger
+    report = ledger.report
+    account = ledger if ledger.watched else Ledger(watched=True)
+    before = dict(account.held)
+    held = sum(before.values())
+    available = None if ledger.limit is None else ledger.limit - held
+    first = run_first(stepper, values, account, allowed)
+    sizes = measure_sizes(stepper, values, first, account, before)
+    planned = partial(choose, steps, memory=available, schedule=schedule, held=held, open=open_)
+    plan = planned(sizes, costs=costs)
+    chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
+    if chosen and allowed is not None:
+        timed = is_timed(values, steps)
+        if timed:
+            first, costs = measure_steps(stepper, values, first, account, allowed)
+        if timed or allowed.disk >= sizes.stored:
+            costs = estimate_steps(first) if costs is None else costs
+            costs = with_transfers(costs, values, allowed) if allowed.disk >= sizes.stored else costs
+            plan = planned(sizes, costs=costs)
+        if timed:
+            plan = plan.with_measuring(EXTRA_STEPS)
+            if report is not None:
+                report.steps_forward += EXTRA_STEPS
+    if allowed is not None and storage is None and plan.predicted_disk_bytes > allowed.disk:
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
-            f"disk, and the budget has {disk} bytes of it. Give Budget(disk=...) as many, or another schedule.",
+            f"disk, and the budget has {allowed.disk} bytes of it. Give Budget(disk=...) as many, or another schedule.",
             plan.predicted_peak_bytes,
         )
-    if ledger.report is not None:
-        ledger.report.plan_of_loop(plan, ledger.live)
-    return _First((record, after, output)), plan
+    if report is not None:
+        report.plan_of_loop(plan, held)
+    return first, plan

@@ -64,6 +64,17 @@ class Mixed(Schedule):
     def __reduce__(self) -> tuple[type[Mixed], tuple[int, int, int]]:
         return Mixed, (self.units, self.restart, self.saved)
 
+    def with_units(self, units: int) -> Mixed:
+        """
+        Return the schedule with fewer units, which takes over the table: that has all rows that it needs.
+
+        Args:
+            units: The size of the memory for snapshots; at least one restart state.
+        """
+        fewer = Mixed(max(self.restart, min(units, self.units)), self.restart, self.saved)
+        fewer._tables += self._tables
+        return fewer
+
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
         if position.finished:

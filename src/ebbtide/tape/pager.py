@@ -22,7 +22,7 @@ from ebbtide.storage import Disk
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
 from ebbtide.tape.node import Node
-from ebbtide.tape.saved import BLOCK, SavedValue, Size, Sizes, bytes_of, key_of, parts_of
+from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, key_of, margin_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
@@ -46,6 +46,7 @@ class Pager:
         strict: Raise at once where the budget is passed, for functions that run again in the reverse sweep.
         around: The pager of the tape around that of a checkpointed function. What it counts is not counted again, and
             its values, which are older, are paged first.
+        step: That of a time step: loops give up snapshots before anything is paged, and not only after that.
 
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
@@ -53,16 +54,17 @@ class Pager:
 
     __slots__ = (
         "_around", "_cells", "_counted", "_entries", "_excluded", "_keys", "_known", "_margin", "_measures",
-        "_overhead", "_passed", "_sizes", "_storage", "budget", "ledger", "strict",
+        "_overhead", "_passed", "_sizes", "_step", "_storage", "budget", "ledger", "strict",
     )  # fmt: skip
 
     def __init__(
-        self, ledger: Ledger, budget: Budget | None, *, strict: bool = False, around: Pager | None = None
-    ) -> None:
+        self, ledger: Ledger, budget: Budget | None, *, strict: bool = False, around: Pager | None = None,
+        step: bool = False,
+    ) -> None:  # fmt: skip
         self.ledger = ledger
         self.budget = budget
         self.strict = strict
-        self._around = around
+        self._around, self._step = around, step
         self._measures = False
         self._margin = 0
         self._overhead = self._counted = 0
@@ -110,7 +112,7 @@ class Pager:
             self._hold_parameter(node, value)
         self.enforce(0, node)
         if signature.keeps:
-            self._margin = max(self._margin, sum(_margin_of(cell) for cell in cells[len(signature.saves) :]))
+            self._margin = max(self._margin, sum(margin_of(cell) for cell in cells[len(signature.saves) :]))
         if self._margin:
             self.reserve(self._margin)  # the next mask is made before anybody is asked for room
         return cells
@@ -271,11 +273,15 @@ class Pager:
         ledger, budget = self.ledger, self.budget
         if budget is None or ledger.limit is None or self._passed is not None or ledger.live + need <= ledger.limit:
             return
+        if self._step:
+            ledger.relieve(ledger.live + need - ledger.limit)
         spared: list[tuple[Pager, Any]] = []
         while budget.disk and ledger.live + need > ledger.limit and self._page_oldest(keep, spared):
             pass
         for pager, reference in spared:
             pager._cells.append(reference)
+        if not self._step:
+            ledger.relieve(ledger.live + need - ledger.limit)
         if ledger.live + need > ledger.limit:
             if self.strict or need:
                 raise self.refusal(node, need)
@@ -392,9 +398,3 @@ class Pager:
         if self._measures:
             self._lend(-self._counted)
         self._overhead = self._counted = 0
-
-
-def _margin_of(kept: Any) -> int:
-    """Return the bytes that it takes to make a kept value (a mask): itself, and the comparisons that it is made of."""
-    nbytes = bytes_of(kept) if type(kept) is SavedValue else 0
-    return nbytes + min(3 * nbytes, BLOCK)

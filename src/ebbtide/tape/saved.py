@@ -157,6 +157,12 @@ def bytes_of(value: Any) -> int:
     return owner_of(value).nbytes
 
 
+def margin_of(kept: Any) -> int:
+    """Return the bytes that it takes to make a kept value (a mask): itself, and the comparisons that it is made of."""
+    nbytes = bytes_of(kept) if type(kept) is SavedValue else 0
+    return nbytes + min(3 * nbytes, BLOCK)
+
+
 def key_of(value: Any) -> int:
     """Return what tells the memory of a saved value, or of an array, from other memory."""
     if type(value) is SavedValue:

@@ -1,0 +1,192 @@
+"""The measuring steps of a time loop: what its parts take, in bytes and in seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.context import entered
+from ebbtide.budget import Budget
+from ebbtide.ledger import SAVED, Ledger
+from ebbtide.loop.sizes import Sizes
+from ebbtide.loop.state import bytes_of, owned, pack
+from ebbtide.loop.steps import Stepper, TapedStep
+from ebbtide.loop.swap import nodes_of, swappable_bytes
+from ebbtide.schedules import Costs
+from ebbtide.storage import Disk, entry_nbytes
+from ebbtide.tape.forecast import held_by
+from ebbtide.tape.pager import Pager
+from ebbtide.tape.saved import SavedValue, key_of
+from ebbtide.tape.saved import bytes_of as bytes_saved
+
+# Forward steps that are run for nothing but their time: one plain, one taped. With fewer steps they are not worth it:
+# they and one sweep of a step take 5 % of the time of 40 steps.
+EXTRA_STEPS, LEAST_STEPS = 2, 32
+
+
+@final
+class First:
+    """The taped first step with its results, handed over once."""
+
+    __slots__ = ("_held", "record", "seconds")
+
+    def __init__(self, record: TapedStep, after: list[Any], output: list[Any], seconds: float) -> None:
+        self.record: TapedStep | None = record
+        self.seconds = seconds
+        self._held: tuple[list[Any], list[Any]] | None = after, output
+
+    def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
+        """Return the step, the state after it and its output, and forget them."""
+        record, held = self.record, self._held
+        assert record is not None
+        assert held is not None
+        self.record = self._held = None
+        return record, *held
+
+
+def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budget | None) -> First:
+    """
+    Run the first step on a tape.
+
+    Args:
+        stepper: Runs it.
+        values: Leaves of the initial state, which stay as they are.
+        ledger: The account; a step that does not fit into its bound goes on with sizes alone.
+        allowed: The budget; None for no bound.
+    """
+    assert stepper.region is not None
+    # No file is written before it is known that there is a plan.
+    bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
+    pager = Pager(ledger, bound, around=stepper.region.outer.pager)
+    start = time.perf_counter()
+    with entered(ledger=ledger):
+        record, after, output = stepper.taped(0, list(values), pager)
+    return First(record, after, output, time.perf_counter() - start)
+
+
+def measure_sizes(stepper: Stepper, values: list[Any], first: First, ledger: Ledger, before: dict[str, int]) -> Sizes:
+    """
+    Return what the parts of a loop take, from its first step.
+
+    Args:
+        stepper: The step.
+        values: Leaves of the initial state.
+        first: The taped step.
+        ledger: The account in which it is counted.
+        before: Bytes in it before the step, by kind.
+    """
+    record = first.record
+    assert record is not None
+    kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
+    whole = stepper.inputs.nbytes if hasattr(stepper.inputs, "nbytes") and any(record.input_leaves) else 0
+    counted = ledger.held[SAVED] - before[SAVED] + record.tape.pager.uncounted
+    shared = min(counted, _bytes_kept_by_others(record, ledger))
+    record.nbytes = counted
+    return Sizes(
+        state=bytes_of(values),
+        saved=counted - shared,
+        shared=shared,
+        nodes=max(0, counted - shared - swappable_bytes(record)),
+        sweep=record.forecast() - sum(before.values()),
+        gradients=sum(kinds) + whole,
+        stored=entry_nbytes(pack(values).arrays),
+    )
+
+
+def _bytes_kept_by_others(record: TapedStep, ledger: Ledger) -> int:
+    """
+    Return the bytes of saved arrays that do not die with a step: static values, and what the user holds.
+
+    All steps share them. That somebody else holds an array shows in the number of references to it; only a prediction
+    depends on that.
+    """
+    static = {id(owner_of(met._value)) for _, met in record.tape.statics.values() if type(met._value) is np.ndarray}
+    cells = {
+        id(cell): cell
+        for node in nodes_of(record)
+        for cell in held_by(node, ledger.holds)
+        if type(cell) is SavedValue and cell.crc is not None and type(cell.value) is np.ndarray
+    }
+    # For each buffer: it, and who of the step holds it, as it is or by a view.
+    found: dict[int, tuple[Any, set[int]]] = {0: (np.empty(0), set())}
+    for cell in cells.values():
+        owner = owner_of(cell.value)
+        holder = id(cell) if cell.value is owner else id(cell.value)
+        found.setdefault(id(owner), (owner, set()))[1].add(holder)
+        del owner
+    nobody = sys.getrefcount(found[0][0])
+    others = {
+        key
+        for key, entry in found.items()
+        if key in static or sys.getrefcount(entry[0]) > nobody + len(entry[1])
+    }
+    counted = {key_of(cell): bytes_saved(cell) for cell in cells.values() if id(owner_of(cell.value)) in others}
+    return sum(counted.values())
+
+
+def is_timed(values: list[Any], steps: int) -> bool:
+    """Return whether the steps of a loop are measured by running one of them again."""
+    return steps >= LEAST_STEPS and all(isinstance(leaf, (np.ndarray, np.generic, float, complex)) for leaf in values)
+
+
+def measure_steps(stepper: Stepper, values: list[Any], first: First, ledger: Ledger, allowed: Budget) -> tuple[First, Costs]:
+    """
+    Sweep the first step, and run it again twice, plain and taped: now that all is warm, it takes the time of any step.
+
+    Args:
+        stepper: Runs it.
+        values: Leaves of the initial state, plain.
+        first: The taped first step; used up.
+        ledger: The account.
+        allowed: The budget.
+
+    Returns:
+        (the taped first step, costs without transfers).
+
+    Memory:
+        No more than a sweep of the step takes: one taped step at a time.
+    """
+    record, after, output = first.take()
+    ones = [np.ones_like(leaf) if node is not None else None for node, leaf in zip(record.state_nodes, after, strict=True)]
+    none = [None] * len(output)
+    del after, output
+    start = time.perf_counter()
+    with entered(ledger=ledger), np.errstate(all="ignore"):
+        record.sweep([None if one is None else (one, True) for one in ones], none, retain=False)
+    reverse = time.perf_counter() - start
+    record.tape.pager.close()
+    del record, ones
+    region = stepper.region
+    assert region is not None
+    bypass = region.bypass()
+    copies = [owned(leaf) for leaf in values]
+    start = time.perf_counter()
+    with region.running(bypass), entered(ledger=ledger):
+        stepper.plain(0, copies, bypass)
+    forward = time.perf_counter() - start
+    del copies
+    first = run_first(stepper, values, ledger, allowed)
+    return first, Costs(forward=max(forward, 1e-9), reverse=reverse + max(0.0, first.seconds - forward))
+
+
+def estimate_steps(first: First) -> Costs:
+    """Return the costs by the first step alone: a reverse sweep of a step takes about twice its run."""
+    return Costs(forward=max(first.seconds, 1e-9), reverse=2.0 * first.seconds)
+
+
+def with_transfers(costs: Costs, values: list[Any], allowed: Budget) -> Costs:
+    """Return costs with those of one state's way to the disk and back."""
+    packed = pack(values)
+    with Disk(allowed.directory, limit=allowed.disk) as disk:
+        start = time.perf_counter()
+        disk.put("measure", packed.arrays, kind="a state, to measure the disk")
+        write = time.perf_counter() - start
+        start = time.perf_counter()
+        disk.take("measure")
+        read = time.perf_counter() - start
+    return replace(costs, write=write, read=read)

@@ -1,0 +1,224 @@
+"""How a running loop keeps its budget when what happens is not what was planned."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, final
+
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
+from ebbtide.ledger import SAVED, Ledger
+from ebbtide.loop import ahead
+from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.steps import TapedStep
+from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, StoreAll
+from ebbtide.tape.pager import Pager
+
+
+@final
+class Room:
+    """
+    Makes room for a loop, by fewer snapshots or by another plan.
+
+    A step may save more than the first ones did, and other code of the call may take memory that a plan counted on. The
+    ledger notices before a byte is too many, and asks the loops to give up what they can run again.
+
+    Args:
+        ledger: The account, in which the loop is alone if the budget is its own and nobody else looks.
+        allowed: The budget of the loop or of the calls around it; None for no bound.
+        own: Bytes of the loop's own budget; None if it has none.
+        choose: `make_plan` with what stays the same for this loop.
+
+    Memory:
+        Nothing.
+    """
+
+    __slots__ = ("_allowed", "_choose", "_held", "_ledger", "_own", "_saved_before", "stale")
+
+    def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
+        self._ledger = ledger
+        self._allowed = allowed
+        self._own = own
+        self._held = 0
+        self._choose = choose
+        self._saved_before = 0
+        self.stale = False  # whether the schedule is one for another position than that of the loop
+
+    @property
+    def bounded(self) -> bool:
+        """Return whether there is a bound."""
+        return self._ledger.limit is not None
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Bind the ledger by the loop's own budget in the block, too."""
+        ledger = self._ledger
+        outer = ledger.limit
+        base = ledger.live - self._held
+        if self._own is not None:
+            ledger.limit = base + self._own if outer is None else min(outer, base + self._own)
+        try:
+            yield
+        finally:
+            self._held = ledger.live - base
+            ledger.limit = outer
+
+    def enlist(self, rule: Any) -> None:
+        """Let the ledger ask a loop for room."""
+        if self.bounded:
+            self._ledger.lenders.append(weakref.ref(rule))
+
+    def dismiss(self, rule: Any) -> None:
+        """Let the ledger ask a loop no more."""
+        lenders = self._ledger.lenders
+        lenders[:] = [one for one in lenders if one() is not None and one() is not rule]
+
+    def narrowed(self, action: Any) -> Any:
+        """Return the first step of an action on saved values: between its steps the loop may have to change its plan."""
+        if not self.bounded:
+            return action
+        if isinstance(action, Reverse):
+            return Reverse(start=action.start, stop=action.start - 1)
+        if isinstance(action, Forward) and action.save:
+            return replace(action, stop=action.start + 1)
+        return action
+
+    def pager(self, outer: Any, plan: Plan) -> Pager | None:
+        """Return the pager of a step; None when nobody looks."""
+        ledger, allowed = self._ledger, self._allowed
+        if not ledger.watched:
+            return None
+        self._saved_before = ledger.held[SAVED]
+        if ledger.limit is None or allowed is None:
+            return Pager(ledger, None, around=outer)
+        left = Budget(allowed.memory, max(0, allowed.disk - plan.predicted_disk_bytes), allowed.directory)
+        return Pager(ledger, left, around=outer, step=True)
+
+    def measure(self, rule: Any, index: int, record: TapedStep) -> None:
+        """
+        Note what a step saved; if that is more than planned, the sizes of the plan grow.
+
+        Raises:
+            BudgetError: It does not fit, whatever the loop gives up.
+        """
+        pager = record.tape.pager
+        if pager is None or not self.bounded:
+            return
+        record.nbytes = self._ledger.held[SAVED] - self._saved_before + pager.uncounted
+        sizes = rule.plan.sizes
+        if record.nbytes > sizes.saved + sizes.shared or pager.passed is not None:
+            peak = record.forecast()
+            sweep = peak - self._ledger.live + record.nbytes
+            grown = replace(sizes, saved=max(sizes.saved, record.nbytes - sizes.shared), sweep=max(sizes.sweep, sweep))
+            rule.plan = replace(rule.plan, sizes=grown)
+            if pager.passed is not None:
+                raise self._refusal(rule, index, peak)
+
+    def before_sweep(self, rule: Any, index: int, record: TapedStep) -> None:
+        """
+        Make room for the sweep of a step that saved more than planned, or where others took memory.
+
+        Raises:
+            BudgetError: There is none.
+        """
+        ledger, pager, sizes = self._ledger, record.tape.pager, rule.plan.sizes
+        if pager is None or ledger.limit is None or ledger.live + sizes.sweep - sizes.saved <= ledger.limit:
+            return
+        over = record.forecast() - ledger.limit
+        if over <= 0 or ledger.relieve(over) >= over or (self._allowed is not None and self._allowed.disk):
+            return
+        raise self._refusal(rule, index, ledger.limit + over)
+
+    def shed(self, rule: Any, nbytes: int) -> int:
+        """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
+        if nbytes <= 0 or rule.sheddable <= 0:
+            return 0
+        before, saved_before = self._ledger.live, self._ledger.held[SAVED]
+        if isinstance(rule.plan.schedule, StoreAll):
+            self._give_up_saved(rule)
+        else:
+            while before - self._ledger.live < nbytes and self._give_up_one(rule):
+                pass
+        freed = before - self._ledger.live
+        self._saved_before -= saved_before - self._ledger.held[SAVED]
+        if freed and not self.stale:
+            self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed))
+        return freed
+
+    def _give_up_saved(self, rule: Any) -> None:
+        """Give up the saved values of all steps but the one in work: the steps run again from the initial state."""
+        position = rule.position
+        last = position.end - 1 if position.forward_ended else None
+        for step in [step for step in rule.records if step != last]:
+            record = rule.records.pop(step)
+            if record.tape.pager is not None:
+                record.tape.pager.close()
+            del record
+        rule.position = replace(position, saved=None if last is None else (last, last + 1))
+        self.stale = True
+
+    def _give_up_one(self, rule: Any) -> bool:
+        """Give up one snapshot; return whether there was one."""
+        schedule, position = rule.plan.schedule, rule.position
+        action = None
+        if isinstance(schedule, (Revolve, Mixed)):
+            schedule = ahead.with_less(schedule, position)
+            action = schedule.next_action(position)
+        if not isinstance(action, Delete):
+            kept = ahead.find_cheapest(position)
+            if kept is None:
+                return False
+            action, schedule = Delete(step=kept.step), ahead.with_less(schedule, position)
+        rule.follow(action)
+        rule.plan = replace(rule.plan, schedule=schedule)
+        return True
+
+    def plan_again(self, rule: Any) -> None:
+        """
+        Choose the schedule anew, from where the loop stands and what it may hold now.
+
+        Raises:
+            BudgetError: Nothing fits.
+        """
+        self.stale = False
+        position, limit = rule.position, self._ledger.limit
+        others = self._ledger.live - self._held_by(rule)
+        memory = None if limit is None else limit - others
+        costs = None if rule.plan.costs == UNKNOWN_COSTS else rule.plan.costs
+        plan = self._choose(
+            position.steps, rule.plan.sizes, memory=memory, schedule=None, held=others, open=position.open, costs=costs
+        )
+        forward = rule.ran + plan.schedule.forward_steps_left(position)
+        self._replace(rule, replace(plan, predicted_steps_forward=forward))
+
+    def _held_by(self, rule: Any) -> int:
+        """Bytes of the loop's snapshots in memory and of saved values at hand."""
+        stored = [ahead.size_of(rule.plan, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
+        return sum(stored) + sum(record.nbytes for record in rule.records.values())
+
+    def _replace(self, rule: Any, plan: Plan) -> None:
+        """Give a loop a plan, and tell it to the report."""
+        more = plan.predicted_steps_forward - rule.plan.predicted_steps_forward
+        rule.plan = plan
+        if self._ledger.report is not None:
+            self._ledger.report.plan_changed(plan, more)
+
+    def _refusal(self, rule: Any, index: int, peak: int) -> BudgetError:
+        """Return the error for a step that does not fit, with what the step alone takes beside one restart state."""
+        limit = self._ledger.limit
+        assert limit is not None
+        assert self._allowed is not None
+        sizes = rule.plan.sizes
+        least = self._allowed.memory + max(0, peak - limit)
+        with_one = sizes.fixed + sizes.restart + self._allowed.memory - limit
+        others = self._ledger.live - self._held_by(rule)
+        least = max(least, with_one + others)
+        return BudgetError(
+            f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, more "
+            f"than the steps before it, and does not fit into the budget of {self._allowed}. Give at least {least} "
+            f"bytes ({format_bytes(least)}) of memory.",
+            least,
+        )
