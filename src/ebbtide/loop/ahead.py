@@ -9,6 +9,7 @@ from typing import Any
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
 from ebbtide.schedules import Copy, Mixed, Move, Online, Periodic, Position, Revolve, Schedule, Snapshot, StoreAll
+from ebbtide.schedules.continuing import count_base
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -43,23 +44,30 @@ def size_of(plan: Plan, kept: Snapshot) -> int:
     return plan.sizes.state if kept.kind == "restart" else plan.sizes.saved
 
 
+def find_spare(position: Position) -> tuple[Snapshot, ...]:
+    """Return the snapshots in memory without which all steps can still be run again, or have their saved values."""
+    base = count_base(position)
+    first = next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
+    if first is None:
+        return ()
+    return tuple(kept for kept in position.snapshots if kept.step > first.step and kept.tier == "memory")
+
+
 def sheddable_bytes(plan: Plan, position: Position) -> int:
-    """Return the bytes of memory that a loop could do without: snapshots beyond the first, and with `StoreAll` most."""
-    first = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
-    if first is None or first.step > 0:
-        return 0
-    at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
-    saved = max(0, at_hand) * plan.sizes.saved if isinstance(plan.schedule, StoreAll) else 0
-    held = [kept for kept in position.snapshots if kept is not first and kept.tier == "memory"]
-    return saved + sum(size_of(plan, kept) for kept in held)
+    """Return the bytes of memory that a loop could do without: spare snapshots, and with `StoreAll` nearly all."""
+    spare = sum(size_of(plan, kept) for kept in find_spare(position))
+    if not isinstance(plan.schedule, StoreAll) or position.saved is None or not position.snapshots:
+        return spare
+    return spare + max(0, position.saved[1] - position.saved[0] - position.forward_ended) * plan.sizes.saved
 
 
 def find_cheapest(position: Position) -> Snapshot | None:
-    """Return the snapshot in memory, not the first, that the fewest steps make again from the state below it."""
-    cheapest, least, below = None, 0, 0
-    for place, kept in enumerate(position.snapshots):
+    """Return the spare snapshot that the fewest steps make again from the state below it."""
+    spare, below = find_spare(position), 0
+    cheapest, least = None, 0
+    for kept in position.snapshots:
         distance = kept.step - below + (kept.kind == "saved")
-        if place > 0 and kept.tier == "memory" and (cheapest is None or distance < least):
+        if kept in spare and (cheapest is None or distance < least):
             cheapest, least = kept, distance
         below = kept.step if kept.kind == "restart" else below
     return cheapest

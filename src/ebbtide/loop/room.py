@@ -97,25 +97,50 @@ class Room:
         left = Budget(allowed.memory, max(0, allowed.disk - plan.predicted_disk_bytes), allowed.directory)
         return Pager(ledger, left, around=outer, step=True)
 
-    def measure(self, rule: Any, index: int, record: TapedStep) -> None:
+    def judge(self, rule: Any, action: Forward, index: int, record: TapedStep) -> Forward:
         """
-        Note what a step saved; if that is more than planned, the sizes of the plan grow.
+        Return what of an action can be kept of a step that ran on a tape.
+
+        If it saved more than planned, the sizes of the plan grow. Where that does not fit, its restart state takes the
+        place of its saved values, and the schedule is chosen anew.
+
+        Args:
+            rule: The loop.
+            action: The action that asks for its saved values.
+            index: The step.
+            record: The step.
 
         Raises:
             BudgetError: It does not fit, whatever the loop gives up.
         """
         pager = record.tape.pager
         if pager is None or not self.bounded:
-            return
-        record.nbytes = self._ledger.held[SAVED] - self._saved_before + pager.uncounted
-        sizes = rule.plan.sizes
-        if record.nbytes > sizes.saved + sizes.shared or pager.passed is not None:
-            peak = record.forecast()
-            sweep = peak - self._ledger.live + record.nbytes
+            return action
+        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.uncounted
+        sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
+        if record.nbytes > sizes.saved + sizes.shared or passed:
+            sweep = record.forecast() - self._ledger.live + record.nbytes
             grown = replace(sizes, saved=max(sizes.saved, record.nbytes - sizes.shared), sweep=max(sizes.sweep, sweep))
             rule.plan = replace(rule.plan, sizes=grown)
-            if pager.passed is not None:
-                raise self._refusal(rule, index, peak)
+        if passed and not action.save:
+            self.stale = True
+            return replace(action, kind="restart", tier="memory")
+        if action.save and self.stale and not position.forward_ended and action.stop < position.steps:
+            # The saved values of earlier steps were given up while it ran, and its own are of no use without them.
+            rule.records.clear()
+            return replace(action, save=False)
+        if passed:
+            raise self._refusal(rule, index, record.forecast())
+        return action
+
+    def make_for(self, rule: Any, action: Any) -> bool:
+        """Give up what is held too much before an action; return whether the schedule has to be asked again."""
+        limit = self._ledger.limit
+        if limit is None:
+            return False
+        stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
+        over = self._ledger.live + stored * rule.plan.sizes.state - limit
+        return over > 0 and bool(rule.shed(over))
 
     def before_sweep(self, rule: Any, index: int, record: TapedStep) -> None:
         """

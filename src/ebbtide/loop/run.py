@@ -148,6 +148,11 @@ class LoopRule(JointRule):
         # No caller's name keeps the initial state alive.
         self.state = state[:]
         state.clear()
+        with self.room.limited(), entered(ledger=self._ledger):
+            return self._run_forward(first)
+
+    def _run_forward(self, first: Any) -> list[Any]:
+        """Run the forward sweep within the bounds."""
         if self._resumption is not None:
             restore_forward(self, self._resumption, first)
             first = None if self.position.state else first
@@ -157,7 +162,7 @@ class LoopRule(JointRule):
             self.position = replace(self.position, snapshots=(Snapshot(0),))
         self._bar = Bar("forward", None if self.position.open else self.plan.steps, self.progress)
         self.room.enlist(self)
-        with self._bar, self.room.limited(), entered(ledger=self._ledger):
+        with self._bar:
             while not self.position.forward_ended:
                 self.follow(self._next(), first)
         final, self.state = self.state, []
@@ -170,6 +175,9 @@ class LoopRule(JointRule):
     def _next(self) -> Any:
         if self.room.stale:
             self.room.plan_again(self)
+        action = ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
+        if not self.room.make_for(self, action):
+            return action
         return ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
 
     def follow(self, action: Any, first: Any = None, sink: Any = None) -> None:
@@ -204,23 +212,17 @@ class LoopRule(JointRule):
         before = self.position
         if before.open and self._is_end():
             return before.ended(action.start)
-        keep = action.save or (action.snapshot and action.kind == "saved")
-        wasted = action.save and not before.forward_ended and not self.room.stale
+        given = first if action.start == 0 else None
         if action.snapshot and action.kind == "restart":
             vital = not any(kept.kind == "restart" and kept.step < action.start for kept in before.snapshots)
             self.snapshots.put_state(action.start, self.state, action.tier, vital=vital)
-        if keep:
-            stop = self._tape(action, first if action.start == 0 else None)
+        if action.save or (action.snapshot and action.kind == "saved"):
+            done = self._tape(action, given)
         else:
-            stop = self._advance(action, first if action.start == 0 else None)
-        done = replace(action, stop=stop)
-        if self.room.stale and wasted and stop < before.steps:
-            # The saved values of earlier steps were given up while this one ran, and its own are of no use without.
-            self.records.clear()
-            done = replace(done, save=False)
-        if self.position is not before or stop < action.stop:
+            done = replace(action, stop=self._advance(action, given))
+        if self.position is not before or done != action:
             after = self.position.after(done)
-        return after.ended(stop) if stop < action.stop else after
+        return after.ended(done.stop) if done.stop < action.stop else after
 
     def _is_end(self) -> bool:
         """Return whether an open loop ends with the working state."""
@@ -246,33 +248,36 @@ class LoopRule(JointRule):
                 index += 1
         return index
 
-    def _tape(self, action: Forward, first: Any) -> int:
-        """Run steps and keep what they save; return where it ended."""
+    def _tape(self, action: Forward, first: Any) -> Forward:
+        """Run steps and keep what they save; return what was done, which is less where there is no room."""
         again = self.position.forward_ended
-        index = action.start
+        index, done = action.start, action
         while index < action.stop and not (self.position.open and index > action.start and self._is_end()):
+            entering = list(self.state) if self.room.bounded else []
             if first is not None:
                 (record, self.state, output), first = first.take(), None
             else:
                 before = self.verifier.before(self.state) if again else None
                 pager = self.room.pager(self._region.outer.pager, self.plan)
                 record, self.state, output = self.stepper.taped(index, self.state, pager)
-                self.room.measure(self, index, record)
                 if again:
                     self.verifier.taped(index, before, self.state)
+            done = self.room.judge(self, action, index, record)
             if index == self.position.steps - 1 and not self.position.open:
                 self.verifier.ended(self.position.steps, self.state)
             if not again:
                 self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
-            if action.save:
+            if done.save:
                 self.records[index] = record
-            else:
-                self.snapshots.put_saved(index, record, action.tier)
-            del record
+            elif done.snapshot and done.kind == "saved":
+                self.snapshots.put_saved(index, record, done.tier)
+            elif done.snapshot:
+                self.snapshots.put_state(index, entering, done.tier)
+            del record, entering
             self._emit(index, output)
             self._count(index)
             index += 1
-        return index
+        return replace(done, stop=index)
 
     def _load(self, action: Copy | Move, after: Position) -> Position:
         """Load a snapshot; return the position after that."""

@@ -72,7 +72,7 @@ class Mixed(Schedule):
             units: The size of the memory for snapshots; at least one restart state.
         """
         fewer = Mixed(max(self.restart, min(units, self.units)), self.restart, self.saved)
-        fewer._tables += self._tables
+        fewer._tables.extend(self._tables)
         return fewer
 
     def next_action(self, position: Position) -> Action | None:
