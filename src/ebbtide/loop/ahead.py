@@ -8,7 +8,20 @@ from typing import Any
 
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
-from ebbtide.schedules import Copy, Mixed, Move, Position, Revolve, Schedule, Snapshot
+from ebbtide.schedules import (
+    Copy,
+    Costs,
+    Hierarchical,
+    Mixed,
+    Move,
+    Position,
+    Recorded,
+    Revolve,
+    Schedule,
+    Snapshot,
+    StoreAll,
+)
+from ebbtide.schedules.parts import Parts
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -45,7 +58,8 @@ def size_of(plan: Plan, kept: Snapshot) -> int:
 
 def sheddable_bytes(plan: Plan, position: Position) -> int:
     """Return the bytes of the snapshots in memory that a schedule could do without."""
-    if not isinstance(plan.schedule, (Revolve, Mixed)):
+    schedule = plan.schedule.inner if isinstance(plan.schedule, Parts) else plan.schedule
+    if not isinstance(schedule, (Revolve, Mixed)):
         return 0
     first = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
     if first is None or first.step > 0:
@@ -55,6 +69,8 @@ def sheddable_bytes(plan: Plan, position: Position) -> int:
 
 def with_less(schedule: Any, position: Position) -> Any:
     """Return a schedule that has room for a little less than what is held in memory."""
+    if isinstance(schedule, Parts):
+        return replace(schedule, inner=with_less(schedule.inner, position))
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
     if isinstance(schedule, Revolve):
         return Revolve(len(held) - 1)
@@ -70,6 +86,14 @@ def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
         predicted_steps_forward=ran + plan.schedule.forward_steps_left(position),
         predicted_peak_bytes=plan.predicted_peak_bytes - freed,
     )
+
+
+def replanned(schedule: Schedule, steps: int) -> Schedule:
+    """Return a schedule that goes on from where another one may not have been, with as many snapshots of each tier."""
+    if not isinstance(schedule, Recorded):
+        return schedule
+    memory, disk = (schedule.peak(steps, tier, saved=0) for tier in ("memory", "disk"))
+    return Hierarchical(memory, disk, Costs()) if memory + disk else StoreAll()
 
 
 def is_among(prefix: Position | None, kept: Snapshot) -> bool:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.loop import ahead
 from ebbtide.loop.journal_entries import Forward
 from ebbtide.loop.resume import Resumption, from_leaves
 from ebbtide.schedules import Position, Snapshot
+from ebbtide.schedules.parts import Parts
 
 
 def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
@@ -45,6 +47,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     rule.position = Position(
         steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_
     )
+    rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule, place.step), anchors))
     _restore_outputs(rule, place)
     if ended is not None:
         rule.verifier.ended(steps, rule.state)
