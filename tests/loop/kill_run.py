@@ -1,9 +1,9 @@
 """
 Kills a run with a journal at each of its steps and system calls, as a program of its own, as it forks.
 
-`python kill_run.py DIRECTORY NAME FIRST STRIDE [torn] [SIGNAL]` kills at every event of number FIRST, FIRST + STRIDE and
-so on, with `torn` in the middle of each such write, once more at another event of the run that goes on, and then lets
-it come to its end. It prints the counts as JSON.
+`python -m tests.loop.kill_run DIRECTORY NAME,STRIDE,... [torn] [SIGTERM]` kills the run of each name at every event of
+number STRIDE, 2 STRIDE and so on, with `torn` in the middle of each such write, once more at another event of the run
+that goes on, and then lets it come to its end. It prints the counts of each as JSON.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Campaign:
             # What is on the disk of the machine may go with it.
             shutil.rmtree(local)
             local.mkdir()
-        two, three = Events(1 + at * 7 % 300, self._strike), Events()
+        two, three = Events(1 + at * 7 % 150, self._strike), Events()
         again = in_child(name, directory, two, local) != self._expected
         begun = begun and goes_on(directory) == again
         self.kills += 1 + again
@@ -80,15 +80,17 @@ class Campaign:
             )
 
 
-def main(parent: str, name: str, first: str, stride: str, *rest: str) -> None:
+def main(parent: str, names: str, *rest: str) -> None:
     """Kill, and print the counts."""
     torn = "torn" in rest
-    number = signal.SIGTERM if "SIGTERM" in rest else signal.SIGKILL
-    campaign = Campaign(Path(parent), name, kill(number, torn=torn), torn=torn)
-    for at in itertools.count(int(first), int(stride)):
-        if not campaign.run(at):
-            break
-    found = {name: getattr(campaign, name) for name in ("steps", "kills", "extra", "problems")}
+    strike = kill(signal.SIGTERM if "SIGTERM" in rest else signal.SIGKILL, torn=torn)
+    pairs, found = names.split(","), {}
+    for name, stride in zip(pairs[::2], map(int, pairs[1::2]), strict=True):
+        campaign = Campaign(Path(parent), name, strike, torn=torn)
+        for at in itertools.count(stride, stride):
+            if not campaign.run(at):
+                break
+        found[name] = {what: getattr(campaign, what) for what in ("steps", "kills", "extra", "problems")}
     print(json.dumps(found))
 
 

@@ -2,92 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.loop.resume_run import SCHEDULES, STEPS
 
 import ebbtide
 from ebbtide import ResumeError, grad, timeloop
 from ebbtide.schedules import Revolve
 
-PROGRAM = Path(__file__).with_name("resume_run.py")
-# `make campaign` kills at each step and at each write.
-FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
 U = np.linspace(0.5, 1.0, 20)
-
-
-def run(directory: Any, name: str, what: str, at: int, out: Path) -> dict[str, Any] | None:
-    """Run the program; return what it found, None if it was killed."""
-    command = [sys.executable, str(PROGRAM), str(directory), name, what, str(at), str(out)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode == -signal.SIGKILL:
-        return None
-    assert done.returncode == 0, done.stderr
-    return json.loads(out.read_text())
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return for each schedule what an undisturbed run finds, with a journal and without."""
-    path = tmp_path_factory.mktemp("whole")
-    found = {}
-    for name in SCHEDULES:
-        plain = run("-", name, "none", 0, path / "out")
-        kept = run(path / name, name, "none", 0, path / "out")
-        assert plain is not None
-        assert kept is not None
-        assert kept["bits"] == plain["bits"], f"the journal changes the gradient of {name}"
-        assert kept["steps"] == plain["steps"], f"the journal changes the steps of {name}"
-        assert not (path / name).exists()
-        found[name] = kept
-    assert len({tuple(one["bits"]) for one in found.values()}) == 1
-    return found
-
-
-@pytest.mark.parametrize("what", ["steps", "half"] + ["writes"] * FULL)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_killed_and_started_again(name: str, what: str, whole: dict[str, Any], tmp_path: Path) -> None:
-    """Killed at a step, before a write or within one, in either sweep, and once more: the same bits, little lost."""
-    expected = whole[name]
-    count = expected["steps" if what == "steps" else "writes"]
-    every = 1 if name == "revolve" else 7
-    places = range(1, count + 1, every) if FULL else (count // 3, 4 * count // 5)
-    killed = 0
-    for at in places:
-        directory = tmp_path / f"{at}"
-        if run(directory, name, what, at, tmp_path / "out") is not None:
-            continue  # the last writes may come after the gradient
-        killed += 1
-        # Killed once more, while it goes on.
-        run(directory, name, "steps", 7, tmp_path / "out")
-        found = run(directory, name, "none", 0, tmp_path / "out")
-        assert found is not None
-        assert found["bits"] == expected["bits"], (name, what, at)
-        assert found["steps"] <= expected["steps"] + STEPS, (name, what, at)
-        assert not directory.exists()
-    assert killed >= len(places) - 1
-
-
-def test_time_limit(whole: dict[str, Any], tmp_path: Path) -> None:
-    """A job that is killed after a tenth of the steps, again and again, comes to its end."""
-    expected = whole["revolve"]
-    share = expected["steps"] // 10
-    found, leg = None, 0
-    while found is None and leg < 40:
-        leg += 1
-        found = run(tmp_path / "run", "revolve", "steps", share + 6, tmp_path / "out")
-    assert found is not None
-    assert found["bits"] == expected["bits"]
-    assert leg <= 13
 
 
 class Ticker:
