@@ -52,7 +52,7 @@ class Campaign:
         """Kill at an event and once more, and run to the end; False if there are not so many events."""
         name, directory, local = self._name, self._parent / f"{self._name}-{at}", self._parent / "local"
         local.mkdir(exist_ok=True)
-        one = Events(at, self._strike, writes=self._torn)
+        one = Events(at, self._strike, ["pwrite"] * self._torn)
         if in_child(name, directory, one, local) == self._expected:
             return False
         begun = goes_on(directory)

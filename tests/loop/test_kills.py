@@ -169,7 +169,7 @@ def test_ten_kills_cost_one_leg(tmp_path: Path) -> None:
 
 
 def test_a_kill_costs_little(tmp_path: Path) -> None:
-    """Over kills at random moments, 1000 steps and 10 snapshots, the mean loss is below 1 % and the largest below 4 %."""
-    found = lost.losses(tmp_path / "run", every=10, kills=300 if FULL else 9, seed=20261121)
+    """Over random kills, with 1000 steps and 10 snapshots, the mean loss is at most 1 %, and none is over 4 %."""
+    found = lost.losses(tmp_path / "run", every=10, kills=300 if FULL else 6, seed=20261121)
     assert np.mean(found) <= 0.01
     assert max(found) <= 0.04

@@ -6,7 +6,7 @@ import mmap
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,7 @@ def objective(u: Any, k: Any, late: Any, forcing: Any, name: str) -> Any:
     length: dict[str, Any] = {"steps": STEPS, "inputs": forcing}
     if name == "until":
         length = {"until": lambda x: x[1] >= STEPS, "max_steps": 2 * STEPS, "inputs": lambda i: np.sin(float(i))}
-    (last, _), sums = timeloop(
-        step, (2.0 * u, 0), outputs=True, schedule=SCHEDULES[name], resume_every=EVERY, **length
-    )
+    (last, _), sums = timeloop(step, (2.0 * u, 0), outputs=True, schedule=SCHEDULES[name], resume_every=EVERY, **length)
     return np.sum(last**2) + np.sum(sums * np.arange(STEPS))
 
 
@@ -73,11 +71,19 @@ class Events:
     Args:
         at: The number of the event to strike at, 0 for none.
         strike: What to do there, with the descriptor, bytes and offset of a write.
-        writes: Whether writes alone are events.
+        only: The system calls that are events; all of them, and the steps, if none is named.
+        lasting: Whether to strike at all later ones, too.
     """
 
-    def __init__(self, at: int = 0, strike: Callable[[Any], None] | None = None, *, writes: bool = False) -> None:
-        self.at, self.strike, self.writes = at, strike, writes
+    def __init__(
+        self,
+        at: int = 0,
+        strike: Callable[[Any], None] | None = None,
+        only: Sequence[str] = (),
+        *,
+        lasting: bool = False,
+    ) -> None:
+        self.at, self.strike, self.only, self.lasting = at, strike, only, lasting
         self._shared = np.frombuffer(mmap.mmap(-1, 32), np.int64)
         self.begin()
 
@@ -90,13 +96,14 @@ class Events:
         """Forget a run: steps that were run, those that the forward sweep did, those left to the reverse sweep."""
         self._shared[:] = (0, 0, 0, STEPS)
 
-    def met(self, write: Any = None) -> None:
+    def met(self, name: str = "step", arguments: Any = ()) -> None:
         """Count an event."""
-        if write is None and self.writes:
+        if self.only and name not in self.only:
             return
         self._shared[0] += 1
-        if self.count == self.at and self.strike is not None:
-            self.strike(write)
+        struck = self.count == self.at or (self.lasting and self.count > self.at)
+        if struck and self.strike is not None:
+            self.strike(arguments if name == "pwrite" else None)
 
     def met_step(self, index: int) -> None:
         """Count a step."""
@@ -106,15 +113,15 @@ class Events:
 
     @contextmanager
     def installed(self) -> Iterator[Events]:
-        """Count the events of this process meanwhile, those of its main thread."""
+        """Count the events of this process meanwhile; those of its main thread, unless calls are named."""
         calls = {name: getattr(system.POSIX, name) for name in CALLS}
         others = {name: getattr(os, name) for name in OTHERS}
         main = threading.get_ident()
 
         def counted(name: str, function: Any) -> Any:
             def call(*arguments: Any, **options: Any) -> Any:
-                if threading.get_ident() == main:
-                    self.met(arguments if name == "pwrite" else None)
+                if self.only or threading.get_ident() == main:
+                    self.met(name, arguments)
                 # What a killed process wrote is there; only a machine that stops needs the disk's word.
                 return None if name == "synchronize" else function(*arguments, **options)
 
@@ -162,6 +169,15 @@ def kill(number: int = signal.SIGKILL, *, torn: bool = False) -> Callable[[Any],
 def interrupt(write: Any) -> None:
     """A strike of Ctrl-C."""
     raise KeyboardInterrupt
+
+
+def fail(number: int) -> Callable[[Any], None]:
+    """A strike that is an error of the operating system."""
+
+    def strike(write: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return strike
 
 
 def in_child(name: str, directory: Path | None, events: Events, local: Path | None = None) -> bytes | int:

@@ -18,7 +18,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast, final
@@ -131,17 +131,21 @@ def describe_libraries() -> dict[str, str]:
     pools = [pool for pool in controller.info() if pool["user_api"] == "blas"]
     # Each of them knows the controller, which would wait for the collector.
     controller.lib_controllers.clear()
-    names = {f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip() for pool in pools}
     simd = cast("dict[str, Any]", np.show_config(mode="dicts")).get("SIMD Extensions", {}).get("found", [])
+    settings = [f"{name}={os.environ[name]}" for name in _KERNELS if name in os.environ]
     return {
         "Python": ".".join(map(str, sys.version_info[:2])),
         "ebbtide": _VERSION,
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "BLAS": ", ".join(sorted(names)) or "not known",
-        "threads of BLAS": ", ".join(sorted({str(pool["num_threads"]) for pool in pools})) or "not known",
-        "instructions": " ".join([*(simd or ["baseline"]), *(f"{name}={os.environ[name]}" for name in _KERNELS if name in os.environ)]),
+        "BLAS": _list({f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}" for pool in pools}),
+        "threads of BLAS": _list({str(pool["num_threads"]) for pool in pools}),
+        "instructions": " ".join([*(simd or ["baseline"]), *settings]),
     }
+
+
+def _list(found: set[str]) -> str:
+    return ", ".join(sorted(map(str.strip, found))) or "not known"
 
 
 @final

@@ -11,7 +11,7 @@ from ebbtide.arrays.context import entered
 from ebbtide.errors import DeterminismError, MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
-from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.restore import restore_forward, restore_reverse

@@ -15,10 +15,11 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.collect import stacked
+from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
-from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.journal import Journal
 from ebbtide.loop.links import Links
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, Sizes, make_plan
@@ -159,7 +160,7 @@ def _begin_journal(
         return None, None
     try:
         state = [plain(leaf) for leaf in values]
-        journal = directory.journal(fingerprint_of(stepper.step, state, stepper.structure, steps))
+        journal = Journal(directory, fingerprint_of(stepper.step, state, stepper.structure, steps))
         journal.begin()
     except BaseException:
         directory.close()
