@@ -20,10 +20,15 @@ import pytest
 import ebbtide
 from ebbtide import cli
 from ebbtide.errors import ResumeError, StorageError
+from ebbtide.loop import ahead
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.every import Every, every
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse, decode, encode
+from ebbtide.loop.plan import make_plan
+from ebbtide.loop.sizes import Sizes
+from ebbtide.schedules import Position, Revolve, Snapshot
+from ebbtide.schedules.parts import Parts
 from ebbtide.storage import Disk, StorageLockedError
 from ebbtide.storage.listing import list_storage
 from ebbtide.storage.system import POSIX
@@ -241,6 +246,23 @@ def test_a_damaged_restart_state_is_missing(tmp_path):
     assert (journal.anchors(), journal.load_anchor(20)) == ((10,), None)
     assert journal.load_anchor(10).arrays[0].tolist() == [10] * 9
     directory.close()
+
+
+def test_a_lost_restart_state_takes_no_room_again():
+    """Where a restart state of the journal is lost, one that the schedule stores there instead is one of its own."""
+    sizes = Sizes(state=8, saved=8, nodes=0, sweep=8, gradients=8, stored=8)
+    plan = make_plan(40, sizes, memory=None, disk=0, schedule=Revolve(2), held=0, costs=None)
+    plan = replace(plan, schedule=Parts(plan.schedule, (10, 30)))
+    kept = tuple(Snapshot(step, "restart", "disk") for step in (0, 10, 30))
+    position = Position(steps=40, state=None, forward_ended=True, snapshots=kept)
+    plan, position = ahead.without(plan, position, kept[2])
+    assert plan.schedule == Parts(Revolve(2), (10,))
+    assert [one.step for one in position.snapshots] == [0, 10]
+    most = 0
+    while (action := plan.schedule.next_action(position)) is not None:
+        position = position.after(action)
+        most = max(most, sum(one.tier == "memory" for one in position.snapshots))
+    assert most == 1
 
 
 # Another run.

@@ -88,12 +88,24 @@ def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
     )
 
 
-def replanned(schedule: Schedule, steps: int) -> Schedule:
+def replanned(schedule: Schedule) -> Schedule:
     """Return a schedule that goes on from where another one may not have been, with as many snapshots of each tier."""
     if not isinstance(schedule, Recorded):
         return schedule
-    memory, disk = (schedule.peak(steps, tier, saved=0) for tier in ("memory", "disk"))
+    memory, disk = (schedule.peak(schedule.steps, tier, saved=0) for tier in ("memory", "disk"))
     return Hierarchical(memory, disk, Costs()) if memory + disk else StoreAll()
+
+
+def without(plan: Plan, position: Position, lost: Snapshot) -> tuple[Plan, Position]:
+    """Return plan and position where a snapshot was lost when it was to be loaded."""
+    schedule = plan.schedule
+    if isinstance(schedule, Parts):
+        # What the schedule may store there in its stead takes a slot of its own.
+        plan = replace(
+            plan, schedule=replace(schedule, starts=tuple(start for start in schedule.starts if start != lost.step))
+        )
+    left = tuple(one for one in position.snapshots if one is not lost)
+    return plan, replace(position, snapshots=left, state=None)
 
 
 def is_among(prefix: Position | None, kept: Snapshot) -> bool:

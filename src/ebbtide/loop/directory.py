@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
-from ebbtide.arrays.context import entered
-from ebbtide.errors import StorageError
+from ebbtide.arrays.context import Context, entered
+from ebbtide.errors import StorageError, TraceError
 from ebbtide.storage import Disk, StorageLockedError
 from ebbtide.storage.places import OWNER, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
@@ -88,6 +88,20 @@ class ResumeDirectory:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def refuse_inner(resume: str | Path | None, context: Context) -> None:
+    """
+    Refuse a directory for a loop that is run again and again.
+
+    Raises:
+        TraceError: The loop is within a time step or a checkpointed function.
+    """
+    if resume is not None and context.capture is not None:
+        raise TraceError(
+            "A time loop within a time step or a checkpointed function runs several times, and was given the one "
+            f"directory {resume} for all. Give resume= to the outer loop or to the gradient, which run once."
+        )
 
 
 @contextmanager

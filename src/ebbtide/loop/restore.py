@@ -45,7 +45,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
         steps, open_ = place.step, False
     rule.state = from_leaves(place.state)
     rule.position = Position(steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_)
-    rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule, place.step), anchors))
+    rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule), anchors))
     _restore_outputs(rule, place)
     if ended is not None:
         rule.verifier.ended(steps, rule.state)

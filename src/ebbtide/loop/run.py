@@ -282,8 +282,8 @@ class LoopRule(JointRule):
             self.state = loaded or []
         if loaded is None:
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
-            left = tuple(one for one in self.position.snapshots if one is not kept)
-            return replace(self.position, snapshots=left, state=None)
+            self.plan, left = ahead.without(self.plan, self.position, kept)
+            return left
         if kept.tier == "disk":
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
         return after

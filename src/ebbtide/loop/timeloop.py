@@ -15,7 +15,7 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.collect import stacked
-from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.directory import ResumeDirectory, refuse_inner
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
@@ -97,6 +97,7 @@ def timeloop(
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
         ResumeError: The directory holds another run; says what differs.
+        TraceError: `resume` was given to a loop within a time step or a checkpointed function.
 
     Memory:
         Not differentiated: one state. Differentiated: the snapshots of the schedule and the saved values of one
@@ -113,6 +114,7 @@ def timeloop(
     length = check_length(steps, until, max_steps)
     check_arguments(length, until, inputs, outputs, schedule, collect_every)
     context = current()
+    refuse_inner(resume, context)
     tape = context.tape
     if tape is not None and context.tangent is not None:
         rest = {

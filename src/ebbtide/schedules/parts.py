@@ -19,11 +19,11 @@ class Parts(Schedule):
 
     A part begins at a restart state that lies elsewhere and costs no room, as in the journal of a killed run. While the
     last part is not reversed, the schedule does not see the earlier ones, so that all of its room is for the steps of
-    that part. A start whose state is lost is none: its part is one with the part before.
+    that part. Without its state a start is none: its part is one with the part before.
 
     Args:
         inner: The schedule.
-        starts: The steps at which parts begin, step 0 left out, in ascending order.
+        starts: The steps at which parts begin, step 0 left out.
 
     Example:
         >>> from ebbtide.schedules import Revolve
