@@ -27,7 +27,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError, ReleasedValueError
-from ebbtide.loop.journal import resumable
+from ebbtide.loop.directory import resumable
 from ebbtide.tape.account import account
 from ebbtide.tape.recording import Recording, settle
 from ebbtide.tape.saved import guard_shared

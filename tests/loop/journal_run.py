@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
 from ebbtide.storage import compute_crc32c
 from ebbtide.storage.system import POSIX
@@ -71,7 +72,7 @@ def run(path, system=FAST, stop=None, progress=None, fingerprint=FINGERPRINT, se
             raise StopError
 
     try:
-        journal = directory.journal(fingerprint, most_anchors=5)
+        journal = Journal(directory, fingerprint, most_anchors=5)
         journal.begin()
         start, c = np.linspace(0.5, 1.5, 40) * seed, np.linspace(1.0, 2.0, 40)
         final = run_forward(journal, start, c, count, progress)

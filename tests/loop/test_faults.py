@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from dataclasses import replace
@@ -13,12 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.loop import trouble
 
+import ebbtide
 from ebbtide import StorageError, grad, timeloop
 from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
 from ebbtide.storage import Disk
 from ebbtide.storage.system import POSIX
 
+# `make campaign` lets each write fail, and changes 500 bytes of the file of each schedule.
+FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
+ROOT, SOURCE = Path(__file__).parents[2], Path(ebbtide.__path__[0]).parent
 U = np.linspace(0.2, 1.1, 3000)
 STEPS = 24
 SCHEDULES = (
@@ -65,7 +72,10 @@ class Faults:
 def test_writes_that_fail(schedule: Any, call: str, number: int, buffer: Any, tmp_path: Path) -> None:
     """Where writes fail for a while or for good, the loop goes on with fewer snapshots and says so once."""
     threads = threading.active_count()
-    for first, last in ((1, 2), (2, 3), (3, 6), (5, 10**9), (1, 10**9)):
+    ranges = [(1, 2), (2, 3), (3, 6), (5, 10**9), (1, 10**9)]
+    if FULL:
+        ranges = [(first, last) for first in range(1, 60) for last in (first + 1, 10**9)]
+    for first, last in ranges:
         faults = Faults(call, number, first, last)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -86,7 +96,7 @@ def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path) -> None:
     """Whatever byte of the file changes, the gradient is the same or an error says what is damaged."""
     rng = np.random.default_rng(0)
     same = 0
-    for _ in range(12):
+    for _ in range(500 if FULL else 12):
         with Disk(tmp_path) as storage:
 
             def spoiled(u: Any, s: Any = storage) -> Any:
@@ -110,3 +120,75 @@ def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path) -> None:
             same += 1
     # What StoreAll loses cannot be made again: it keeps no state to start from.
     assert same > 0 or schedule == StoreAll("disk")
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("name", ["revolve", "hierarchical", "periodic"])
+def test_writes_that_fail_under_a_journal(name: str, number: int, lasting: bool, tmp_path: Path) -> None:
+    """Whichever write of journal or snapshots fails: the same gradient, a warning of each at most, all given back."""
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - Path holds a descriptor open
+    expected = trouble.gradient(name, None)
+    local = tmp_path / "local"
+    local.mkdir()
+    at, stride, told = 1, 1 if FULL else 31, 0
+    while True:
+        events = trouble.Events(at, trouble.fail(number), ("pwrite", "allocate"), lasting=lasting)
+        with warnings.catch_warnings(record=True) as caught, events.installed():
+            warnings.simplefilter("always")
+            assert trouble.gradient(name, tmp_path / "run", local) == expected, at
+        texts = [str(one.message) for one in caught]
+        assert sum("journal" in text for text in texts) <= 1, texts
+        assert sum("are lost" in text for text in texts) <= 1, texts
+        assert len(texts) <= 2, texts
+        told += len(texts)
+        assert [path.name for path in tmp_path.iterdir()] == ["local"], at
+        assert list(local.iterdir()) == [], at
+        assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before, at  # noqa: PTH208 - as above
+        if events.count < at:
+            break
+        at += stride
+    assert at > 100
+    assert told > 0
+
+
+SMALL = """
+import ctypes, os, sys, threading, warnings
+from pathlib import Path
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, MS_PRIVATE = 0x20000, 0x44000
+root, size = Path(sys.argv[1]), sys.argv[2].encode()
+if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_PRIVATE, None):
+    sys.exit(77)
+for name in ("run", "local"):
+    if libc.mount(b"tmpfs", os.fsencode(root / name), b"tmpfs", 0, b"size=" + size):
+        sys.exit(77)
+from tests.loop.trouble import gradient
+for name in ("revolve", "hierarchical", "periodic"):
+    expected = gradient(name, None)
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert gradient(name, root / "run" / "journal", root / "local") == expected
+    assert len({str(one.message)[:30] for one in caught}) == len(caught) <= 2, [str(one.message) for one in caught]
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert not list((root / "run").iterdir()) and not list((root / "local").iterdir())
+    print(len(caught))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small file systems that this test fills")
+@pytest.mark.parametrize("size", ["4k", "12k", "40k", "100k"])
+def test_small_file_systems(size: str, tmp_path: Path) -> None:
+    """With journal and snapshots each on a real file system of a few pages: the same gradient, one warning of each."""
+    for name in ("run", "local"):
+        (tmp_path / name).mkdir()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])}
+    command = [sys.executable, "-c", SMALL, str(tmp_path), size]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode == 77:
+        pytest.skip("this machine does not let a test mount a file system")
+    assert done.returncode == 0, done.stderr
+    counts = [int(line) for line in done.stdout.split()]
+    assert len(counts) == 3
+    assert size == "100k" or sum(counts) > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import ebbtide
 from ebbtide.loop.fingerprint import InputsRead, describe_libraries, digest_code, fingerprint_of
@@ -168,18 +170,54 @@ def test_large_states_are_told_in_short():
     assert fingerprint_of(PLAIN, [*state[1:], np.ones(1)], "list", 1)["initial state"] != base["initial state"]
 
 
-def test_threads_of_blas():
-    """The first variable that is set counts, and never more than the cores that the process may use."""
-    cores = len(os.sched_getaffinity(0))
-    for variables, count in (
-        ({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "8"}, 1),
-        ({"OMP_NUM_THREADS": "1,4"}, 1),
-        ({"OMP_NUM_THREADS": "4096"}, cores),
-        ({"OMP_NUM_THREADS": "many"}, cores),
-        ({}, cores),
-    ):
-        assert describe_libraries(variables)["threads of BLAS"] == str(count)
-    assert "OPENBLAS_CORETYPE=Haswell" in describe_libraries({"OPENBLAS_CORETYPE": "Haswell"})["BLAS of numpy"]
+def test_blas_is_asked():
+    """What BLAS was told counts, by whatever way, and what it says of itself is there."""
+    found = describe_libraries()
+    for count in (1, 2):
+        with threadpool_limits(count, user_api="blas"):
+            assert describe_libraries() == found | {"threads of BLAS": str(count)}
+    assert describe_libraries() == found
+    assert all(pool["version"] in found["BLAS"] for pool in threadpool_info() if pool["user_api"] == "blas")
+
+
+def test_a_process_without_blas_is_told(monkeypatch):
+    """Where no BLAS can be asked the fields say so."""
+    monkeypatch.setattr("threadpoolctl.ThreadpoolController.info", lambda self: [])
+    found = describe_libraries()
+    assert (found["BLAS"], found["threads of BLAS"]) == ("not known", "not known")
+
+
+def test_the_version_needs_no_installation():
+    """From a tree of sources without metadata Ebbtide is imported, and says that it is not installed."""
+    program = (
+        "import importlib.metadata as metadata\n"
+        "real = metadata.version\n"
+        "metadata.version = lambda name: real(f'no-{name}' if name == 'ebbtide' else name)\n"
+        "from ebbtide.loop.fingerprint import describe_libraries\n"
+        "print(describe_libraries()['ebbtide'])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout == "not installed\n"
+
+
+def test_a_fingerprint_leaves_nothing_for_the_collector():
+    """What is asked of libraries is gone when the answer is there."""
+    describe_libraries()
+    gc.collect()
+    gc.disable()
+    try:
+        describe_libraries()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("name", ["MKL_CBWR", "NPY_DISABLE_CPU_FEATURES"])
+def test_settings_of_kernels_count(monkeypatch, name):
+    """Variables that choose instructions are part of the field that names them."""
+    monkeypatch.setenv(name, "AVX2")
+    assert f"{name}=AVX2" in describe_libraries()["instructions"]
 
 
 def test_inputs_read():

@@ -20,9 +20,15 @@ import pytest
 import ebbtide
 from ebbtide import cli
 from ebbtide.errors import ResumeError, StorageError
+from ebbtide.loop import ahead
+from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.every import Every, every
-from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse, decode, encode
+from ebbtide.loop.plan import make_plan
+from ebbtide.loop.sizes import Sizes
+from ebbtide.schedules import Position, Revolve, Snapshot
+from ebbtide.schedules.parts import Parts
 from ebbtide.storage import Disk, StorageLockedError
 from ebbtide.storage.listing import list_storage
 from ebbtide.storage.system import POSIX
@@ -68,7 +74,7 @@ def resume(path):
 def begun(path, fingerprint=FINGERPRINT, **options):
     """An open directory and its first journal."""
     directory = ResumeDirectory(path, system=FAST)
-    journal = directory.journal(fingerprint, **options)
+    journal = Journal(directory, fingerprint, **options)
     journal.begin()
     return directory, journal
 
@@ -142,7 +148,7 @@ def test_a_finished_directory_keeps_what_is_not_ours(tmp_path, expected):
     unused.finish()
     assert not unused.path.exists()
     with pytest.raises(StorageError, match="was closed"):
-        unused.journal({}).begin()
+        Journal(unused, {}).begin()
 
 
 # Damage.
@@ -242,6 +248,23 @@ def test_a_damaged_restart_state_is_missing(tmp_path):
     directory.close()
 
 
+def test_a_lost_restart_state_takes_no_room_again():
+    """Where a restart state of the journal is lost, one that the schedule stores there instead is one of its own."""
+    sizes = Sizes(state=8, saved=8, nodes=0, sweep=8, gradients=8, stored=8)
+    plan = make_plan(40, sizes, memory=None, disk=0, schedule=Revolve(2), held=0, costs=None)
+    plan = replace(plan, schedule=Parts(plan.schedule, (10, 30)))
+    kept = tuple(Snapshot(step, "restart", "disk") for step in (0, 10, 30))
+    position = Position(steps=40, state=None, forward_ended=True, snapshots=kept)
+    plan, position = ahead.without(plan, position, kept[2])
+    assert plan.schedule == Parts(Revolve(2), (10,))
+    assert [one.step for one in position.snapshots] == [0, 10]
+    most = 0
+    while (action := plan.schedule.next_action(position)) is not None:
+        position = position.after(action)
+        most = max(most, sum(one.tier == "memory" for one in position.snapshots))
+    assert most == 1
+
+
 # Another run.
 
 
@@ -300,7 +323,7 @@ def test_a_second_process_is_refused(tmp_path, expected):
     """While a process runs in a directory a second one is told its host and number; after its death it may go on."""
     path = stopped(tmp_path / "run", 10)
     program = (
-        "import sys; from ebbtide.loop.journal import ResumeDirectory\n"
+        "import sys; from ebbtide.loop.directory import ResumeDirectory\n"
         "directory = ResumeDirectory(sys.argv[1]); directory.storage; print('open', flush=True); input()\n"
         "import os; os.kill(os.getpid(), 9)\n"
     )
@@ -316,7 +339,7 @@ def test_a_second_process_is_refused(tmp_path, expected):
 def test_loops_of_a_call_have_journals_of_their_own(tmp_path):
     """Two loops in one directory neither see nor disturb each other; one may be another run without the other."""
     directory = ResumeDirectory(tmp_path / "run", system=FAST)
-    journals = [directory.journal({"steps": str(steps)}) for steps in (5, 7)]
+    journals = [Journal(directory, {"steps": str(steps)}) for steps in (5, 7)]
     for step, journal in enumerate(journals, 1):
         journal.begin()
         journal.save_forward(place(step, np.full(3, step)))
@@ -325,9 +348,9 @@ def test_loops_of_a_call_have_journals_of_their_own(tmp_path):
     assert [journal.anchors() for journal in journals] == [(1,), (2,)]
     directory.close()
     directory = ResumeDirectory(tmp_path / "run", system=FAST)
-    directory.journal({"steps": "5"}).begin()
+    Journal(directory, {"steps": "5"}).begin()
     with pytest.raises(ResumeError, match="Time loop 1 has\n  steps: 8 now, 7 in"):
-        directory.journal({"steps": "8"}).begin()
+        Journal(directory, {"steps": "8"}).begin()
     directory.close()
 
 
@@ -389,7 +412,7 @@ def test_a_full_disk_costs_restart_states_first(tmp_path):
             raise OSError(errno.ENOSPC, "No space left")
 
     directory = ResumeDirectory(tmp_path / "run", system=replace(FAST, allocate=allocate))
-    journal = directory.journal({})
+    journal = Journal(directory, {})
     journal.begin()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

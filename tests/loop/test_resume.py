@@ -1,161 +1,165 @@
-"""Runs that are killed and started again: real processes, real kills, the same bits."""
+"""Runs that are interrupted and called again: the same call goes on, and any other one is refused."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
+import platform
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import checkpoint_schedules
 import numpy as np
 import pytest
-from tests.loop.resume_run import SCHEDULES, STEPS
+from threadpoolctl import threadpool_limits
 
 import ebbtide
 from ebbtide import ResumeError, grad, timeloop
-from ebbtide.schedules import Revolve
+from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.fingerprint import fingerprint_of
+from ebbtide.loop.journal import Journal
+from ebbtide.schedules import Revolve, from_checkpoint_schedules
+from ebbtide.storage import system
 
-PROGRAM = Path(__file__).with_name("resume_run.py")
-# `make campaign` kills at each step and at each write.
-FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
 U = np.linspace(0.5, 1.0, 20)
+FACTOR = np.linspace(0.9, 1.1, 20)
+FORCING = 0.01 * np.arange(13 * 20.0).reshape(13, 20)
 
 
-def run(directory: Any, name: str, what: str, at: int, out: Path) -> dict[str, Any] | None:
-    """Run the program; return what it found, None if it was killed."""
-    command = [sys.executable, str(PROGRAM), str(directory), name, what, str(at), str(out)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode == -signal.SIGKILL:
-        return None
-    assert done.returncode == 0, done.stderr
-    return json.loads(out.read_text())
+class Call(NamedTuple):
+    """A gradient through a loop, and all that may be another one when the call is made again."""
 
+    u: Any = U
+    factor: Any = FACTOR
+    forcing: Any = FORCING
+    steps: int = 12
+    power: int = 1
+    before: float = 1.0
+    between: float = 1.0
+    after: float = 1.0
+    threads: int = 1
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return for each schedule what an undisturbed run finds, with a journal and without."""
-    path = tmp_path_factory.mktemp("whole")
-    found = {}
-    for name in SCHEDULES:
-        plain = run("-", name, "none", 0, path / "out")
-        kept = run(path / name, name, "none", 0, path / "out")
-        assert plain is not None
-        assert kept is not None
-        assert kept["bits"] == plain["bits"], f"the journal changes the gradient of {name}"
-        assert kept["steps"] == plain["steps"], f"the journal changes the steps of {name}"
-        assert not (path / name).exists()
-        found[name] = kept
-    assert len({tuple(one["bits"]) for one in found.values()}) == 1
-    return found
+    def run(self, directory: Path, stop: int = 0) -> Any:
+        """Return the gradients; Ctrl-C comes in the step that is run as number *stop*."""
+        ticker, power = Ticker(stop), self.power
+        system.met_job_step = ticker.met
 
+        def objective(u: Any, factor: Any) -> Any:
+            def step(x: Any, f: Any) -> Any:
+                system.met_job_step()
+                return np.sin(x) * factor**power + f
 
-@pytest.mark.parametrize("what", ["steps", "half"] + ["writes"] * FULL)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_killed_and_started_again(name: str, what: str, whole: dict[str, Any], tmp_path: Path) -> None:
-    """Killed at a step, before a write or within one, in either sweep, and once more: the same bits, little lost."""
-    expected = whole[name]
-    count = expected["steps" if what == "steps" else "writes"]
-    every = 1 if name == "revolve" else 7
-    places = range(1, count + 1, every) if FULL else (count // 3, 4 * count // 5)
-    killed = 0
-    for at in places:
-        directory = tmp_path / f"{at}"
-        if run(directory, name, what, at, tmp_path / "out") is not None:
-            continue  # the last writes may come after the gradient
-        killed += 1
-        # Killed once more, while it goes on.
-        run(directory, name, "steps", 7, tmp_path / "out")
-        found = run(directory, name, "none", 0, tmp_path / "out")
-        assert found is not None
-        assert found["bits"] == expected["bits"], (name, what, at)
-        assert found["steps"] <= expected["steps"] + STEPS, (name, what, at)
-        assert not directory.exists()
-    assert killed >= len(places) - 1
+            options = {"schedule": Revolve(3), "resume_every": 2}
+            first = timeloop(step, u * self.before, self.steps, inputs=self.forcing[: self.steps], **options)
+            second = timeloop(lambda x, i: x - 0.1 * x * x, first * self.between, 3, **options)
+            return self.after * np.sum(second**2)
 
-
-def test_time_limit(whole: dict[str, Any], tmp_path: Path) -> None:
-    """A job that is killed after a tenth of the steps, again and again, comes to its end."""
-    expected = whole["revolve"]
-    share = expected["steps"] // 10
-    found, leg = None, 0
-    while found is None and leg < 40:
-        leg += 1
-        found = run(tmp_path / "run", "revolve", "steps", share + 6, tmp_path / "out")
-    assert found is not None
-    assert found["bits"] == expected["bits"]
-    assert leg <= 13
+        with threadpool_limits(self.threads, user_api="blas"):
+            return grad(objective, argnums=(0, 1), resume=directory)(self.u, self.factor)
 
 
 class Ticker:
-    """Inputs that are the step numbers, and end the run at one of its steps. They are no part of the step's code."""
+    """Counts steps, and interrupts at one of them."""
 
     def __init__(self, stop: int = 0) -> None:
         self.calls, self.stop = 0, stop
 
-    def __call__(self, index: int) -> int:
+    def met(self) -> None:
+        """Count a step."""
         self.calls += 1
         if self.calls == self.stop:
             raise KeyboardInterrupt
+
+    def __call__(self, index: int) -> int:
+        """Count a step by the input that it reads."""
+        self.met()
         return index
 
 
-def scaled(directory: Path, u: Any, factor: Any, steps: int = 12, stop: int = 0) -> Any:
-    """A gradient through a loop that may be interrupted."""
-
-    def objective(u: Any) -> Any:
-        return np.sum(
-            timeloop(
-                lambda x, i: np.sin(x) * factor,
-                u,
-                steps,
-                inputs=Ticker(stop),
-                schedule=Revolve(3),
-                resume=directory,
-                resume_every=2,
-            )
-        )
-
-    return grad(objective)(u)
+def changed(array: Any, row: int) -> Any:
+    """A copy with one other row."""
+    other = array.copy()
+    other[row] += 1e-9
+    return other
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"u": U * 2.0}, "initial value of leaf 0"),
-        ({"u": U.astype(np.float32), "factor": np.full(20, 2.0, np.float32)}, "float32"),
-        ({"u": U[:5], "factor": np.full(5, 2.0)}, r"float64\[5\]"),
-        ({"steps": 13}, "steps: 13 now, 12 in"),
-        ({"factor": np.full(20, 3.0)}, "code of step|static value"),
-    ],
-)
-def test_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+CRC, COUNTED = "[0-9a-f]{8}", "10 with the checksum [0-9a-f]{8}"
+NARROW = {"u": U[:5], "factor": FACTOR[:5], "forcing": FORCING[:, :5]}
+SINGLE = {"u": U.astype("f4"), "factor": FACTOR.astype("f4"), "forcing": FORCING.astype("f4")}
+# What is another one, at which step the run is interrupted, and what the error says of it: both values.
+ROWS = {
+    "shape": (NARROW, 11, r"leaf 0 of the state: float64\[5\] now, float64\[20\] in"),
+    "dtype": (SINGLE, 11, r"leaf 0 of the state: float32\[20\] now, float64\[20\] in"),
+    "control": ({"u": changed(U, 7)}, 11, f"initial value of leaf 0: {CRC} now, {CRC} in"),
+    "steps": ({"steps": 13}, 11, "steps: 13 now, 12 in"),
+    "code": ({"power": 2}, 11, "code of step: [0-9a-f]{16} now, [0-9a-f]{16} in"),
+    "static value": ({"factor": changed(FACTOR, 3)}, 11, f"static value 0: {CRC} now, {CRC} in"),
+    "input read": ({"forcing": changed(FORCING, 4)}, 11, f"inputs read so far: {COUNTED} now, {COUNTED} in"),
+    "before the loops": ({"before": 1.5}, 11, f"initial value of leaf 0: {CRC} now, {CRC} in"),
+    "between the loops": ({"between": 1.5}, 20, f"Time loop 1 has\n *initial value of leaf 0: {CRC} now, {CRC} in"),
+    "cotangent": ({"after": 1.5}, 25, f"incoming cotangent: {CRC} now, {CRC} in"),
+    "threads of BLAS": ({"threads": 2}, 11, "threads of BLAS: 2 now, 1 in"),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_another_call_is_refused(row: str, tmp_path: Path) -> None:
     """A call that is not the one that was interrupted is refused with both values, and spoils nothing."""
-    given: dict[str, Any] = {"u": U, "factor": np.full(20, 2.0)}
+    change, stop, words = ROWS[row]
+    call, expected = Call(), Call().run(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        scaled(tmp_path / "run", **given, stop=10)
-    with pytest.raises(ResumeError, match=words):
-        scaled(tmp_path / "run", **(given | change))
-    found = scaled(tmp_path / "run", **given)
-    assert np.array_equal(found, scaled(tmp_path / "other", **given))
+        call.run(tmp_path / "run", stop)
+    with pytest.raises(ResumeError, match=f"{words} {tmp_path}"):
+        call._replace(**change).run(tmp_path / "run")
+    for found, wanted in zip(call.run(tmp_path / "run"), expected, strict=True):
+        assert np.array_equal(found, wanted)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_another_cotangent_is_refused(tmp_path: Path) -> None:
-    """What comes after the loop must give the same cotangent as before the kill."""
-
-    def gradient(weight: float, stop: int = 0) -> Any:
-        options = {"schedule": Revolve(3), "inputs": Ticker(stop), "resume": tmp_path / "run", "resume_every": 2}
-        return grad(lambda u: weight * np.sum(timeloop(lambda x, i: np.sin(x), u, 20, **options)))(U)
-
-    expected = gradient(2.0)
+def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:
+    """Inputs of steps that were not run yet may still change: observations that come in while a run is down."""
     with pytest.raises(KeyboardInterrupt):
-        gradient(2.0, 45)
-    with pytest.raises(ResumeError, match="incoming cotangent"):
-        gradient(3.0)
-    assert np.array_equal(gradient(2.0), expected)
+        Call().run(tmp_path / "run", 6)
+    later = Call(forcing=changed(FORCING, 11))
+    for found, wanted in zip(later.run(tmp_path / "run"), later.run(tmp_path / "whole"), strict=True):
+        assert np.array_equal(found, wanted)
+
+
+def test_another_executor_is_refused(tmp_path: Path) -> None:
+    """A journal of one executor is not taken up by another one."""
+    texts = [fingerprint_of(np.sin, [U], "array", 3, executor=name) for name in ("reference", "machine")]
+    for refused, text in enumerate(texts):
+        directory = ResumeDirectory(tmp_path / "run")
+        with pytest.raises(ResumeError, match="executor: machine now, reference in") if refused else nullcontext():
+            Journal(directory, text).begin()
+        directory.close()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.loop.test_resume import Call
+try:
+    Call().run(Path(sys.argv[1]), int(sys.argv[2]))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of kernels of OpenBLAS for another processor")
+def test_other_kernels_of_blas_are_refused(tmp_path: Path) -> None:
+    """A run whose BLAS takes other kernels, as on another node of a cluster, is refused, and both are named."""
+    root, source = Path(__file__).parents[2], Path(ebbtide.__path__[0]).parent
+    done = []
+    for kernels, stop in (("Nehalem", 11), ("Sandybridge", 0)):
+        environment = os.environ | {"PYTHONPATH": f"{source}:{root}", "OPENBLAS_CORETYPE": kernels}
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "run"), str(stop)]
+        done.append(subprocess.run(command, capture_output=True, text=True, check=False, env=environment))
+    assert done[0].stdout == "interrupted\n", done[0].stderr
+    assert re.search("ResumeError.*BLAS: .* Sandybridge.* now, .* Nehalem.* in", done[1].stderr, re.DOTALL)
 
 
 def test_several_loops_of_a_gradient(tmp_path: Path) -> None:
@@ -184,6 +188,45 @@ def test_several_loops_of_a_gradient(tmp_path: Path) -> None:
         assert not directory.exists()
 
 
+def test_a_loop_within_a_step_is_refused(tmp_path: Path) -> None:
+    """One directory cannot serve all runs of a loop within a step; that of the gradient serves the outer loop."""
+
+    def gradient(ticker: Ticker, **inner: Any) -> Any:
+        def step(x: Any, i: Any) -> Any:
+            return timeloop(lambda y, j: np.sin(y), x, 3, **inner)
+
+        def objective(u: Any) -> Any:
+            return np.sum(timeloop(step, u, 12, inputs=ticker, schedule=Revolve(3), resume_every=2))
+
+        return grad(objective, resume=None if inner else tmp_path / "run")(U)
+
+    with pytest.raises(ebbtide.TraceError, match=r"runs several times.* outer loop"):
+        gradient(Ticker(), resume=tmp_path / "inner")
+    expected = gradient(Ticker())
+    with pytest.raises(KeyboardInterrupt):
+        gradient(Ticker(9))
+    again = Ticker()
+    assert np.array_equal(gradient(again), expected)
+    assert again.calls < 40
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_schedule_that_cannot_plan_goes_on(tmp_path: Path) -> None:
+    """A trace of checkpoint_schedules does not pass where a kill leaves a loop; the rest is planned with its room."""
+    schedule = from_checkpoint_schedules(checkpoint_schedules.MultistageCheckpointSchedule(20, 2, 2))
+
+    def gradient(ticker: Ticker) -> Any:
+        options = {"schedule": schedule, "inputs": ticker, "resume": tmp_path / "run", "resume_every": 3}
+        return grad(lambda u: np.sum(timeloop(lambda x, i: np.sin(x), u, 20, **options)))(U)
+
+    whole = Ticker()
+    expected = gradient(whole)
+    for stop in range(5, whole.calls, 9):
+        with pytest.raises(KeyboardInterrupt):
+            gradient(Ticker(stop))
+        assert np.array_equal(gradient(Ticker()), expected)
+
+
 def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
     """Derivatives of a derivative cannot be resumed, and say so before any step is lost."""
 
@@ -196,11 +239,11 @@ def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
 
 def test_an_error_gives_the_directory_free(tmp_path: Path) -> None:
     """After an interrupt the same process may go on at once, though its traceback is still held."""
-    given: dict[str, Any] = {"u": U, "factor": np.full(20, 2.0)}
     held = []
-    for stop in (10, 4):
+    for stop in (20, 4):
         with pytest.raises(KeyboardInterrupt) as caught:
-            scaled(tmp_path / "run", **given, stop=stop)
+            Call().run(tmp_path / "run", stop)
         held.append(caught)
-    assert np.array_equal(scaled(tmp_path / "run", **given), scaled(tmp_path / "other", **given))
+    for found, wanted in zip(Call().run(tmp_path / "run"), Call().run(tmp_path / "other"), strict=True):
+        assert np.array_equal(found, wanted)
     assert not (tmp_path / "run").exists()

@@ -8,8 +8,23 @@ from typing import Any
 
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
-from ebbtide.schedules import Copy, Mixed, Move, Online, Periodic, Position, Revolve, Schedule, Snapshot, StoreAll
+from ebbtide.schedules import (
+    Copy,
+    Costs,
+    Hierarchical,
+    Mixed,
+    Move,
+    Online,
+    Periodic,
+    Position,
+    Recorded,
+    Revolve,
+    Schedule,
+    Snapshot,
+    StoreAll,
+)
 from ebbtide.schedules.continuing import count_base
+from ebbtide.schedules.parts import Parts
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -56,7 +71,8 @@ def find_spare(position: Position) -> tuple[Snapshot, ...]:
 def sheddable_bytes(plan: Plan, position: Position) -> int:
     """Return the bytes of memory that a loop could do without: spare snapshots, and with `StoreAll` nearly all."""
     spare = sum(size_of(plan, kept) for kept in find_spare(position))
-    if not isinstance(plan.schedule, StoreAll) or position.saved is None or not position.snapshots:
+    schedule = plan.schedule.inner if isinstance(plan.schedule, Parts) else plan.schedule
+    if not isinstance(schedule, StoreAll) or position.saved is None or not position.snapshots:
         return spare
     return spare + max(0, position.saved[1] - position.saved[0] - position.forward_ended) * plan.sizes.saved
 
@@ -75,6 +91,8 @@ def find_cheapest(position: Position) -> Snapshot | None:
 
 def with_less(schedule: Any, position: Position) -> Any:
     """Return a schedule that has room for a little less than what is held in memory."""
+    if isinstance(schedule, Parts):
+        return replace(schedule, inner=with_less(schedule.inner, position))
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
     if isinstance(schedule, Mixed):
         units = sum(schedule.restart if kept.kind == "restart" else schedule.saved for kept in held)
@@ -95,6 +113,26 @@ def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
         predicted_steps_forward=ran + plan.schedule.forward_steps_left(position),
         predicted_peak_bytes=plan.predicted_peak_bytes - freed,
     )
+
+
+def replanned(schedule: Schedule) -> Schedule:
+    """Return a schedule that goes on from where another one may not have been, with as many snapshots of each tier."""
+    if not isinstance(schedule, Recorded):
+        return schedule
+    memory, disk = (schedule.peak(schedule.steps, tier, saved=0) for tier in ("memory", "disk"))
+    return Hierarchical(memory, disk, Costs()) if memory + disk else StoreAll()
+
+
+def without(plan: Plan, position: Position, lost: Snapshot) -> tuple[Plan, Position]:
+    """Return plan and position where a snapshot was lost when it was to be loaded."""
+    schedule = plan.schedule
+    if isinstance(schedule, Parts):
+        # What the schedule may store there in its stead takes a slot of its own.
+        plan = replace(
+            plan, schedule=replace(schedule, starts=tuple(start for start in schedule.starts if start != lost.step))
+        )
+    left = tuple(one for one in position.snapshots if one is not lost)
+    return plan, replace(position, snapshots=left, state=None)
 
 
 def is_among(prefix: Position | None, kept: Snapshot) -> bool:

@@ -6,8 +6,8 @@ too, with the values that they close over or find in their modules. Of installed
 read; of the others the names and versions of what is used count.
 
 Libraries that round differently give another gradient, so their versions and the instructions that NumPy found in the
-processor are part of it, and the number of threads of BLAS: the first of its variables that is set, and at most the
-number of cores of this process. What a library is told later, by `threadpoolctl` for one, cannot be seen.
+processor are part of it. Each BLAS in the process is asked for its version, its kernels and its number of threads, so
+that it does not matter who set them: an environment variable, the number of cores, or a call.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast, final
 
 import numpy as np
@@ -30,8 +30,19 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.storage import compute_crc32c
 
-_THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "OMP_NUM_THREADS")
-_KERNELS = ("OPENBLAS_CORETYPE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES")
+
+def _read_version() -> str:
+    try:
+        return version("ebbtide")
+    except PackageNotFoundError:
+        # Run from its sources.
+        return "not installed"
+
+
+# What no library tells when it is asked.
+_KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES")
+# Read once, as each reading leaves a cycle of Python's own for the collector.
+_VERSION = _read_version()
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice)
 _OF_CLASSES = (types.FunctionType, staticmethod, classmethod, property, np.ndarray)
 # What Python puts into a class says nothing.
@@ -105,45 +116,36 @@ def _checksum(leaf: Any) -> str:
     return f"{compute_crc32c(np.ascontiguousarray(value)):08x}"
 
 
-def describe_libraries(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def describe_libraries() -> dict[str, str]:
     """
     Return the versions and settings on which the rounding of results depends.
 
-    Args:
-        environment: Instead of that of the process.
-
     Example:
-        >>> describe_libraries({"OMP_NUM_THREADS": "1"})["threads of BLAS"]
-        '1'
+        >>> describe_libraries()["numpy"] == np.__version__
+        True
     """
-    variables = os.environ if environment is None else environment
-    found = cast("dict[str, Any]", np.show_config(mode="dicts"))
-    kernels = [f"{name}={variables[name]}" for name in _KERNELS if name in variables]
+    # Imported here, as it takes 2 ms and only who resumes needs it; asking takes 1 ms.
+    from threadpoolctl import ThreadpoolController
+
+    controller = ThreadpoolController()
+    pools = [pool for pool in controller.info() if pool["user_api"] == "blas"]
+    # Each of them knows the controller, which would wait for the collector.
+    controller.lib_controllers.clear()
+    simd = cast("dict[str, Any]", np.show_config(mode="dicts")).get("SIMD Extensions", {}).get("found", [])
+    settings = [f"{name}={os.environ[name]}" for name in _KERNELS if name in os.environ]
     return {
         "Python": ".".join(map(str, sys.version_info[:2])),
-        "ebbtide": version("ebbtide"),
+        "ebbtide": _VERSION,
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "BLAS of numpy": " ".join([_describe_blas(found), *kernels]),
-        "BLAS of scipy": _describe_blas(cast("dict[str, Any]", scipy.show_config(mode="dicts"))),
-        "instructions": " ".join(found.get("SIMD Extensions", {}).get("found", [])) or "baseline",
-        "threads of BLAS": str(_count_threads(variables)),
+        "BLAS": _list({f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}" for pool in pools}),
+        "threads of BLAS": _list({str(pool["num_threads"]) for pool in pools}),
+        "instructions": " ".join([*(simd or ["baseline"]), *settings]),
     }
 
 
-def _describe_blas(config: Mapping[str, Any]) -> str:
-    blas = config.get("Build Dependencies", {}).get("blas", {})
-    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
-
-
-def _count_threads(variables: Mapping[str, str]) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for name in _THREADS:
-        # OpenMP takes a list, of which the first is for the outermost level.
-        first = variables.get(name, "").partition(",")[0].strip()
-        if first.isdigit() and int(first):
-            return min(int(first), cores)
-    return cores
+def _list(found: set[str]) -> str:
+    return ", ".join(sorted(map(str.strip, found))) or "not known"
 
 
 @final

@@ -8,97 +8,19 @@ key names loop, kind and step. What is damaged counts as missing, and what repla
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.arrays.context import entered
 from ebbtide.errors import ResumeError, StorageError
+from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Reverse, decode, encode
-from ebbtide.storage import Disk, StorageFullError, StorageLockedError
+from ebbtide.storage import StorageFullError
 from ebbtide.storage.codecs import stopwatch
-from ebbtide.storage.places import OWNER, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
-from ebbtide.storage.system import POSIX, System
-
-
-@final
-class ResumeDirectory:
-    """
-    The directory of a call that can be resumed: its storage and lock, and the journals of its loops, by their order.
-
-    Args:
-        path: The directory; it is made at the first use if its parent exists.
-        system: How to reach the operating system; for tests.
-
-    Memory:
-        That of `Disk` without a buffer.
-    """
-
-    __slots__ = ("_closed", "_count", "_disk", "_system", "path")
-
-    def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
-        self.path = Path(path)
-        self._system = system
-        self._disk: Disk | None = None
-        self._count = 0
-        self._closed = False
-
-    @property
-    def storage(self) -> Disk:
-        """
-        The open storage.
-
-        Raises:
-            StorageLockedError: Another process uses the directory.
-            StorageError: The directory cannot be used, or was closed.
-        """
-        if self._closed:
-            raise StorageError(f"The directory {self.path} was closed, and its run is over. Begin another one.")
-        if self._disk is None:
-            self._disk = Disk(self.path, durable=True, system=self._system)
-        return self._disk
-
-    def journal(self, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> Journal:
-        """Return the journal of the next loop of the call; see `Journal`."""
-        self._count += 1
-        return Journal(self, self._count - 1, fingerprint, most_anchors=most_anchors)
-
-    def close(self) -> None:
-        """Give the directory up and leave what is in it for a later process; may be called again."""
-        self._closed = True
-        disk, self._disk = self._disk, None
-        if disk is not None:
-            disk.close()
-
-    def finish(self) -> None:
-        """Remove what the completed run has left, all at once; one warning if it cannot be removed."""
-        if self._disk is None:
-            self._closed = True
-            return
-        try:
-            # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
-            with suppress(FileNotFoundError):
-                (self.path / SEGMENT).unlink()
-            # A kill while the owner's name was written leaves a part of it.
-            for part in self.path.glob(f"{OWNER}.*"):
-                part.unlink(missing_ok=True)
-            self.close()
-            with suppress(StorageLockedError, FileNotFoundError):
-                remove_storage(self.path)
-        except OSError as error:
-            self.close()
-            warnings.warn(
-                f"The run is complete, but what it kept in {self.path} is still there: {error}. Remove it with "
-                f"`ebbtide clean {self.path}`.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
 
 @final
@@ -110,8 +32,7 @@ class Journal:
     kill will cost more.
 
     Args:
-        directory: The directory of the call.
-        loop: The place of the loop in the call, from 0 on.
+        directory: The directory of the call; the loop is the next one in it.
         fingerprint: What must be the same when the loop is resumed: short texts by name.
         most_anchors: The most restart states to keep, at least 1.
 
@@ -120,14 +41,15 @@ class Journal:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> path = Path(tempfile.mkdtemp()) / "run"
         >>> first = ResumeDirectory(path)
-        >>> journal = first.journal({"steps": "9"})
+        >>> journal = Journal(first, {"steps": "9"})
         >>> journal.begin()
         >>> journal.save_forward(Forward(4, Leaves([np.arange(2.0), None]), Leaves([]), ran=4))
         >>> first.close()
         >>> second = ResumeDirectory(path)
-        >>> journal = second.journal({"steps": "9"})
+        >>> journal = Journal(second, {"steps": "9"})
         >>> journal.begin()
         >>> found = journal.latest_forward()
         >>> found.step, found.state.arrays
@@ -139,11 +61,9 @@ class Journal:
 
     __slots__ = ("_directory", "_fingerprint", "_gap", "_loop", "_most", "_warned", "seconds")
 
-    def __init__(
-        self, directory: ResumeDirectory, loop: int, fingerprint: Mapping[str, str], *, most_anchors: int = 16
-    ) -> None:
+    def __init__(self, directory: ResumeDirectory, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> None:
         self._directory = directory
-        self._loop = loop
+        self._loop = directory.next_loop()
         self._fingerprint = dict(fingerprint)
         self._most = most_anchors
         self._gap = 1
@@ -311,9 +231,10 @@ class Journal:
                 error = caught
             failed, full = agree((error is not None, isinstance(error, StorageFullError)))
             if full and name != "anchor" and self._thin():
+                self._warn_of_refusal(error, "with fewer restart states, so that a kill costs more")
                 continue
             if failed:
-                self._warn_of_refusal(error)
+                self._warn_of_refusal(error, "if it is killed, it resumes from the last save that worked")
                 return False
             self._prune(name, keep)
             self.seconds = stopwatch() - start
@@ -365,31 +286,15 @@ class Journal:
             f"{what}{reason} The run goes on from an older entry or from its start.", RuntimeWarning, stacklevel=4
         )
 
-    def _warn_of_refusal(self, error: StorageError | None) -> None:
+    def _warn_of_refusal(self, error: StorageError | None, outcome: str) -> None:
         if not self._warned:
             self._warned = True
+            reason = error or "another process failed."
             warnings.warn(
-                f"The journal of loop {self._loop} could not be written: {error or 'another process failed.'} The run "
-                "goes on; if it is killed, it resumes from the last save that worked.",
+                f"The journal of loop {self._loop} could not be written: {reason} The run goes on; {outcome}.",
                 RuntimeWarning,
                 stacklevel=4,
             )
-
-
-@contextmanager
-def resumable(path: str | Path | None) -> Iterator[None]:
-    """Let the loops of a call keep their journals in a directory, which is removed when the call has succeeded."""
-    if path is None:
-        yield
-        return
-    directory = ResumeDirectory(path)
-    try:
-        with entered(resume=directory):
-            yield
-    except BaseException:
-        directory.close()
-        raise
-    directory.finish()
 
 
 def _step_of(key: str) -> int:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.loop import ahead
 from ebbtide.loop.journal_entries import Forward
 from ebbtide.loop.resume import Resumption, from_leaves
 from ebbtide.schedules import Position, Snapshot
+from ebbtide.schedules.parts import Parts
 
 
 def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
@@ -42,9 +44,8 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     if ended is not None:
         steps, open_ = place.step, False
     rule.state = from_leaves(place.state)
-    rule.position = Position(
-        steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_
-    )
+    rule.position = Position(steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_)
+    rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule), anchors))
     _restore_outputs(rule, place)
     if ended is not None:
         rule.verifier.ended(steps, rule.state)
@@ -123,4 +124,3 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     keys, forms = found.inputs.forms
     collector.input_sums.update(zip(keys, from_leaves(replace(found.inputs, forms=forms)), strict=True))
     rule.ran = max(rule.ran, found.ran)
-

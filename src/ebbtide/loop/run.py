@@ -11,7 +11,7 @@ from ebbtide.arrays.context import entered
 from ebbtide.errors import DeterminismError, MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
-from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.restore import restore_forward, restore_reverse
@@ -292,8 +292,8 @@ class LoopRule(JointRule):
             self.state = loaded or []
         if loaded is None:
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
-            left = tuple(one for one in self.position.snapshots if one is not kept)
-            return replace(self.position, snapshots=left, state=None)
+            self.plan, left = ahead.without(self.plan, self.position, kept)
+            return left
         if kept.tier == "disk":
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
         return after

@@ -14,10 +14,11 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.collect import stacked
+from ebbtide.loop.directory import ResumeDirectory, refuse_inner
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
-from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.journal import Journal
 from ebbtide.loop.links import Links
 from ebbtide.loop.measure import (
     EXTRA_STEPS,
@@ -104,6 +105,7 @@ def timeloop(
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
         ResumeError: The directory holds another run; says what differs.
+        TraceError: `resume` was given to a loop within a time step or a checkpointed function.
 
     Memory:
         Not differentiated: one state. Differentiated: the snapshots of the schedule and the saved values of one
@@ -120,6 +122,7 @@ def timeloop(
     length = check_length(steps, until, max_steps)
     check_arguments(length, until, inputs, outputs, schedule, collect_every)
     context = current()
+    refuse_inner(resume, context)
     tape = context.tape
     if tape is not None and context.tangent is not None:
         rest = {
@@ -173,7 +176,7 @@ def _begin_journal(
         return None, None
     try:
         state = [plain(leaf) for leaf in values]
-        journal = directory.journal(fingerprint_of(stepper.step, state, stepper.structure, steps))
+        journal = Journal(directory, fingerprint_of(stepper.step, state, stepper.structure, steps))
         journal.begin()
     except BaseException:
         directory.close()

@@ -1,0 +1,120 @@
+"""The directory in which a call keeps what a later process needs to go on, for all of its loops."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import final
+
+from ebbtide.arrays.context import Context, entered
+from ebbtide.errors import StorageError, TraceError
+from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage.places import OWNER, remove_storage
+from ebbtide.storage.segment import NAME as SEGMENT
+from ebbtide.storage.system import POSIX, System
+
+
+@final
+class ResumeDirectory:
+    """
+    The directory of a call that can be resumed: its storage and lock, and how many loops it has met.
+
+    Args:
+        path: The directory; it is made at the first use if its parent exists.
+        system: How to reach the operating system; for tests.
+
+    Memory:
+        That of `Disk` without a buffer.
+    """
+
+    __slots__ = ("_closed", "_count", "_disk", "_system", "path")
+
+    def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
+        self.path = Path(path)
+        self._system = system
+        self._disk: Disk | None = None
+        self._count = 0
+        self._closed = False
+
+    @property
+    def storage(self) -> Disk:
+        """
+        The open storage.
+
+        Raises:
+            StorageLockedError: Another process uses the directory.
+            StorageError: The directory cannot be used, or was closed.
+        """
+        if self._closed:
+            raise StorageError(f"The directory {self.path} was closed, and its run is over. Begin another one.")
+        if self._disk is None:
+            self._disk = Disk(self.path, durable=True, system=self._system)
+        return self._disk
+
+    def next_loop(self) -> int:
+        """Return the place of the next loop in the call, from 0 on."""
+        self._count += 1
+        return self._count - 1
+
+    def close(self) -> None:
+        """Give the directory up and leave what is in it for a later process; may be called again."""
+        self._closed = True
+        disk, self._disk = self._disk, None
+        if disk is not None:
+            disk.close()
+
+    def finish(self) -> None:
+        """Remove what the completed run has left, all at once; one warning if it cannot be removed."""
+        if self._disk is None:
+            self._closed = True
+            return
+        try:
+            # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
+            with suppress(FileNotFoundError):
+                (self.path / SEGMENT).unlink()
+            # A kill while the owner's name was written leaves a part of it.
+            for part in self.path.glob(f"{OWNER}.*"):
+                part.unlink(missing_ok=True)
+            self.close()
+            with suppress(StorageLockedError, FileNotFoundError):
+                remove_storage(self.path)
+        except OSError as error:
+            self.close()
+            warnings.warn(
+                f"The run is complete, but what it kept in {self.path} is still there: {error}. Remove it with "
+                f"`ebbtide clean {self.path}`.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def refuse_inner(resume: str | Path | None, context: Context) -> None:
+    """
+    Refuse a directory for a loop that is run again and again.
+
+    Raises:
+        TraceError: The loop is within a time step or a checkpointed function.
+    """
+    if resume is not None and context.capture is not None:
+        raise TraceError(
+            "A time loop within a time step or a checkpointed function runs several times, and was given the one "
+            f"directory {resume} for all. Give resume= to the outer loop or to the gradient, which run once."
+        )
+
+
+@contextmanager
+def resumable(path: str | Path | None) -> Iterator[None]:
+    """Let the loops of a call keep their journals in a directory, which is removed when the call has succeeded."""
+    if path is None:
+        yield
+        return
+    directory = ResumeDirectory(path)
+    try:
+        with entered(resume=directory):
+            yield
+    except BaseException:
+        directory.close()
+        raise
+    directory.finish()

@@ -1,0 +1,98 @@
+"""
+Kills a run with a journal at each of its steps and system calls, as a program of its own, as it forks.
+
+`python -m tests.loop.kill_run DIRECTORY NAME,STRIDE,... [torn] [SIGTERM]` kills the run of each name at every event of
+number STRIDE, 2 STRIDE and so on, with `torn` in the middle of each such write, once more at another event of the run
+that goes on, and then lets it come to its end. It prints the counts of each as JSON.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.loop.trouble import EVERY, STEPS, Events, in_child, kill
+
+from ebbtide.storage.listing import list_storage
+
+
+def kept_places(directory: Path) -> tuple[int, int]:
+    """How far the journal of a killed run goes: steps forward, and steps that are left in reverse."""
+    forward, left = 0, STEPS
+    for record in list_storage(directory).entries:
+        _, name, step = str(record.key).split("/")
+        if name in {"forward", "final"}:
+            forward = max(forward, int(step))
+        elif name == "reverse":
+            left = min(left, int(step))
+    return forward, left
+
+
+def goes_on(directory: Path) -> bool:
+    """Whether there is something to go on from: without its file a run is over, and the next one is another."""
+    return (directory / "segment").exists()
+
+
+class Campaign:
+    """The runs of one schedule, all killed twice, and what came of them."""
+
+    def __init__(self, parent: Path, name: str, strike: Any, *, torn: bool) -> None:
+        self._parent, self._name, self._strike, self._torn = parent, name, strike, torn
+        whole = Events()
+        self._expected = in_child(name, None, whole)
+        self.steps = whole.steps
+        self.kills, self.extra, self.problems = 0, list[int](), list[str]()
+
+    def run(self, at: int) -> bool:
+        """Kill at an event and once more, and run to the end; False if there are not so many events."""
+        name, directory, local = self._name, self._parent / f"{self._name}-{at}", self._parent / "local"
+        local.mkdir(exist_ok=True)
+        one = Events(at, self._strike, ["pwrite"] * self._torn)
+        if in_child(name, directory, one, local) == self._expected:
+            return False
+        begun = goes_on(directory)
+        if begun:
+            self._check_kept(at, one, *kept_places(directory))
+        if at % 2:
+            # What is on the disk of the machine may go with it.
+            shutil.rmtree(local)
+            local.mkdir()
+        two, three = Events(1 + at * 7 % 150, self._strike), Events()
+        again = in_child(name, directory, two, local) != self._expected
+        begun = begun and goes_on(directory) == again
+        self.kills += 1 + again
+        if in_child(name, directory, three, local) != self._expected or directory.exists():
+            self.problems.append(f"{name}, event {at}: the result is another one, or something is left behind")
+        if begun and again:
+            self.extra.append(one.steps + two.steps + three.steps - self.steps)
+        return True
+
+    def _check_kept(self, at: int, events: Events, forward: int, left: int) -> None:
+        if events.forward - forward > EVERY + 1 or left - events.left > EVERY:
+            self.problems.append(
+                f"{self._name}, event {at}: {events.forward} steps were run and {forward} of them kept; in reverse "
+                f"{events.left} were left, and {left} by what was kept"
+            )
+
+
+def main(parent: str, names: str, *rest: str) -> None:
+    """Kill, and print the counts."""
+    torn = "torn" in rest
+    strike = kill(signal.SIGTERM if "SIGTERM" in rest else signal.SIGKILL, torn=torn)
+    pairs, found = names.split(","), {}
+    for name, stride in zip(pairs[::2], map(int, pairs[1::2]), strict=True):
+        campaign = Campaign(Path(parent), name, strike, torn=torn)
+        for at in itertools.count(stride, stride):
+            if not campaign.run(at):
+                break
+        found[name] = {what: getattr(campaign, what) for what in ("steps", "kills", "extra", "problems")}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,97 @@
+"""What kills cost a gradient over 1000 steps: each is an exception in the step, after which the call is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebbtide import grad, timeloop
+from ebbtide.schedules import Revolve
+from ebbtide.storage import system
+
+STEPS, SNAPSHOTS = 1000, 10
+U = np.linspace(0.1, 1.0, 4)
+
+
+class StopError(Exception):
+    """The job ends here."""
+
+
+class Job:
+    """A job that may run so many steps; it is no part of the step's code."""
+
+    def __init__(self, most: int = 10**9) -> None:
+        self.most, self.ran = most, 0
+
+    def step(self) -> None:
+        """Count a step."""
+        self.ran += 1
+        if self.ran > self.most:
+            raise StopError
+
+
+def run(job: Job, directory: Path | None, every: int) -> Any:
+    """The gradient, as far as the job may go."""
+    system.met_job_step = job.step
+
+    def step(x: Any, i: Any) -> Any:
+        system.met_job_step()
+        return x + 0.01 * np.sin(x)
+
+    def objective(u: Any) -> Any:
+        options = {"schedule": Revolve(SNAPSHOTS), "resume": directory, "resume_every": every}
+        return np.sum(timeloop(step, u, STEPS, **options) ** 2)
+
+    return grad(objective)(U)
+
+
+@contextmanager
+def unsynchronized() -> Iterator[None]:
+    """Do without the disk's word that it has written, which takes most of the time and is no matter of a count."""
+    synchronize = system.POSIX.synchronize
+    object.__setattr__(system.POSIX, "synchronize", lambda descriptor: None)
+    try:
+        yield
+    finally:
+        object.__setattr__(system.POSIX, "synchronize", synchronize)
+
+
+def whole(every: int) -> tuple[int, Any]:
+    """How many steps an undisturbed run takes, and its gradient."""
+    job = Job()
+    found = run(job, None, every)
+    return job.ran, found
+
+
+@unsynchronized()
+def losses(directory: Path, *, every: int, kills: int, seed: int) -> list[float]:
+    """The steps that were run beyond those of an undisturbed run, as parts of it; one random kill in each stratum."""
+    count, expected = whole(every)
+    random, found = np.random.default_rng(seed), list[float]()
+    for part in range(kills):
+        one, two = Job(int((part + random.random()) / kills * (count - 1)) + 1), Job()
+        try:
+            run(one, directory, every)
+        except StopError:
+            assert np.array_equal(run(two, directory, every), expected)
+            found.append((one.ran - 1 + two.ran - count) / count)
+    assert len(found) == kills
+    return found
+
+
+@unsynchronized()
+def count_legs(directory: Path, *, every: int, share: float = 0.1) -> int:
+    """How many jobs a gradient takes that may each run a part of the steps of an undisturbed run."""
+    count, expected = whole(every)
+    for leg in range(1, 100):
+        try:
+            found = run(Job(int(count * share)), directory, every)
+        except StopError:
+            continue
+        assert np.array_equal(found, expected)
+        return leg
+    raise AssertionError("100 jobs were not enough.")

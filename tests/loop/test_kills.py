@@ -1,0 +1,175 @@
+"""Gradients that are killed or interrupted at any moment and started again: the same bits, and little lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.loop import lost
+from tests.loop.trouble import EVERY, SCHEDULES, STEPS, Events, gradient, interrupt
+
+import ebbtide
+
+# `make campaign` kills at each event of `revolve`, and at each third one of the others.
+FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(ebbtide.__path__[0]).parent
+# A kill costs what was run since the last save, here of reversed steps that run up to four times; the first step; and
+# the steps up to the first use of the late static value. Saved values die with their process, and are made again once.
+BOUND = 4 * EVERY + 1 + 8
+STORED = {"store", "store on disk"}
+
+
+def kill_everywhere(directory: Path, strides: dict[str, int], *options: str) -> dict[str, Any]:
+    """Run the program that kills; return its counts by schedule."""
+    names = ",".join(f"{name},{stride}" for name, stride in strides.items())
+    command = [sys.executable, "-m", "tests.loop.kill_run", str(directory), names, *options]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=directory)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["before", "within"])
+def test_killed_anywhere(torn: bool, tmp_path: Path) -> None:
+    """Killed at a step, before or within a write, or in the clean-up, and once more: the same bits, little lost."""
+    often, seldom = (1, 4) if FULL else (19, 37) if torn else (61, 113)
+    found = kill_everywhere(
+        tmp_path, {name: often if name == "revolve" else seldom for name in SCHEDULES}, *["torn"] * torn
+    )
+    for name, counts in found.items():
+        assert counts["problems"] == []
+        bound = 2 * (BOUND + (STEPS if name in STORED else 0))
+        assert max(counts["extra"], default=0) <= bound, (name, counts)
+    assert sum(counts["kills"] for counts in found.values()) >= ((500 if torn else 1500) if FULL else 50)
+    assert sum(len(counts["extra"]) for counts in found.values()) >= (200 if FULL else 10)
+
+
+def test_a_termination_is_a_kill(tmp_path: Path) -> None:
+    """SIGTERM, as a batch system sends it, ends the process at once, and the next one goes on."""
+    found = kill_everywhere(tmp_path, {"revolve": 7 if FULL else 90}, "SIGTERM")["revolve"]
+    assert found["problems"] == []
+    assert found["kills"] >= 6
+
+
+def test_no_signal_handler_is_installed(tmp_path: Path) -> None:
+    """While a loop runs that may be resumed, the handlers of signals are those of before."""
+    numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+    before = [signal.getsignal(number) for number in numbers]
+    seen = []
+    events = Events(100, lambda write: seen.append([signal.getsignal(number) for number in numbers]))
+    with events.installed():
+        gradient("revolve", tmp_path / "run")
+    assert seen == [before]
+
+
+# Interrupts.
+
+
+def held() -> tuple[int, int]:
+    """How many descriptors are open, and how many threads run."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - fewer objects than Path's
+
+
+@pytest.mark.parametrize("name", ["revolve", "hierarchical", "store on disk", "until"])
+def test_interrupted_anywhere(name: str, tmp_path: Path) -> None:
+    """Interrupted at a step or system call, in I/O too, the same process goes on: same bits, nothing left open."""
+    expected = gradient(name, None)
+    stride, before, at = (3 if FULL else 41), held(), 1
+    (tmp_path / "local").mkdir()
+    while True:
+        events = Events(at, interrupt)
+        with events.installed():
+            try:
+                gradient(name, tmp_path / "run", tmp_path / "local")
+                break
+            except KeyboardInterrupt:
+                pass
+        assert gradient(name, tmp_path / "run", tmp_path / "local") == expected, at
+        assert [path.name for path in tmp_path.iterdir()] == ["local"], at
+        assert list((tmp_path / "local").iterdir()) == [], at
+        assert held() == before, at
+        at += stride
+    assert at > 300
+
+
+class Lines:
+    """A tracer that interrupts at a line of the library, by its number."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at, self.count, self.where = at, 0, ""
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> Any:
+        return self.trace if f"{os.sep}ebbtide{os.sep}" in frame.f_code.co_filename else None
+
+    def trace(self, frame: Any, event: str, argument: Any) -> Any:
+        """Count a line."""
+        self.count += event == "line"
+        if event == "line" and self.count == self.at:
+            self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            raise KeyboardInterrupt
+        return self.trace
+
+
+@pytest.fixture
+def traced() -> Iterator[Any]:
+    """Return a function that runs the gradient under a tracer, and put the tracer of before back."""
+    before = sys.gettrace()
+
+    def run(lines: Lines, *arguments: Any) -> bytes:
+        sys.settrace(lines)
+        try:
+            return gradient(*arguments)
+        finally:
+            sys.settrace(before)
+
+    yield run
+    sys.settrace(before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupted_at_any_line(traced: Any, tmp_path: Path) -> None:
+    """Interrupted between any two lines of the library, by a fixed sample of 300,000: the same process goes on."""
+    random, count = np.random.default_rng(20261121), 400 if FULL else 12
+    arguments = "hierarchical", tmp_path / "run", tmp_path / "local"
+    (tmp_path / "local").mkdir()
+    whole = Lines()
+    expected = traced(whole, *arguments)
+    assert whole.count > 200_000
+    before, interrupted = held(), 0
+    for part in range(count):
+        lines = Lines(1 + int((part + random.random()) / count * whole.count))
+        try:
+            traced(lines, *arguments)
+        except KeyboardInterrupt:
+            interrupted += 1
+        assert gradient(*arguments) == expected, lines.where
+        assert [path.name for path in tmp_path.iterdir()] == ["local"], lines.where
+        assert list((tmp_path / "local").iterdir()) == [], lines.where
+        assert held() == before, lines.where
+    assert interrupted >= count - 2
+
+
+# What a kill costs.
+
+
+def test_ten_kills_cost_one_leg(tmp_path: Path) -> None:
+    """A gradient over 1000 steps whose jobs may each run a tenth of its steps is there after at most 11 jobs."""
+    for every in (5, 20):
+        assert lost.count_legs(tmp_path / "run", every=every) <= 11
+
+
+def test_a_kill_costs_little(tmp_path: Path) -> None:
+    """Over random kills, with 1000 steps and 10 snapshots, the mean loss is at most 1 %, and none is over 4 %."""
+    found = lost.losses(tmp_path / "run", every=10, kills=300 if FULL else 6, seed=20261121)
+    assert np.mean(found) <= 0.01
+    assert max(found) <= 0.04
