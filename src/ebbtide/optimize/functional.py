@@ -12,7 +12,8 @@ from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.budget import Budget
 from ebbtide.optimize.control import Control
 from ebbtide.optimize.vectors import check_leaves, copied
-from ebbtide.transforms import grad, jvp, value_and_grad
+from ebbtide.transforms.forward import jvp
+from ebbtide.transforms.reverse import grad, value_and_grad
 
 
 @final
