@@ -53,13 +53,24 @@ def sheddable_bytes(plan: Plan, position: Position) -> int:
     return sum(size_of(plan, kept) for kept in position.snapshots if kept is not first and kept.tier == "memory")
 
 
-def with_less(schedule: Any, position: Position) -> Any:
-    """Return a schedule that has room for a little less than what is held in memory."""
+def least_missed(schedule: Any, position: Position) -> Snapshot:
+    """Return the snapshot in memory, not the first, without which the fewest forward steps are left."""
+
+    def steps_without(kept: Snapshot) -> int:
+        rest = tuple(one for one in position.snapshots if one is not kept)
+        return schedule.forward_steps_left(replace(position, snapshots=rest))
+
+    first = next(kept for kept in position.snapshots if kept.kind == "restart")
+    return min((kept for kept in position.snapshots if kept is not first and kept.tier == "memory"), key=steps_without)
+
+
+def with_room(schedule: Any, position: Position) -> Any:
+    """Return a schedule that has room for just what is held in memory."""
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
     if isinstance(schedule, Revolve):
-        return Revolve(len(held) - 1)
+        return Revolve(len(held))
     units = sum(schedule.restart if kept.kind == "restart" else schedule.saved for kept in held)
-    return replace(schedule, units=units - 1)
+    return replace(schedule, units=units)
 
 
 def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
@@ -13,7 +12,7 @@ from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.loop.plan import Plan
-from ebbtide.loop.progress import Bar
+from ebbtide.loop.progress import Watch
 from ebbtide.loop.restore import restore_forward, restore_reverse
 from ebbtide.loop.resume import Resumption
 from ebbtide.loop.snapshots import Snapshots
@@ -46,8 +45,7 @@ class LoopRule(JointRule):
         verifier: Compares what is run again.
         ledger: The account.
         until: Says of a state whether the loop ends there; None for a loop of `plan.steps` steps.
-        collect_every: Steps between collections of garbage, for users' code that needs it.
-        progress: Whether to show bars.
+        watch: Who looks at it.
         resumption: Its journal; None where it is not to be resumed.
         directory: That of its journal if it is this loop's alone: emptied when the reverse sweep is over.
 
@@ -56,9 +54,9 @@ class LoopRule(JointRule):
     """
 
     __slots__ = (
-        "__weakref__", "_bar", "_collect_every", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption",
-        "_turns", "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
-        "snapshots", "state", "stepper", "verifier",
+        "__weakref__", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption", "_turns", "_until",
+        "_watch", "bypass", "cotangent", "emitted", "links", "plan", "position", "ran", "records", "snapshots", "state",
+        "stepper", "verifier",
     )  # fmt: skip
 
     def __init__(
@@ -69,12 +67,11 @@ class LoopRule(JointRule):
         verifier: Verifier,
         ledger: Any,
         until: Any,
-        collect_every: int | None,
-        progress: Any,
+        watch: Watch,
         resumption: Resumption | None = None,
         directory: ResumeDirectory | None = None,
     ) -> None:
-        self.plan, self.progress = plan, progress
+        self.plan = plan
         self.position = Position(steps=plan.steps, open=until is not None)
         self.links: Any = None
         self.emitted: list[Any] = []
@@ -84,7 +81,7 @@ class LoopRule(JointRule):
         self.verifier = verifier
         self._ledger = ledger
         self._until = until
-        self._collect_every = collect_every
+        self._watch = watch
         self._resumption, self._directory = resumption, directory
         self.ran = 0
         self.state: list[Any] = []
@@ -93,7 +90,6 @@ class LoopRule(JointRule):
         self._prefix: Position | None = None
         self._region: Any = stepper.region
         self.bypass = self._region.bypass()
-        self._bar: Bar | None = None
         self._turns, self._mark = 0, None
 
     @property
@@ -118,19 +114,14 @@ class LoopRule(JointRule):
         """Go on with fewer snapshots."""
         freed, wanted = 0, min(nbytes, self.sheddable)
         while freed < wanted:
-            schedule = ahead.with_less(self.plan.schedule, self.position)
-            action = schedule.next_action(self.position)
-            if not isinstance(action, Delete):
-                break
-            freed += ahead.size_of(self.plan, ahead.stored(self.position, action.step))
-            self._act(action)
-            self.plan = replace(self.plan, schedule=schedule)
+            kept = ahead.least_missed(self.plan.schedule, self.position)
+            freed += ahead.size_of(self.plan, kept)
+            self._act(Delete(step=kept.step))
         if freed:
+            self.plan = replace(self.plan, schedule=ahead.with_room(self.plan.schedule, self.position))
             before = self.plan.predicted_steps_forward
             self.plan = ahead.with_freed(self.plan, self.position, self.ran, freed)
-            report, more = self._ledger.report, self.plan.predicted_steps_forward - before
-            if report is not None:
-                report.plan_changed(self.plan, more)
+            self._watch.changed(self.plan, self.plan.predicted_steps_forward - before)
         return freed
 
     def inside(self) -> list[Node]:
@@ -162,8 +153,7 @@ class LoopRule(JointRule):
         if self._resumption is not None:
             restore_forward(self, self._resumption, first)
             first = None if self.position.state else first
-        self._bar = Bar("forward", None if self.position.open else self.plan.steps, self.progress)
-        with self._bar:
+        with self._watch.sweep("forward", None if self.position.open else self.plan.steps):
             while not self.position.forward_ended:
                 self._act(self._next(), first)
         final, self.state = self.state, []
@@ -303,13 +293,9 @@ class LoopRule(JointRule):
         if resumption is not None and not self.position.forward_ended:
             resumption.meet(index, list(self.bypass.statics.values()))
             resumption.forward(index + 1, self.state, self.emitted, self.ran)
-        report = self._ledger.report
-        if report is not None:
-            report.steps_forward += 1
-        if self._bar is not None and not self.position.forward_ended:
-            self._bar.advance()
-        if self._collect_every and self.ran % self._collect_every == 0:
-            gc.collect()
+        if not self.position.forward_ended:
+            self._watch.passed()
+        self._watch.ran(self.ran)
 
     # Reverse.
 
@@ -328,10 +314,9 @@ class LoopRule(JointRule):
             restore_reverse(self, self._resumption, cotangents, collector)
         cotangents.clear()
         self._ledger.phase = "reverse"
-        self._bar = None
         try:
-            with Bar("reverse", self.position.steps, self.progress) as bar, entered(capture=self._region.around):
-                sink = outputs, collector, bar
+            with self._watch.sweep("reverse", self.position.steps), entered(capture=self._region.around):
+                sink = outputs, collector
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position))
                 while not self.position.finished:
                     self._act(self._next(), sink=sink)
@@ -361,7 +346,7 @@ class LoopRule(JointRule):
         self._mark = None
 
     def _reverse(self, index: int, sink: Any) -> None:
-        outputs, collector, bar = sink
+        outputs, collector = sink
         retained = self._prefix is not None and ahead.is_kept(self._prefix, index)
         at_hand = retained and self._prefix is not None and self._prefix.saved is not None
         record = self.records[index] if at_hand else self.records.pop(index)
@@ -381,7 +366,7 @@ class LoopRule(JointRule):
         self.cotangent = state
         collector.add(sums)
         self.links.keep_inputs(index, x, collector)
-        bar.advance()
+        self._watch.passed()
         if self._resumption is not None and self._prefix is None:
             running = [collector.static_sums.get(key) for key in statics]
             self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran)

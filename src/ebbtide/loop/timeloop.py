@@ -22,6 +22,7 @@ from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.loop.links import Links
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, Sizes, make_plan
+from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
@@ -130,14 +131,13 @@ def timeloop(
     values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
     if until is not None and stepper.holds(until, values):
         return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
-    first, plan = _first_step(stepper, values, length, schedule, budget, costs, until is not None, storage)
+    first, plan, report = _first_step(stepper, values, length, schedule, budget, costs, until is not None, storage)
     allowed = budget or context.budget
     verifier = Verifier(paths_of(structure), outputs, verify)
-    snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
+    snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan.buffer))
     resumption, directory = _begin_journal(resume, resume_every, stepper, values, steps)
-    rule = LoopRule(
-        stepper, plan, snapshots, verifier, context.ledger, until, collect_every, progress, resumption, directory
-    )
+    watch = Watch(context.ledger, progress, collect_every, report)
+    rule = LoopRule(stepper, plan, snapshots, verifier, context.ledger, until, watch, resumption, directory)
     try:
         final = rule.run_forward(values, first)
     except BaseException:
@@ -177,11 +177,11 @@ def _measure_costs(values: list[Any], seconds: float, allowed: Budget) -> Costs:
     return Costs(forward=max(seconds, 1e-9), reverse=2.0 * seconds, write=transfer, read=transfer)
 
 
-def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:
-    """Return the storage of the tier "disk"."""
+def _make_disk(allowed: Budget | None, buffer: int) -> Storage:
+    """Return the storage of the tier "disk"; it knows no plan, whose tables would outlive a change of it."""
     if allowed is None:
-        return Disk(buffer=plan.buffer)
-    return Disk(allowed.directory, limit=allowed.disk, buffer=plan.buffer)
+        return Disk(buffer=buffer)
+    return Disk(allowed.directory, limit=allowed.disk, buffer=buffer)
 
 
 def _recorded(
@@ -223,8 +223,8 @@ def _first_step(
     costs: Costs | None,
     open_: bool,
     storage: Storage | None,
-) -> tuple[_First, Plan]:
-    """Run the first step on a tape, measure it, and make the plan."""
+) -> tuple[_First, Plan, Any]:
+    """Run the first step on a tape, measure it, and make the plan; the third result is its report, if any."""
     context = current()
     ledger = context.ledger
     available = None if ledger.limit is None else ledger.limit - ledger.live
@@ -233,7 +233,7 @@ def _first_step(
         available = budget.memory if available is None else min(available, budget.memory)
         allowed = budget
     measure = Ledger(watched=True)
-    measure.limit = available
+    measure.limit, measure.report = available, ledger.report
     pager = Pager(measure, None)
     start = time.perf_counter()
     with entered(ledger=measure):
@@ -265,6 +265,7 @@ def _first_step(
             f"disk, and the budget has {disk} bytes of it. Give Budget(disk=...) as many, or another schedule.",
             plan.predicted_peak_bytes,
         )
+    report = None
     if ledger.report is not None:
-        ledger.report.plan_of_loop(plan, ledger.live)
-    return _First((record, after, output)), plan
+        report = ledger.report.plan_of_loop(plan, ledger.live, seconds, listed=context.capture is None)
+    return _First((record, after, output)), plan, report
