@@ -21,6 +21,7 @@ from ebbtide.profiling.report import profile as profile
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
 from ebbtide.transforms.forward import jvp as jvp
+from ebbtide.transforms.linearized import linearize as linearize
 from ebbtide.transforms.pullback import vjp as vjp
 from ebbtide.transforms.reverse import grad as grad
 from ebbtide.transforms.reverse import value_and_grad as value_and_grad
@@ -42,6 +43,7 @@ __all__ = [
     "checkpoint",
     "grad",
     "jvp",
+    "linearize",
     "optimize",
     "primitive",
     "profile",
