@@ -22,6 +22,8 @@ from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
 from ebbtide.transforms.forward import jvp as jvp
 from ebbtide.transforms.linearized import linearize as linearize
+from ebbtide.transforms.products import gauss_newton_product as gauss_newton_product
+from ebbtide.transforms.products import hvp as hvp
 from ebbtide.transforms.pullback import vjp as vjp
 from ebbtide.transforms.reverse import grad as grad
 from ebbtide.transforms.reverse import value_and_grad as value_and_grad
@@ -41,7 +43,9 @@ __all__ = [
     "StorageError",
     "TraceError",
     "checkpoint",
+    "gauss_newton_product",
     "grad",
+    "hvp",
     "jvp",
     "linearize",
     "optimize",

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
+from tests.loop.test_matrix import PROGRAMS, STEPS, Counted, assert_same_bits, direction
+from tests.measure import peak_bytes
 
 from ebbtide import (
     Budget,
@@ -26,8 +28,6 @@ from ebbtide import (
     timeloop,
 )
 from ebbtide.schedules import Mixed, Revolve, Schedule, StoreAll
-from tests.loop.test_matrix import PROGRAMS, STEPS, Counted, assert_same_bits, direction
-from tests.measure import peak_bytes
 
 MIXED = Mixed(8, restart=1, saved=3)
 KEPT = {None: STEPS, StoreAll(): STEPS, MIXED: 2, Revolve(2): 0, StoreAll("disk"): 0}
