@@ -12,14 +12,17 @@ from ebbtide import (
     CotangentError,
     MutationError,
     ReleasedValueError,
+    RuleMissingError,
     TraceError,
     checkpoint,
     grad,
     jvp,
     linearize,
     primitive,
+    timeloop,
     vjp,
 )
+from ebbtide.schedules import Revolve, StoreAll
 
 X = np.linspace(0.2, 1.3, 6)
 M = np.cos(np.arange(36.0)).reshape(6, 6)
@@ -92,6 +95,34 @@ def test_linear_part_only():
     for _ in range(3):
         np.testing.assert_allclose(pushforward(X), np.exp(X) * X)
     assert calls.count("value") == 1
+
+
+def opaque(x):
+    """A function that no trace can follow."""
+    return np.array([float(v) ** 3 for v in np.asarray(x, float)])
+
+
+def opaque_rule(t, x):
+    """Its derivative along a tangent, which no trace can follow either."""
+    return np.array([3 * float(v) ** 2 * float(s) for v, s in zip(x, t, strict=True)])
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
+def test_opaque_rules(schedule):
+    """A user's rule for tangents is one operation, which may do what cannot be recorded, also with static values."""
+    op = primitive(lambda x, k: opaque(x) * k, jvp=(lambda t, x, k: opaque_rule(t, x) * k, lambda t, x: opaque(x) * t))
+
+    def f(x, k):
+        w = np.sin(x)
+        return timeloop(lambda u, _: op(u, k) * 0.1 + op(w, k), op(x, k), 4, schedule=schedule)
+
+    value, pushforward = linearize(f, X, 0.5)
+    for v in ((np.cos(X), 0.3), (X, -1.0)):
+        expected, tangent = jvp(f, (X, 0.5), v)
+        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_array_equal(pushforward(*v), tangent)
+    with pytest.raises(RuleMissingError, match="no jvp rule"):
+        linearize(primitive(opaque, vjp=(lambda g, x: g * x,)), X)
 
 
 def test_memory_is_that_of_the_derivatives():

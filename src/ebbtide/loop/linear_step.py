@@ -25,6 +25,8 @@ class Pushing:
         The static tangents, by reference.
     """
 
+    is_linear = True  # see `LinearTape`
+
     __slots__ = ("_given", "closed", "fast", "level", "statics", "tape")
 
     def __init__(self, tape: LinearTape, given: dict[int, Any] | None = None) -> None:

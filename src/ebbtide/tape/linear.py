@@ -59,6 +59,8 @@ class LinearTape:
         Static values of a step; no nodes. A node keeps the operands that are no tangents.
     """
 
+    is_linear = True  # users' rules for tangents are single operations here
+
     __slots__ = (
         "__weakref__", "_counted", "_known", "closed", "count", "fast", "ledger", "level", "outer", "pager", "room",
         "statics",
@@ -251,7 +253,8 @@ class LinearProgram:
 
     def _do(self, node: Node, held: dict[int, Any]) -> Any:
         """Do one operation."""
-        parents, rule = node.parents or (), node.signature
+        parents: tuple[Any, ...] = node.parents or ()
+        rule = node.signature
         if rule is PROJECTION:
             return held[parents[0].number][node.params]
         if isinstance(rule, LinearRule):
