@@ -261,7 +261,7 @@ def run(steps: int, memory: str, output: Path) -> int:
     with ebbtide.profile() as profile:
         gradient = ebbtide.value_and_grad(misfit, argnums=(0, 1), budget=budget)
         value, slopes = gradient(terrain.elevation, DIFFUSIVITY)
-    print(profile.plan)
+    print(profile.loops[-1].plan)
     peak = format_bytes(profile.peak_bytes)
     print(f"J = {float(value):.10g} m\u00b2; peak {peak}; {profile.steps_forward:,} forward steps")
     right, line = check_gradient(misfit, terrain, slopes)

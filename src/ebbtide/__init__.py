@@ -19,11 +19,14 @@ from ebbtide.errors import TraceError as TraceError
 from ebbtide.loop.timeloop import timeloop as timeloop
 from ebbtide.profiling.report import profile as profile
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
-from ebbtide.transforms import grad as grad
-from ebbtide.transforms import jvp as jvp
-from ebbtide.transforms import stop_gradient as stop_gradient
-from ebbtide.transforms import value_and_grad as value_and_grad
-from ebbtide.transforms import vjp as vjp
+from ebbtide.transforms.constant import stop_gradient as stop_gradient
+from ebbtide.transforms.forward import jvp as jvp
+from ebbtide.transforms.linearized import linearize as linearize
+from ebbtide.transforms.products import gauss_newton_product as gauss_newton_product
+from ebbtide.transforms.products import hvp as hvp
+from ebbtide.transforms.pullback import vjp as vjp
+from ebbtide.transforms.reverse import grad as grad
+from ebbtide.transforms.reverse import value_and_grad as value_and_grad
 
 __all__ = [
     "Budget",
@@ -40,8 +43,11 @@ __all__ = [
     "StorageError",
     "TraceError",
     "checkpoint",
+    "gauss_newton_product",
     "grad",
+    "hvp",
     "jvp",
+    "linearize",
     "optimize",
     "primitive",
     "profile",

@@ -169,10 +169,10 @@ def test_steps_of_a_loop():
     with profile() as p:
         grad(lambda x: calls.append(1) or f(x))(x)
     assert p.steps_forward == p.predicted_steps_forward > 10
-    assert p.plan is not None
+    assert len(p.loops) == 1
     with profile() as p:
         grad(np.sin)(1.0)
-    assert (p.steps_forward, p.predicted_steps_forward, p.plan) == (0, 0, None)
+    assert (p.steps_forward, p.predicted_steps_forward, p.loops) == (0, 0, [])
 
 
 def test_printed_profile():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, missing, needs_of, promoted
+from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, innermost, missing, needs_of, promoted
 
 Rule = Callable[..., Any]
 
@@ -67,7 +67,7 @@ def primitive(
             raise missing(name, "jvp")
         known = dict(zip(names, values, strict=True)) | {output: out}
         terms = [
-            rule(tangent, *[known[n] for n in needs_of(rule, 1)])
+            _term(rule, tangent, [known[n] for n in needs_of(rule, 1)], name)
             for tangent, rule in zip(tangents, pushes, strict=True)
             if tangent is not None and rule is not None
         ]
@@ -94,6 +94,22 @@ def primitive(
         return made.bind(tuple(bound.arguments[n] for n in names))
 
     return call
+
+
+def _term(rule: Rule, tangent: Any, saved: list[Any], name: str) -> Any:
+    """
+    Return what a tangent adds to that of the result.
+
+    Where the linear operations on tangents are recorded, the rule is one of them: it may do what nobody can record.
+    """
+    if not getattr(innermost((tangent,)), "is_linear", False):
+        return rule(tangent, *saved)
+    whole = Primitive(lambda t, *values: np.asarray(rule(t, *values))[()], name=name, operands=None, pull=_no_pull)
+    return whole.bind((tangent, *saved))
+
+
+def _no_pull(k: int) -> None:
+    """Say that there is no derivative: of what is recorded so, none is taken."""
 
 
 def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) -> Callable[..., Any]:

@@ -128,7 +128,7 @@ def _print_sizes(case: Case) -> None:
     trial = Case(short, case.initial, case.observed, Budget(memory=NO_LIMIT))
     with ebbtide.profile() as profile:
         ebbtide.value_and_grad(trial.misfit, argnums=(0, 1), budget=trial.budget)(trial.initial, short.viscosity)
-    plan = profile.plan
+    plan = profile.loops[0].plan
     everything = plan.saved_bytes * case.problem.steps
     print("\nSizes")
     print(f"  one state (u, v), float64        {format_bytes(plan.state_bytes):>12}")

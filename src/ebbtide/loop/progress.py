@@ -1,7 +1,10 @@
-"""Progress bars of long loops."""
+"""Who looks at a time loop while it runs: progress bars, the report of a profile, the collector of garbage."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -45,3 +48,55 @@ class Bar:
         """Count one step."""
         if self._bar is not None:
             self._bar.update()
+
+
+@final
+class Watch:
+    """
+    Tells of a loop while it runs.
+
+    Args:
+        ledger: The account; a profile of the block is its `report`.
+        shown: Whether there are bars.
+        collect_every: Steps between collections of garbage, for users' code that needs it.
+        report: Where a profile keeps what came of this loop; None without one.
+
+    Memory:
+        A few kilobytes while a bar is shown.
+    """
+
+    __slots__ = ("_bar", "_collect_every", "_ledger", "_report", "_shown")
+
+    def __init__(self, ledger: Any, shown: bool | None, collect_every: int | None, report: Any) -> None:
+        self._ledger = ledger
+        self._shown = shown
+        self._collect_every = collect_every
+        self._report = report
+        self._bar: Bar | None = None
+
+    @contextmanager
+    def sweep(self, phase: str, steps: int | None) -> Iterator[None]:
+        """Watch the block, in which the loop goes "forward" or in "reverse" through *steps* steps."""
+        measured = nullcontext() if self._report is None else self._report.running(self._ledger)
+        with measured, Bar(phase, steps, self._shown) as bar:
+            self._bar = bar
+            yield
+
+    def ran(self, count: int) -> None:
+        """Count a step, the *count*-th that was run; one that runs again is one more."""
+        if self._ledger.report is not None:
+            self._ledger.report.steps_forward += 1
+            if self._report is not None:
+                self._report.steps_forward += 1
+        if self._collect_every and count % self._collect_every == 0:
+            gc.collect()
+
+    def passed(self) -> None:
+        """Count a step that the sweep has passed."""
+        if self._bar is not None:
+            self._bar.advance()
+
+    def changed(self, plan: Any, more: int) -> None:
+        """Tell of a plan that was changed before the reverse sweep, with so many *more* forward steps."""
+        if self._ledger.report is not None:
+            self._ledger.report.plan_changed(self._report, plan, more)

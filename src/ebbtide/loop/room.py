@@ -228,8 +228,7 @@ class Room:
         """Give a loop a plan, and tell it to the report."""
         more = plan.predicted_steps_forward - rule.plan.predicted_steps_forward
         rule.plan = plan
-        if self._ledger.report is not None:
-            self._ledger.report.plan_changed(plan, more)
+        rule.watch.changed(plan, more)
 
     def _refusal(self, rule: Any, index: int, peak: int) -> BudgetError:
         """Return the error for a step that does not fit, with what the step alone takes beside one restart state."""

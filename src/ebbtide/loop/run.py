@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
@@ -13,7 +12,7 @@ from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.plan import Plan
-from ebbtide.loop.progress import Bar
+from ebbtide.loop.progress import Watch
 from ebbtide.loop.restore import restore_forward, restore_reverse
 from ebbtide.loop.resume import Resumption
 from ebbtide.loop.room import Room
@@ -49,8 +48,7 @@ class LoopRule(JointRule):
         ledger: The account.
         room: Keeps the budget.
         until: Says of a state whether the loop ends there; None for a loop of `plan.steps` steps.
-        collect_every: Steps between collections of garbage, for users' code that needs it.
-        progress: Whether to show bars.
+        watch: Who looks at it.
         resumption: Its journal; None where it is not to be resumed.
         directory: That of its journal if it is this loop's alone: emptied when the reverse sweep is over.
 
@@ -59,9 +57,9 @@ class LoopRule(JointRule):
     """
 
     __slots__ = (
-        "__weakref__", "_bar", "_collect_every", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption",
-        "_turns", "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
-        "room", "snapshots", "state", "stepper", "verifier",
+        "__weakref__", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption", "_turns", "_until",
+        "bypass", "cotangent", "emitted", "links", "plan", "position", "ran", "records", "room", "snapshots", "state",
+        "stepper", "verifier", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -73,12 +71,11 @@ class LoopRule(JointRule):
         ledger: Any,
         room: Room,
         until: Any,
-        collect_every: int | None,
-        progress: Any,
+        watch: Watch,
         resumption: Resumption | None = None,
         directory: ResumeDirectory | None = None,
     ) -> None:
-        self.plan, self.progress = plan, progress
+        self.plan = plan
         self.position = Position(steps=plan.steps, open=until is not None)
         self.links: Any = None
         self.emitted: list[Any] = []
@@ -88,7 +85,7 @@ class LoopRule(JointRule):
         self.verifier = verifier
         self._ledger, self.room = ledger, room
         self._until = until
-        self._collect_every = collect_every
+        self.watch = watch
         self._resumption, self._directory = resumption, directory
         self.ran = plan.measuring_steps
         self.state: list[Any] = []
@@ -97,7 +94,6 @@ class LoopRule(JointRule):
         self._prefix: Position | None = None
         self._region: Any = stepper.region
         self.bypass = self._region.bypass()
-        self._bar: Bar | None = None
         self._turns, self._mark = 0, None
 
     @property
@@ -160,9 +156,8 @@ class LoopRule(JointRule):
             # So that saved values can be given up. Until the reverse sweep begins, the cotangent's bytes are free.
             self.snapshots.put_state(0, self.state, "memory")
             self.position = replace(self.position, snapshots=(Snapshot(0),))
-        self._bar = Bar("forward", None if self.position.open else self.plan.steps, self.progress)
         self.room.enlist(self)
-        with self._bar:
+        with self.watch.sweep("forward", None if self.position.open else self.plan.steps):
             while not self.position.forward_ended:
                 self.follow(self._next(), first)
         final, self.state = self.state, []
@@ -313,13 +308,9 @@ class LoopRule(JointRule):
         if resumption is not None and not self.position.forward_ended:
             resumption.meet(index, list(self.bypass.statics.values()))
             resumption.forward(index + 1, self.state, self.emitted, self.ran)
-        report = self._ledger.report
-        if report is not None:
-            report.steps_forward += 1
-        if self._bar is not None and not self.position.forward_ended:
-            self._bar.advance()
-        if self._collect_every and self.ran % self._collect_every == 0:
-            gc.collect()
+        if not self.position.forward_ended:
+            self.watch.passed()
+        self.watch.ran(self.ran)
 
     # Reverse.
 
@@ -338,11 +329,10 @@ class LoopRule(JointRule):
             restore_reverse(self, self._resumption, cotangents, collector)
         cotangents.clear()
         self._ledger.phase = "reverse"
-        self._bar = None
         try:
             around = entered(capture=self._region.around, ledger=self._ledger)
-            with Bar("reverse", self.position.steps, self.progress) as bar, self.room.limited(), around:
-                sink = outputs, collector, bar
+            with self.watch.sweep("reverse", self.position.steps), self.room.limited(), around:
+                sink = outputs, collector
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position))
                 while not self.position.finished:
                     self.follow(self._next(), sink=sink)
@@ -372,7 +362,7 @@ class LoopRule(JointRule):
         self._mark = None
 
     def _reverse(self, index: int, sink: Any) -> None:
-        outputs, collector, bar = sink
+        outputs, collector = sink
         retained = self._prefix is not None and ahead.is_kept(self._prefix, index)
         at_hand = retained and self._prefix is not None and self._prefix.saved is not None
         record = self.records[index] if at_hand else self.records.pop(index)
@@ -393,7 +383,7 @@ class LoopRule(JointRule):
         self.cotangent = state
         collector.add(sums)
         self.links.keep_inputs(index, x, collector)
-        bar.advance()
+        self.watch.passed()
         if self._resumption is not None and self._prefix is None:
             running = [collector.static_sums.get(key) for key in statics]
             self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran)

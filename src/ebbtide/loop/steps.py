@@ -154,7 +154,7 @@ class Stepper:
     ) -> None:
         self.step = step
         self.structure = structure
-        self.inputs = inputs if region is None else _frozen(inputs)
+        self.inputs = inputs if region is None else frozen(inputs)
         self.outputs = outputs
         self.region = region
         self.constancy = Constancy()
@@ -290,7 +290,7 @@ class Stepper:
         return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves), after, emitted
 
 
-def _frozen(inputs: Any) -> Any:
+def frozen(inputs: Any) -> Any:
     """Return inputs such that later writes of the user into traced arrays among them do not change them."""
     if isinstance(inputs, TracedArray):
         return inputs.frozen()

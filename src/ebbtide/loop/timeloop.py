@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
 from ebbtide.loop.journal import Journal
+from ebbtide.loop.linear import linear_loop, linear_trace
 from ebbtide.loop.links import Links
 from ebbtide.loop.measure import (
     EXTRA_STEPS,
@@ -32,6 +34,7 @@ from ebbtide.loop.measure import (
 )
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, make_plan
+from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
@@ -123,7 +126,7 @@ def timeloop(
     check_arguments(length, until, inputs, outputs, schedule, collect_every)
     context = current()
     refuse_inner(resume, context)
-    tape = context.tape
+    tape, linear = context.tape, linear_trace(context)
     if tape is not None and context.tangent is not None:
         rest = {
             "until": until, "max_steps": max_steps, "outputs": outputs, "schedule": schedule, "costs": costs,
@@ -132,6 +135,11 @@ def timeloop(
         }  # fmt: skip
         return dual_loop(timeloop, context.tangent, step, state, steps, inputs, rest)
     leaves, structure = flatten(state)
+    if length and linear is not None:
+        return linear_loop(
+            step, leaves, structure, length, schedule, budget, until=until, inputs=inputs, outputs=outputs,
+            verify=verify, collect_every=collect_every, progress=progress,
+        )  # fmt: skip
     if tape is None or length == 0:
         return run_plain(step, leaves, structure, length, until, inputs, outputs, collect_every, progress)
     region = Region(tape)
@@ -148,13 +156,14 @@ def timeloop(
     choose = partial(make_plan, disk=allowed.disk if allowed else 0)
     room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
     with room.limited():
-        first, plan = _first_steps(stepper, values, length, schedule, allowed, costs, until is not None, storage, choose)
+        first, plan, report = _first_steps(
+            stepper, values, length, schedule, allowed, costs, until is not None, storage, choose
+        )
     verifier = Verifier(paths_of(structure), outputs, verify)
-    snapshots = Snapshots(ledger, storage, partial(_make_disk, allowed, plan))
+    snapshots = Snapshots(ledger, storage, partial(_make_disk, allowed, plan.buffer))
     resumption, directory = _begin_journal(resume, resume_every, stepper, values, steps)
-    rule = LoopRule(
-        stepper, plan, snapshots, verifier, ledger, room, until, collect_every, progress, resumption, directory
-    )
+    watch = Watch(ledger, progress, collect_every, report)
+    rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, until, watch, resumption, directory)
     try:
         final = rule.run_forward(values, first)
     except BaseException:
@@ -184,11 +193,11 @@ def _begin_journal(
     return Resumption(journal, every(interval), stepper.read_input), None if resume is None else directory
 
 
-def _make_disk(allowed: Budget | None, plan: Plan) -> Storage:
-    """Return the storage of the tier "disk"."""
+def _make_disk(allowed: Budget | None, buffer: int) -> Storage:
+    """Return the storage of the tier "disk"; it knows no plan, whose tables would outlive a change of it."""
     if allowed is None:
-        return Disk(buffer=plan.buffer)
-    return Disk(allowed.directory, limit=allowed.disk, buffer=plan.buffer)
+        return Disk(buffer=buffer)
+    return Disk(allowed.directory, limit=allowed.disk, buffer=buffer)
 
 
 def _recorded(
@@ -217,9 +226,14 @@ def _first_steps(
     open_: bool,
     storage: Storage | None,
     choose: Callable[..., Plan],
-) -> tuple[First, Plan]:
-    """Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock."""
+) -> tuple[First, Plan, Any]:
+    """
+    Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
+
+    The third result is the report of the loop; None without one.
+    """
     assert stepper.region is not None
+    start = time.perf_counter()
     ledger = stepper.region.ledger
     report = ledger.report
     account = ledger if ledger.watched else Ledger(watched=True)
@@ -241,14 +255,14 @@ def _first_steps(
             plan = planned(sizes, costs=costs)
         if timed:
             plan = plan.with_measuring(EXTRA_STEPS)
-            if report is not None:
-                report.steps_forward += EXTRA_STEPS
     if allowed is not None and storage is None and plan.predicted_disk_bytes > allowed.disk:
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
             f"disk, and the budget has {allowed.disk} bytes of it. Give Budget(disk=...) as many, or another schedule.",
             plan.predicted_peak_bytes,
         )
+    watched = None
     if report is not None:
-        report.plan_of_loop(plan, held)
-    return first, plan
+        seconds = time.perf_counter() - start
+        watched = report.plan_of_loop(plan, held, seconds, listed=current().capture is None)
+    return first, plan, watched

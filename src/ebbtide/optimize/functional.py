@@ -8,11 +8,12 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.containers import unflatten
 from ebbtide.budget import Budget
 from ebbtide.optimize.control import Control
 from ebbtide.optimize.vectors import check_leaves, copied
-from ebbtide.transforms import grad, jvp, value_and_grad
+from ebbtide.transforms.products import hvp
+from ebbtide.transforms.reverse import value_and_grad
 
 
 @final
@@ -203,10 +204,8 @@ class ReducedFunctional:
         """
         points = [self._container(k, leaves) for k, leaves in enumerate(self.split(m))]
         tangents = [self._container(k, leaves) for k, leaves in enumerate(self.split(direction, "direction"))]
-        gradient = grad(self.f, argnums=range(len(points)), budget=self.budget)
-        _, products = jvp(gradient, points, tangents)
-        # Tangents of arrays without axes come as numbers.
-        return self.join(self._derivatives([_like(p, m) for p, m in zip(products, points, strict=True)], riesz))
+        product = hvp(self.f, argnums=range(len(points)), budget=self.budget)
+        return self.join(self._derivatives(product(*points, tangents), riesz))
 
     def _container(self, k: int, leaves: Any) -> Any:
         return unflatten(self.all_controls[k].structure, list(leaves))
@@ -215,13 +214,6 @@ class ReducedFunctional:
         if not riesz:
             return list(cotangents)
         return [control.gradient(c) for control, c in zip(self.all_controls, cotangents, strict=True)]
-
-
-def _like(cotangent: Any, value: Any) -> Any:
-    """Return a cotangent with arrays where the value has arrays, also without axes."""
-    leaves, structure = flatten(cotangent)
-    pairs = zip(leaves, flatten(value)[0], strict=True)
-    return unflatten(structure, [np.asarray(c) if isinstance(x, np.ndarray) else c for c, x in pairs])
 
 
 def as_functional(functional: ReducedFunctional | Callable[..., Any], m: Any) -> ReducedFunctional:

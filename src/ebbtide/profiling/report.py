@@ -11,6 +11,7 @@ from typing import Any, final
 from ebbtide.arrays.context import current, entered
 from ebbtide.budget import format_bytes
 from ebbtide.ledger import KINDS, Ledger, SavedEntry, Timeline
+from ebbtide.profiling.loops import LoopReport
 from ebbtide.profiling.plot import draw_timeline
 
 
@@ -28,14 +29,16 @@ class Profile:
         predicted_steps_forward: What the plans predicted.
         bytes_written: Bytes written to disk.
         saved: What each line of the program saved, the largest first.
-        plan: The plan of the last time loop; None without one.
+        loops: For each time loop that was recorded, in the order of their beginnings, its plan and what came of it. A
+            loop inside of a step of another, or of a checkpointed function, is a part of that, planned anew each time
+            it runs, and not listed; its steps count in `steps_forward`.
 
     Memory:
-        One entry for each line that saves, and a timeline of at most 4096 points.
+        One entry for each line that saves and each loop, and a timeline of at most 4096 points.
     """
 
     __slots__ = (
-        "_ledger", "_limit", "_on_plan", "_predicted_peak", "bytes_written", "held_bytes", "peak_bytes", "plan",
+        "_ledger", "_limit", "_on_plan", "_predicted_peak", "bytes_written", "held_bytes", "loops", "peak_bytes",
         "predicted_steps_forward", "steps_forward",
     )  # fmt: skip
 
@@ -49,7 +52,7 @@ class Profile:
         self.steps_forward = 0
         self.predicted_steps_forward = 0
         self.bytes_written = 0
-        self.plan: Any = None
+        self.loops: list[LoopReport] = []
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -72,22 +75,33 @@ class Profile:
         if limit is not None:
             self._limit = limit
 
-    def plan_of_loop(self, plan: Any, held: int) -> None:
-        """Take over the plan of a time loop that starts while *held* bytes are held."""
-        self.plan = plan
+    def plan_of_loop(self, plan: Any, held: int, seconds: float, *, listed: bool) -> LoopReport:
+        """
+        Take over the plan of a time loop and return where the loop tells what comes of it.
+
+        Args:
+            plan: The plan.
+            held: Bytes that are held when the loop begins.
+            seconds: What its first step took.
+            listed: Whether it is one of `loops`.
+        """
+        loop = LoopReport(plan, held, seconds)
+        if listed:
+            self.loops.append(loop)
         self.limited(self._ledger.limit)
         self._predicted_peak = plan.predicted_peak_bytes + held
+        self.steps_forward += plan.measuring_steps
         self.predicted_steps_forward += plan.predicted_steps_forward
         if self._on_plan is not None:
             self._on_plan(plan)
+        return loop
 
-    def plan_changed(self, plan: Any, steps: int) -> None:
+    def plan_changed(self, loop: LoopReport, plan: Any, steps: int) -> None:
         """Take over a plan that was changed before the reverse sweep, with *steps* more forward steps."""
         assert self._predicted_peak is not None
-        assert self.plan is not None
-        self._predicted_peak += plan.predicted_peak_bytes - self.plan.predicted_peak_bytes
+        self._predicted_peak += plan.predicted_peak_bytes - loop.plan.predicted_peak_bytes
         self.predicted_steps_forward += steps
-        self.plan = plan
+        loop.plan = plan
         if self._on_plan is not None:
             self._on_plan(plan)
 

@@ -12,6 +12,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, missing, needs_of, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.tape.linear import LinearTape
 
 
 @final
@@ -21,15 +22,17 @@ class TangentTrace:
 
     Args:
         level: Depth of nesting; larger than that of all traces around it.
+        linear: Where the tangents are traced if what is done to them is recorded.
 
     Memory:
         Nothing: a tangent lives as long as its value.
     """
 
-    __slots__ = ("closed", "fast", "level")
+    __slots__ = ("closed", "fast", "level", "linear")
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, linear: LinearTape | None = None) -> None:
         self.level = level
+        self.linear = linear
         self.closed = False
         self.fast = False
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
-from ebbtide.transforms import jvp, vjp
+from ebbtide.transforms.forward import jvp
+from ebbtide.transforms.pullback import vjp
 
 # Directions and cotangents are drawn from this seed, so that a failure can be repeated.
 SEED = 20170204

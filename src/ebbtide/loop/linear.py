@@ -1,0 +1,350 @@
+"""
+The time loop of a linearized function.
+
+Tangents go through the steps in their order, so that there is nothing to plan for a way back: the derivatives of the
+first steps are kept, as many as there is room for, and from the state after them the other steps run again with each
+tangent, which takes no more than forward mode does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import is_array, paths_of, unflatten
+from ebbtide.arrays.context import Context, current, entered
+from ebbtide.arrays.kinds import zeros_like
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget
+from ebbtide.errors import TraceError
+from ebbtide.ledger import SAVED
+from ebbtide.loop.collect import emit, stacked
+from ebbtide.loop.linear_step import KeptStep, Pushing, node_of
+from ebbtide.loop.progress import Watch
+from ebbtide.loop.state import bytes_of, owned, writable
+from ebbtide.loop.steps import Stepper, frozen
+from ebbtide.loop.verify import Verifier
+from ebbtide.schedules import Mixed, Schedule, StoreAll
+from ebbtide.tape.linear import LinearProgram, LinearRule, LinearTape
+from ebbtide.tape.node import Node
+from ebbtide.tape.tangent import TangentTrace
+
+
+def linear_trace(context: Context) -> TangentTrace | None:
+    """
+    Return the forward mode of a function that is linearized, if a loop that runs here is a part of it.
+
+    Raises:
+        TraceError: Other derivatives are taken of the loop at the same time, whose tape would grow with each step.
+    """
+    found = [trace for trace in context.traces if type(trace) is TangentTrace and trace.linear is not None]
+    if not found or type(context.capture) is Pushing:
+        return None
+    if context.tape is not None or context.tangent is not found[-1] or len(found) > 1:
+        raise TraceError(
+            "A function is linearized in which another derivative of a time loop is taken, as in the linearization of "
+            "a gradient: that would keep all steps of both. Use jvp or hvp, which follow the schedule of the loop."
+        )
+    return found[-1]
+
+
+@final
+class LinearLoop(LinearRule):
+    """
+    A time loop on a linear tape.
+
+    Args:
+        tape: The tape.
+        trace: The forward mode whose tangents are on it.
+        stepper: Runs steps on pairs of values and tangents.
+        verifier: Compares what is run again.
+        watch: Who looks at it.
+        most: How many of the first steps are kept at most.
+        limit: Bytes that may be held in all; None for no bound.
+
+    Memory:
+        The derivatives of the steps that are kept, and the state after them.
+    """
+
+    __slots__ = (
+        "__weakref__", "_active", "_counted", "_finalizer", "_kept", "_kinds", "_limit", "_most", "_owners", "_places",
+        "_start", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch", "emitted", "steps",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tape: LinearTape,
+        trace: TangentTrace,
+        stepper: Stepper,
+        verifier: Verifier,
+        watch: Watch,
+        most: int,
+        limit: int | None,
+    ) -> None:
+        self._tape, self._trace = tape, trace
+        self._stepper, self._verifier, self._watch = stepper, verifier, watch
+        self._most, self._limit = most, limit
+        self._kept: list[KeptStep] = []
+        self._owners: set[int] = set()  # of the arrays that are kept
+        self._active: list[int] = []  # leaves of the state that have tangents after the steps that are kept
+        self._start: list[Any] | None = None  # the state after them; None as long as all are kept
+        self._statics: dict[int, TracedArray] = {}  # static tangents by the address of their nodes
+        self._places: list[int | None] = []  # of each leaf of the state among the operands
+        self._kinds: list[ArrayType] = []  # of the results
+        self.emitted: list[Any] = []
+        self.steps = 0
+        self._counted = [0]
+        self._finalizer = weakref.finalize(self, _uncount, tape.ledger, self._counted)
+        self._finalizer.atexit = False
+
+    @property
+    def name(self) -> str:
+        """What messages call the operation."""
+        return "timeloop"
+
+    # At the point.
+
+    def run(self, state: list[Any], most_steps: int, until: Any) -> list[Any]:
+        """
+        Run the loop, and keep the derivatives of its first steps.
+
+        Args:
+            state: Leaves of the initial state, owned by the loop.
+            most_steps: The number of steps, at most.
+            until: Says of a state whether the loop ends there.
+
+        Returns:
+            The values of the leaves of the final state.
+        """
+        self._active = [k for k, leaf in enumerate(state) if self._split(leaf)[1] is not None]
+        state = [self._bare(leaf) for leaf in state]
+        known = None if until is not None else most_steps
+        with self._watch.sweep("forward", known):
+            while self.steps < most_steps and not (until is not None and self._stepper.holds(until, state)):
+                state, output = self._pass(state) if self._start is not None else self._keep(state)
+                self._verifier.emitted(self.steps, output)
+                emit(self.emitted, self.steps, known, output)
+                self.steps += 1
+                self._watch.ran(self.steps)
+                self._watch.passed()
+        values = [self._split(leaf)[0] for leaf in state]
+        self._verifier.ended(self.steps, values)
+        return values
+
+    def _split(self, leaf: Any) -> tuple[Any, Any]:
+        """Return value and tangent of a leaf; the tangent is None for a constant."""
+        if type(leaf) is TracedArray and leaf.present()._trace is self._trace:
+            return leaf._value, leaf._node
+        return leaf, None
+
+    def _bare(self, leaf: Any) -> Any:
+        """Return a leaf without its tangent, that a step can write tangents into."""
+        value, _ = self._split(leaf)
+        return writable(value, self._trace)
+
+    def _join(self, leaf: Any, tangent: Any) -> Any:
+        """Return a leaf for a step to take, which may write into it."""
+        if tangent is not None:
+            return TracedArray(self._trace, tangent, self._split(leaf)[0])
+        return leaf.frozen() if type(leaf) is TracedArray else owned(leaf)
+
+    def _pass(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Run a step of which nothing is kept but what it uses from outside."""
+        capture = Pushing(self._tape)
+        with entered(capture=capture):
+            after, output = self._stepper.plain(self.steps, [self._join(leaf, None) for leaf in state], None)
+        self._statics = capture.statics | self._statics
+        return [self._bare(leaf) for leaf in after], [self._split(leaf)[0] for leaf in output]
+
+    def _keep(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Run a step and keep its derivatives, if there is room for them."""
+        tape, room = self._tape, None
+        if self._limit is not None:
+            # Beside what is kept there are a state with its tangents, and the one after it.
+            room = self._limit - tape.ledger.live - 4 * bytes_of([self._split(leaf)[0] for leaf in state])
+        if self.steps >= self._most or (room is not None and room <= 0):
+            self._start = state
+            return self._pass(state)
+        inner = LinearTape(tape.level, tape.ledger, outer=tape, room=room, counted=self._owners)
+        leaves = {k: inner.leaf(zeros_like(self._split(state[k])[0])) for k in self._active}
+        with entered(capture=inner):
+            before = [self._join(leaf, leaves.get(k)) for k, leaf in enumerate(state)]
+            after, output = self._stepper.plain(self.steps, before, None)
+        pairs = [self._split(leaf) for leaf in after + output]
+        nodes = [node_of(inner, tangent) for _, tangent in pairs]
+        inner.close()
+        self._statics = {key: outside for key, (_, outside) in inner.statics.items()} | self._statics
+        if inner.room is not None and inner.room < 0:
+            self._start = state
+        else:
+            inputs = [leaf._node for leaf in leaves.values()] + [node for node, _ in inner.statics.values()]
+            self._take(KeptStep(LinearProgram(inputs, nodes), self._active, list(inner.statics)))
+            self._active = [k for k in range(len(state)) if nodes[k] is not None]
+        return [self._bare(leaf) for leaf in after], [value for value, _ in pairs[len(state) :]]
+
+    def _take(self, step: KeptStep) -> None:
+        """Keep a step, and count what it holds that no step before it does."""
+        self._kept.append(step)
+        new = {id(array): array.nbytes for array in step.program.arrays() if id(array) not in self._owners}
+        self._owners.update(new)
+        nbytes = sum(new.values()) + step.program.record_bytes
+        self._counted[0] += nbytes
+        self._tape.ledger.add(SAVED, nbytes)
+
+    def operands(self, state: list[Any]) -> list[Node]:
+        """
+        Return the nodes of what the loop depends on, in the order in which `push` takes their tangents.
+
+        Args:
+            state: Leaves of the initial state.
+        """
+        tangents = [self._split(leaf)[1] for leaf in state]
+        nodes = [node_of(self._tape, t) for t in (*tangents, *self._statics.values())]
+        found: list[Node] = []
+        self._places = []
+        for node in nodes:
+            self._places.append(None if node is None else len(found))
+            found += [] if node is None else [node]
+        return found
+
+    # At any time after.
+
+    def record(self, operands: list[Node], results: list[Any]) -> list[Any]:
+        """
+        Return the results of the loop with their tangents.
+
+        Args:
+            operands: What `operands` returned.
+            results: The values of the final state and the outputs.
+        """
+        if not operands:
+            return results
+        self._kinds = [type_of(value) for value in results]
+        zeros = [zeros_like(value)[()] for value in results]
+        tangents = self._tape.record(self, operands, zeros)
+        pairs = zip(results, tangents, strict=True)
+        return [TracedArray(self._trace, t, owned(v)) if is_array(v) else v for v, t in pairs]
+
+    def push(self, tangents: list[Any]) -> list[Any]:
+        """See `LinearRule.push`."""
+        count = len(self._places) - len(self._statics)
+        found = [None if place is None else tangents[place] for place in self._places]
+        state, given = found[:count], dict(zip(self._statics, found[count:], strict=True))
+        outputs: list[list[Any]] = []
+        for step in self._kept:
+            results = step.push(state, given)
+            state = [None if t is None else _contiguous(t) for t in results[:count]]
+            outputs.append(results[count:])
+        if self._start is not None:
+            state = self._push_rest(state, given, outputs)
+        columns = zip(*outputs, strict=True)
+        rows = [_stacked(column, kind) for column, kind in zip(columns, self._kinds[count:], strict=True)]
+        return [_whole(t, kind) for t, kind in zip(state, self._kinds, strict=False)] + rows
+
+    def _push_rest(self, tangents: list[Any], given: dict[int, Any], outputs: list[list[Any]]) -> list[Any]:
+        """Run the steps that are not kept, with tangents."""
+        assert self._start is not None
+        trace = self._trace
+        # Its tangents are on a tape that is closed, so that nothing comes of arrays that escaped.
+        trace.closed = False
+        first = len(self._kept)
+        context = current()
+        level, traces = max(context.level, trace.level), (*context.traces, trace)
+        capture = Pushing(self._tape, given)
+        pushing = entered(level=level, tape=None, tangent=trace, traces=traces, capture=capture)
+        with pushing, self._watch.sweep("forward", self.steps - first):
+            state = [self._join(leaf, t) for leaf, t in zip(self._start, tangents, strict=True)]
+            for index in range(first, self.steps):
+                state, output = self._stepper.plain(index, state, None)
+                pairs = [self._split(leaf) for leaf in output]
+                self._verifier.emitted(index, [value for value, _ in pairs])
+                outputs.append([tangent for _, tangent in pairs])
+                self._watch.ran(index + 1)
+                self._watch.passed()
+        pairs = [self._split(leaf) for leaf in state]
+        self._verifier.ended(self.steps, [value for value, _ in pairs])
+        return [tangent for _, tangent in pairs]
+
+
+def _uncount(ledger: Any, counted: list[int]) -> None:
+    """Uncount what was kept."""
+    ledger.add(SAVED, -counted[0])
+
+
+def _contiguous(tangent: Any) -> Any:
+    """Return a tangent of the state as it enters a step, in the layout in which it does in forward mode."""
+    fits = not isinstance(tangent, np.ndarray) or (tangent.flags.c_contiguous and type(tangent) is np.ndarray)
+    return tangent if fits and type(tangent) is not TracedArray else owned(tangent)
+
+
+def _whole(tangent: Any, kind: ArrayType) -> Any:
+    """Return a tangent of a result; zeros for one that depends on nothing."""
+    return np.zeros(kind.shape, kind.dtype)[()] if tangent is None else tangent
+
+
+def _stacked(rows: Sequence[Any], kind: ArrayType) -> Any:
+    """Return the tangents of an output of all steps."""
+    return np.stack([np.zeros(kind.shape[1:], kind.dtype) if row is None else row for row in rows])
+
+
+def linear_loop(
+    step: Any,
+    leaves: list[Any],
+    structure: Any,
+    steps: int,
+    schedule: Schedule | None,
+    budget: Budget | None,
+    **rest: Any,
+) -> Any:
+    """
+    Run a time loop of a function that is linearized.
+
+    Args:
+        step: The user's step.
+        leaves: Leaves of the state.
+        structure: Structure of the state.
+        steps: The number of steps, or the most.
+        schedule: Says of how many steps the derivatives are kept; None for as many as there is room for.
+        budget: What the loop may take, beside the budgets of the calls around it.
+        **rest: The other arguments of `timeloop`.
+
+    Returns:
+        What the loop returns.
+    """
+    context = current()
+    trace, ledger = context.tangent, context.ledger
+    tape = context.capture if type(context.capture) is LinearTape else trace.linear
+    inputs, outputs, until = frozen(rest["inputs"]), rest["outputs"], rest["until"]
+    stepper = Stepper(step, structure, inputs, outputs, None)
+    limit = ledger.limit
+    if budget is not None:
+        limit = ledger.live + budget.memory if limit is None else min(limit, ledger.live + budget.memory)
+    loop = LinearLoop(
+        tape,
+        trace,
+        stepper,
+        Verifier(paths_of(structure), outputs, rest["verify"]),
+        Watch(ledger, rest["progress"], rest["collect_every"], None),
+        _most_kept(schedule, steps),
+        limit,
+    )
+    state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), trace) for leaf in leaves]
+    final = loop.run(list(state), steps, until)
+    if outputs and not loop.steps:
+        raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
+    results = loop.record(loop.operands(state), final + stacked(loop.emitted))
+    after = unflatten(structure, results[: len(final)])
+    return (after, unflatten(stepper.output_structure, results[len(final) :])) if outputs else after
+
+
+def _most_kept(schedule: Schedule | None, steps: int) -> int:
+    """Return of how many steps a schedule keeps saved values in memory when its forward sweep ends, at most."""
+    if schedule is None or schedule == StoreAll():
+        return steps
+    if isinstance(schedule, Mixed):
+        return (schedule.units - schedule.restart) // schedule.saved
+    return 0

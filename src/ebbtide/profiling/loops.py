@@ -1,0 +1,66 @@
+"""What a profile knows of one time loop: its plan, and beside each prediction what was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+from ebbtide.budget import format_bytes
+from ebbtide.ledger import Ledger
+
+
+@final
+class LoopReport:
+    """
+    The plan of a time loop, and what came of it.
+
+    Args:
+        plan: The plan.
+        held: Bytes that the library held when the loop began.
+        seconds: What the loop has taken already: its first steps run before there is a plan.
+
+    Attributes:
+        plan: The plan; another one if the loop had to do with less before its reverse sweep.
+        schedule: The schedule that was planned first: given to `timeloop(schedule=)`, within the same budget, it
+            repeats the run with the same bits and the same steps, less those that were run to measure their time.
+        steps_forward: Steps that were run, recomputed ones included; of `plan.predicted_steps_forward`.
+        held_bytes: The most bytes that the library held while the loop ran, beyond what it held before, by its ledger;
+            of `plan.predicted_peak_bytes`, with which the step's own arrays count.
+        seconds: The time of both sweeps; of `plan.predicted_time`, in seconds where the costs were measured.
+
+    Memory:
+        A plan and four numbers.
+    """
+
+    __slots__ = ("_before", "held_bytes", "plan", "schedule", "seconds", "steps_forward")
+
+    def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0) -> None:
+        self._before = held
+        self.plan = plan
+        self.schedule = plan.schedule
+        self.steps_forward = plan.measuring_steps
+        self.held_bytes = 0
+        self.seconds = seconds
+
+    @contextmanager
+    def running(self, ledger: Ledger) -> Iterator[None]:
+        """Measure the block, in which the loop runs."""
+        start, before, ledger.peak = time.perf_counter(), ledger.peak, ledger.live
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+            self.held_bytes = max(self.held_bytes, ledger.peak - self._before)
+            ledger.peak = max(before, ledger.peak)
+
+    def __str__(self) -> str:
+        plan = self.plan
+        return (
+            f"{plan.schedule}\n"
+            f"{'':<10}{'predicted':>16}{'measured':>16}\n"
+            f"{'steps':<10}{plan.predicted_steps_forward:>16,}{self.steps_forward:>16,}\n"
+            f"{'bytes':<10}{format_bytes(plan.predicted_peak_bytes):>16}{format_bytes(self.held_bytes):>16}\n"
+            f"{'time':<10}{plan.predicted_time:>16.4g}{self.seconds:>16.4g}"
+        )

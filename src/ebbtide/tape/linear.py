@@ -1,0 +1,285 @@
+"""
+The linear tape: what a function does to tangents at one point, recorded once and done again for any tangents.
+
+Forward mode computes tangents by operations that are linear in them: products with derivatives, and the linear
+operations themselves. Given tangents that are traced here, it leaves those operations behind with their other operands,
+which are the derivatives at this point, and nothing of the function itself.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import owner_of, type_of
+from ebbtide.arrays.location import user_frame, user_line
+from ebbtide.arrays.primitive import Primitive, plain
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import ReleasedValueError, TraceError
+from ebbtide.tape.node import PROJECTION, Node
+from ebbtide.tape.saved import SavedValue, guarded, parts_of
+
+# A node with its tuples, a guard, and a place in the program, as tracemalloc sees them.
+RECORD_BYTES = 800
+
+
+class LinearRule(ABC):
+    """A linear operation with several results, such as a time loop."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What messages call the operation."""
+
+    @abstractmethod
+    def push(self, tangents: list[Any]) -> list[Any]:
+        """Return the tangents of the results for those of the operands."""
+
+
+@final
+class LinearTape:
+    """
+    Records the linear operations on tangents.
+
+    Args:
+        level: Depth of nesting; less than that of the forward mode whose tangents are traced here.
+        ledger: The account of the outermost call.
+        pager: Counts, pages and bounds the saved values if a budget or profile wants it.
+        outer: For a time step: the tape around it, whose tangents are static values of the step.
+        room: Bytes that may be saved, after which nothing is; None for no bound.
+        counted: Addresses of arrays that others save already, which take no room.
+
+    Memory:
+        Static values of a step; no nodes. A node keeps the operands that are no tangents.
+    """
+
+    is_linear = True  # users' rules for tangents are single operations here
+
+    __slots__ = (
+        "__weakref__", "_counted", "_known", "closed", "count", "fast", "ledger", "level", "outer", "pager", "room",
+        "statics",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        level: int,
+        ledger: Any,
+        pager: Any = None,
+        *,
+        outer: LinearTape | None = None,
+        room: int | None = None,
+        counted: Collection[int] = (),
+    ) -> None:
+        self.level = level
+        self.ledger = ledger
+        self.pager = pager
+        self.outer = outer
+        self.room = room
+        self._counted = counted
+        self.closed = False
+        self.fast = False
+        self.count = 0
+        # Static values: address of the node outside -> (node here, tangent outside).
+        self.statics: dict[int, tuple[Node, TracedArray]] = {}
+        # One guard for all nodes that save an array.
+        self._known: weakref.WeakValueDictionary[int, SavedValue] = weakref.WeakValueDictionary()
+
+    def close(self) -> None:
+        """End the recording."""
+        self.closed = True
+
+    def here(self) -> str:
+        """Return the user's present line."""
+        return user_line()
+
+    def covers(self, trace: Any) -> bool:
+        """Return whether tangents of *trace* are static values of this step."""
+        return self.outer is not None and (trace is self.outer or self.outer.covers(trace))
+
+    def constant(self, value: Any) -> TracedArray:
+        """Return a tangent that depends on nothing."""
+        return TracedArray(self, None, value)
+
+    def leaf(self, value: Any) -> TracedArray:
+        """Return a new input, of the type of *value*."""
+        self.count += 1
+        return TracedArray(self, Node(self.count, None, (), (), None, type_of(value)), value)
+
+    def lift(self, operand: TracedArray) -> Any:
+        """Return what a tangent from outside of the step is inside."""
+        operand = operand.frozen()
+        if operand._node is None:
+            return operand._value
+        found = self.statics.get(id(operand._node))
+        if found is None:
+            found = self.statics[id(operand._node)] = self.leaf(operand._value)._node, operand
+        return TracedArray(self, found[0], operand._value)
+
+    def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
+        """Do a linear operation on the tangents that are at hand, and record it."""
+        if self.closed:
+            raise TraceError(
+                f"{primitive.name} at {self.here()} uses a traced array after the function that it was made in "
+                "had returned, so its tangent is lost. Return the array from the function."
+            )
+        values: list[Any] = []
+        parents: list[Node | None] = []
+        for given in operands:
+            inside = type(given) is TracedArray and self.covers(given._trace)
+            operand = self.lift(given) if inside else given
+            if type(operand) is TracedArray and operand.present()._trace is self:
+                parents.append(operand._node)
+                values.append(operand._value)
+            else:
+                parents.append(None)
+                values.append(operand.frozen() if type(operand) is TracedArray else plain(operand))
+        # The tangents at hand are zeros, which are not the user's: 0 * inf is none of their concern.
+        with np.errstate(all="ignore"):
+            out = primitive.bind(tuple(values), params)
+        if all(parent is None for parent in parents):
+            return TracedArray(self, None, out)
+        if self.room is not None:
+            self.room -= RECORD_BYTES
+        saved = [self._kept(v) if parent is None else None for v, parent in zip(values, parents, strict=True)]
+        frame = user_frame(2)
+        where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        self.count += 1
+        node = Node(self.count, primitive, tuple(parents), (), params, type_of(out), *where)  # type: ignore[arg-type]
+        if self.room is not None and self.room < 0:
+            node.saved = None
+        else:
+            node.saved = tuple(saved if self.pager is None else self.pager.hold_joint(node, saved))
+        return TracedArray(self, node, out)
+
+    def _kept(self, value: Any) -> Any:
+        """Return an operand in the form in which it is saved: the user may reach it, so that it is guarded."""
+        known = self._known.get(id(value))
+        if known is not None and known.value is value:
+            return known
+        kept = guarded(value)
+        if type(kept) is SavedValue:
+            self._known[id(value)] = kept
+            if self.room is not None:
+                self.room -= sum(part.nbytes for part in owners_of(kept) if id(part) not in self._counted)
+        return kept
+
+    def record(self, rule: LinearRule, parents: list[Node], outputs: list[Any]) -> list[TracedArray]:
+        """
+        Record an operation with several results.
+
+        Args:
+            rule: Its rule.
+            parents: Nodes of its operands, in the order of the rule.
+            outputs: Its results for the tangents at hand.
+        """
+        frame = user_frame(2)
+        where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        self.count += 1
+        kinds = [type_of(value) for value in outputs]
+        node = Node(self.count, rule, tuple(parents), (), None, kinds, *where)
+        traced = []
+        for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):
+            self.count += 1
+            traced.append(TracedArray(self, Node(self.count, PROJECTION, (node,), (), position, kind, *where), value))
+        return traced
+
+
+@final
+class LinearProgram:
+    """
+    A linear function of tangents, as it was recorded.
+
+    Args:
+        inputs: Nodes of the inputs.
+        outputs: Nodes of the outputs; None for those that depend on no input.
+        pager: Makes room for saved values that are on disk.
+
+    Memory:
+        The nodes that the outputs depend on, with what they saved.
+    """
+
+    __slots__ = ("_inputs", "_nodes", "_outputs", "_pager", "_releases")
+
+    def __init__(self, inputs: list[Node], outputs: list[Node | None], pager: Any = None) -> None:
+        self._pager = pager
+        self._inputs = [node.number for node in inputs]
+        self._outputs = [None if node is None else node.number for node in outputs]
+        found: dict[int, Node] = {}
+        waiting = [node for node in outputs if node is not None]
+        while waiting:
+            node = waiting.pop()
+            if node.number not in found:
+                found[node.number] = node
+                waiting.extend(parent for parent in node.parents or () if parent is not None)
+        self._nodes = [found[number] for number in sorted(found) if found[number].signature is not None]
+        last: dict[int, int] = {}
+        for place, node in enumerate(self._nodes):
+            last.update({parent.number: place for parent in node.parents or () if parent is not None})
+        # What no later node and no output takes dies when its last node has been passed.
+        self._releases: list[list[int]] = [[] for _ in self._nodes]
+        for number, place in last.items():
+            if number not in self._outputs:
+                self._releases[place].append(number)
+
+    def push(self, tangents: list[Any]) -> list[Any]:
+        """
+        Return the tangents of the outputs.
+
+        Args:
+            tangents: Those of the inputs, of their shapes and dtypes; emptied.
+
+        Returns:
+            For each output its tangent; None for those that depend on no input.
+
+        Raises:
+            MutationError: An array that the function used has been changed since.
+
+        Memory:
+            The tangents between the inputs and the outputs.
+        """
+        held = dict(zip(self._inputs, tangents, strict=True))
+        tangents.clear()
+        for node, releases in zip(self._nodes, self._releases, strict=True):
+            held[node.number] = self._do(node, held)
+            for number in releases:
+                del held[number]
+        return [None if number is None else held[number] for number in self._outputs]
+
+    def _do(self, node: Node, held: dict[int, Any]) -> Any:
+        """Do one operation."""
+        parents: tuple[Any, ...] = node.parents or ()
+        rule = node.signature
+        if rule is PROJECTION:
+            return held[parents[0].number][node.params]
+        if isinstance(rule, LinearRule):
+            return rule.push([held[parent.number] for parent in parents])
+        saved = node.saved
+        if saved is None:
+            raise ReleasedValueError(f"The saved values of {node.name} at {node.line} were given up.")
+        if self._pager is not None:
+            self._pager.load_room(0, node, saved)
+        values = [v.open(node) if type(v) is SavedValue else v for v in saved]
+        operands = [v if p is None else held[p.number] for p, v in zip(parents, values, strict=True)]
+        return rule.bind(tuple(operands), node.params)
+
+    def arrays(self) -> Iterator[np.ndarray]:
+        """Yield the arrays whose memory is saved, each as often as it is saved."""
+        for node in self._nodes:
+            for value in node.saved or ():
+                yield from owners_of(value)
+
+    @property
+    def record_bytes(self) -> int:
+        """What the interpreter takes for the record, arrays apart."""
+        return RECORD_BYTES * len(self._nodes)
+
+
+def owners_of(saved: Any) -> list[np.ndarray]:
+    """Return the arrays that own the memory of a saved value."""
+    return [owner_of(part) for part in parts_of(saved.value if type(saved) is SavedValue else saved)]

@@ -1,0 +1,1 @@
+"""The transforms, from a function to its derivatives: `reverse`, `pullback`, `forward`, `linearized`, `products`."""

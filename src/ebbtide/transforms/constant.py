@@ -1,0 +1,30 @@
+"""`stop_gradient`: a value without its derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
+
+
+def stop_gradient(x: Any) -> Any:
+    """
+    Return a plain copy of an array, which is a constant to all derivatives.
+
+    Args:
+        x: An array, traced or plain.
+
+    Returns:
+        A plain array, or NumPy scalar, that the caller owns.
+
+    Example:
+        >>> import numpy as np
+        >>> from ebbtide import grad
+        >>> grad(lambda x: x * stop_gradient(x))(3.0)
+        np.float64(3.0)
+    """
+    value = bottom(x.present()) if type(x) is TracedArray else x
+    return np.array(value) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,168 @@
+"""Products of second-order matrices with vectors: the Hessian of a function, and Gauss and Newton's part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget
+from ebbtide.errors import DeterminismError
+from ebbtide.tape.saved import checksum
+from ebbtide.transforms.forward import jvp
+from ebbtide.transforms.pullback import vjp
+from ebbtide.transforms.reverse import argument_numbers, grad
+
+
+def hvp(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, budget: Budget | None = None
+) -> Callable[..., Any]:
+    """
+    Return a function that computes the product of the Hessian of *f* with a vector, forward over reverse.
+
+    Args:
+        f: A function of arrays and containers of arrays with a real scalar result.
+        argnums: Which positional arguments to differentiate; a number, or several.
+        budget: The bytes that a call may take; None for no bound.
+
+    Returns:
+        `product(*args, v)` takes the arguments of *f* and a vector of the structure, shapes and dtypes of the argument,
+        or a tuple of them for several, and returns H v of that form, in memory of the caller. For complex arguments
+        that is the change of the gradient, in the convention of `grad`, which is linear over the real numbers only.
+
+    Raises:
+        TypeError: The output is no real scalar, or an input is no floating-point number.
+        CotangentError: The vector has another structure, shape or kind of dtype than the argument.
+        BudgetError: The budget is too small; says the least that would do.
+
+    Memory:
+        As `grad`, with a tangent beside each value that is held; time loops follow the same schedules.
+
+    Source:
+        Pearlmutter, Fast exact multiplication by the Hessian (1994).
+
+    Example:
+        >>> import numpy as np
+        >>> hvp(lambda x: np.sum(x**3))(np.array([1.0, 2.0]), np.array([1.0, 0.0]))
+        array([6., 0.])
+    """
+    gradient = grad(f, argnums, budget=budget)
+
+    @wraps(f)
+    def product(*args_and_vector: Any, **kwargs: Any) -> Any:
+        *args, vector = args_and_vector
+        chosen, point, directions, single = _chosen(gradient, argnums, args, kwargs, vector)
+        _, found = jvp(chosen, point, directions)
+        return _returned(found, point[0] if single else tuple(point))
+
+    return product
+
+
+def gauss_newton_product(
+    residual: Callable[..., Any],
+    loss: Callable[[Any], Any] | None = None,
+    argnums: int | Sequence[int] = 0,
+    budget: Budget | None = None,
+) -> Callable[..., Any]:
+    """
+    Return a function that computes J^T H J v: J the derivative of *residual*, H the Hessian of a convex *loss* of it.
+
+    It is the Hessian of `loss(residual(x))` without the curvature of the residual: symmetric, with no negative
+    eigenvalue, and equal to it where the residual is linear or the loss is at its minimum.
+
+    Args:
+        residual: A function of arrays and containers of arrays, with any outputs. It runs twice: once with tangents, of
+            which nothing is kept, and once to be pulled back.
+        loss: A convex real function of the outputs, as `residual` returns them; None for half the sum of their squares
+            (of absolute values, if they are complex).
+        argnums: Which positional arguments to differentiate; a number, or several.
+        budget: The bytes that a call may take, the tangents beside the values of *residual* on top; None for no bound.
+
+    Returns:
+        `product(*args, v)` with arguments, vector and result as for `hvp`.
+
+    Raises:
+        TypeError: The loss is no real scalar, or an input is no floating-point number.
+        CotangentError: The vector has another structure, shape or kind of dtype than the argument.
+        DeterminismError: The two runs of *residual* gave different outputs.
+        BudgetError: The budget is too small; says the least that would do.
+
+    Memory:
+        As `vjp` of *residual*, with the outputs and their tangents beside it; time loops follow the same schedules.
+
+    Source:
+        Schraudolph, Fast curvature matrix-vector products for second-order gradient descent (2002).
+
+    Example:
+        >>> import numpy as np
+        >>> gauss_newton_product(np.sin)(np.array([0.0, 1.0]), np.array([1.0, 0.0]))
+        array([1., 0.])
+    """
+
+    @wraps(residual)
+    def product(*args_and_vector: Any, **kwargs: Any) -> Any:
+        *args, vector = args_and_vector
+        chosen, point, directions, single = _chosen(residual, argnums, args, kwargs, vector)
+        value, tangent = jvp(chosen, point, directions, budget=budget)
+        again, pullback = vjp(chosen, *point, budget=budget)
+        _check_same(value, again)
+        if loss is None:
+            leaves, structure = flatten(tangent)
+            cotangent = unflatten(structure, [np.conj(t) if np.iscomplexobj(t) else t for t in leaves])
+        else:
+            cotangent = hvp(loss, budget=budget)(value, tangent)
+        del value, tangent, again
+        found = pullback(cotangent)
+        return found[0] if single else found
+
+    return product
+
+
+def _chosen(
+    f: Callable[..., Any], argnums: int | Sequence[int], args: list[Any], kwargs: dict[str, Any], vector: Any
+) -> tuple[Callable[..., Any], list[Any], Sequence[Any], bool]:
+    """Return *f* as a function of the chosen arguments, their values, the directions, and whether it is one alone."""
+    numbers = argument_numbers(argnums, tuple(args))
+
+    def chosen(*values: Any) -> Any:
+        full = list(args)
+        for k, value in zip(numbers, values, strict=True):
+            full[k] = value
+        return f(*full, **kwargs)
+
+    single = isinstance(argnums, int)
+    return chosen, [args[k] for k in numbers], [vector] if single else vector, single
+
+
+def _check_same(first: Any, second: Any) -> None:
+    """Raise if two runs of a function gave different outputs."""
+    pairs = zip(flatten(first)[0], flatten(second)[0], strict=False)
+    if any(checksum(np.asarray(_untraced(a))) != checksum(np.asarray(_untraced(b))) for a, b in pairs):
+        raise DeterminismError(
+            "The residual gave other outputs when it was run again, so the product would be wrong. Its outputs may "
+            "depend on its arguments only: make random numbers from a seed that is an argument."
+        )
+
+
+def _untraced(value: Any) -> Any:
+    while type(value) is TracedArray:
+        value = value.present()._value
+    return value
+
+
+def _returned(products: Any, like: Any) -> Any:
+    """Return products in memory of the caller, with arrays where the arguments have arrays, also without axes."""
+    leaves, structure = flatten(products)
+    pairs = zip(leaves, flatten(like)[0], strict=True)
+    return unflatten(structure, [_own(p, x) for p, x in pairs])
+
+
+def _own(product: Any, value: Any) -> Any:
+    if type(product) is TracedArray:
+        return product
+    copy = np.array(product)
+    return copy if isinstance(value, np.ndarray) else copy[()]

@@ -1,0 +1,144 @@
+"""Reverse mode for any function: its value, and the pullback of cotangents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import flatten, output_types, unflatten
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.primitive import matched
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget
+from ebbtide.errors import CotangentError, ReleasedValueError
+from ebbtide.tape.account import account
+from ebbtide.tape.recording import Recording
+from ebbtide.tape.saved import guard_shared
+
+
+def vjp(
+    f: Callable[..., Any], *args: Any, retain: bool = False, budget: Budget | None = None
+) -> tuple[Any, Pullback]:
+    """
+    Run *f* and return its value and the pullback of cotangents.
+
+    Args:
+        f: A function of arrays and containers of arrays.
+        *args: Its arguments, all differentiated.
+        retain: Keep the saved values, so that the pullback can be called several times.
+        budget: The bytes that the run and the pullback may take; None for no bound.
+
+    Returns:
+        (value, pullback). `pullback(cotangent)`, with a cotangent of the structure of the value, returns a
+        tuple with the cotangent of each argument.
+
+    Raises:
+        TypeError: An input is no floating-point number, or an output is no array and no number.
+        BudgetError: The budget is too small.
+
+    Memory:
+        The saved values of all operations, until the pullback is called, or dropped.
+
+    Example:
+        >>> import numpy as np
+        >>> value, pullback = vjp(np.exp, np.zeros(2))
+        >>> pullback(np.ones(2))
+        (array([1., 1.]),)
+    """
+    with account(budget) as acct:
+        recording = Recording(f, args, {}, range(len(args)), acct)
+        structure = recording.structure
+        kinds = output_types(recording.outputs, structure, "vjp")
+        roots = recording.roots()
+        guard_shared([node for node, _ in roots if node is not None], [value for _, value in roots])
+        acct.keep_open()
+    value = unflatten(structure, [returned(value) for _, value in roots])
+    return value, Pullback(recording, structure, roots, kinds, retain)
+
+
+def returned(value: Any) -> Any:
+    """Return an output of a function as the user gets it: no view that later writes would change."""
+    return TracedArray(value._trace, value._node, value._value) if type(value) is TracedArray else value
+
+
+@final
+class Pullback:
+    """
+    Takes a cotangent of the outputs of a function to the cotangents of its arguments.
+
+    Memory:
+        Holds the tape of one run of the function until it is called, unless it retains it.
+    """
+
+    __slots__ = ("__weakref__", "_consumer", "_kinds", "_recording", "_retain", "_roots", "_structure")
+
+    def __init__(
+        self, recording: Recording, structure: Any, roots: list[Any], kinds: list[ArrayType], retain: bool
+    ) -> None:
+        self._recording: Recording | None = recording
+        self._consumer = ""
+        self._structure = structure
+        self._roots = [node for node, _ in roots]
+        self._kinds = kinds
+        self._retain = retain
+
+    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+        """
+        Return the cotangents of the arguments.
+
+        Args:
+            cotangent: Of the structure, shapes and dtypes of the value of the function.
+
+        Raises:
+            CotangentError: It is of another structure, shape or kind of dtype.
+            ReleasedValueError: An earlier call consumed the saved values.
+        """
+        recording = self._recording
+        if recording is None:
+            raise ReleasedValueError(
+                f"The saved values of this pullback are gone: {self._consumer} consumed them. Ask vjp for retain=True "
+                "to pull back several times."
+            )
+        leaves, structure = flatten(cotangent)
+        if structure != self._structure:
+            raise CotangentError(
+                f"The cotangent has the structure {structure}, and the value of the function has {self._structure}. "
+                "Give one cotangent for each output."
+            )
+        seeds = []
+        for node, kind, leaf in zip(self._roots, self._kinds, leaves, strict=True):
+            if node is not None:
+                seeds.append((node, seed_of(leaf, kind), False))
+        del leaves, cotangent
+        if self._retain:
+            return tuple(recording.gradients(seeds, retain=True))
+        recording.tape.consumer = self._consumer = f"the pullback called at {user_line()}"
+        self._recording, self._roots = None, []
+        try:
+            return tuple(recording.gradients(seeds))
+        finally:
+            recording.account.close()
+
+    def free(self) -> None:
+        """Let go of all saved values; a later call raises."""
+        if self._recording is not None:
+            self._recording.tape.consumer = self._consumer = f"free() at {user_line()}"
+            self._recording.account.close()
+            for node in self._roots:
+                if node is not None:
+                    node.parents = node.saved = None
+            self._recording, self._roots = None, []
+
+
+def seed_of(leaf: Any, kind: ArrayType) -> Any:
+    """Return a cotangent given by the user in the type of its output."""
+    value = leaf if isinstance(leaf, (np.ndarray, np.generic, TracedArray)) else np.asarray(leaf)
+    if value.shape != kind.shape or (value.dtype.kind == "c" and kind.dtype.kind != "c"):
+        raise CotangentError(
+            f"A cotangent of type {value.dtype}{list(value.shape)} was given for an output of type {kind}. "
+            "Give an array of the shape and dtype of the output."
+        )
+    return matched(value, kind)

@@ -1,0 +1,251 @@
+"""Several functionals of one forward run, and all transforms of loops: one number, whatever is kept."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from tests.loop.test_matrix import assert_same_bits
+from tests.measure import peak_bytes
+
+from ebbtide import Budget, gauss_newton_product, grad, hvp, jvp, linearize, profile, timeloop, vjp
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
+from ebbtide.storage import Memory
+
+STEPS = 13
+COSTS = Costs(forward=0.001, reverse=0.002, write=0.01, read=0.01)
+SCHEDULES = (
+    StoreAll(),
+    StoreAll("disk"),
+    Revolve(1),
+    Revolve(4),
+    Mixed(8, restart=1, saved=3),
+    Hierarchical(2, 2, COSTS),
+    Periodic(3, 2),
+    Online(3),
+)
+U0 = np.linspace(0.2, 1.3, 6)
+W = np.cos(np.arange(6.0))
+BIG = np.linspace(0.2, 1.3, 40_000)
+STATE = BIG.nbytes
+
+
+class Model:
+    """A run with two functionals and its trajectory, which counts its steps."""
+
+    def __init__(self, schedule: Schedule | None = None, storage: Any = None, steps: int = STEPS) -> None:
+        self.schedule, self.storage, self.steps, self.count = schedule, storage, steps, 0
+
+    def __call__(self, u: Any, k: Any) -> Any:
+        def step(u: Any, i: Any) -> Any:
+            self.count += 1
+            u = u + 0.1 * np.sin(k * u) * np.roll(u, 1)
+            return u, (np.sum(u * u), u[1:3] * k)
+
+        final, (energies, probes) = timeloop(
+            step, np.cos(u), self.steps, outputs=True, schedule=self.schedule, storage=self.storage, costs=COSTS
+        )
+        return np.sum(final**2) * k, np.sum(energies * np.linspace(0, 1, self.steps)), probes
+
+
+def seeds() -> list[Any]:
+    """A cotangent for the first functional, the second, the trajectory, and all together."""
+    probes = np.sin(np.arange(2.0 * STEPS)).reshape(STEPS, 2)
+    zero = np.float64(0.0)
+    return [
+        (np.float64(1.0), zero, probes * 0),
+        (zero, np.float64(1.0), probes * 0),
+        (zero, zero, probes),
+        (np.float64(0.3), np.float64(-2.0), probes),
+    ]
+
+
+def separate(schedule: Schedule | None, seed: Any) -> Any:
+    """The cotangents of one functional, in a run of its own."""
+    return vjp(Model(schedule), U0, np.float64(0.7))[1](seed)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_pullbacks_in_any_order(schedule):
+    """Each pullback of one run gives the bits of a run of its own; the forward sweep runs once."""
+    expected = [separate(StoreAll(), seed) for seed in seeds()]
+    for order in [*list(permutations(range(4)))[::5], (0, 0, 1, 0)]:
+        model = Model(schedule)
+        _, pullback = vjp(model, U0, np.float64(0.7), retain=True)
+        assert model.count == STEPS
+        for k in order:
+            found = pullback(seeds()[k])
+            assert_same_bits(found, expected[k])
+            found[0][...] = np.nan
+        if isinstance(schedule, StoreAll):
+            assert model.count == STEPS
+        else:
+            # No forward sweep again: what runs is at most that of a sweep from the first snapshot.
+            assert model.count <= STEPS + 4 * schedule.forward_steps(STEPS)
+
+
+def test_gradients_of_the_functionals():
+    """A pullback of one functional is its gradient, and a sum of cotangents gives the sum."""
+    _, pullback = vjp(Model(Revolve(3)), U0, np.float64(0.7), retain=True)
+    for k in range(2):
+        gradient = grad(lambda u, c, k=k: Model()(u, c)[k], argnums=(0, 1))(U0, np.float64(0.7))
+        for a, b in zip(pullback(seeds()[k]), gradient, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+    e = 1e-6
+    slope = sum(np.sum(g * d) for g, d in zip(pullback(seeds()[1]), (W, 0.2), strict=True))
+    plus, minus = (Model()(U0 + s * e * W, 0.7 + s * e * 0.2)[1] for s in (1, -1))
+    np.testing.assert_allclose(slope, (plus - minus) / (2 * e), rtol=1e-7)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_two_runs_interleaved(schedule):
+    """Pullbacks of two runs that share a storage, in turns, do not see each other."""
+    with Memory() as storage:
+        pulls = [vjp(Model(schedule, storage), U0 * s, np.float64(0.7), retain=True)[1] for s in (1.0, 1.1)]
+        expected = [vjp(Model(), U0 * s, np.float64(0.7))[1](seeds()[3]) for s in (1.0, 1.1)]
+        for k in (0, 1, 1, 0, 1):
+            assert_same_bits(pulls[k](seeds()[3]), expected[k])
+        for pull in pulls:
+            pull.free()
+        del pull, pulls
+        assert storage.keys() == ()
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(3), Mixed(8, restart=1, saved=3)], ids=str)
+def test_snapshots_are_shared(schedule):
+    """Three functionals hold what one holds: another pullback adds no snapshot."""
+
+    def f(u):
+        u = timeloop(lambda u, _: u + 0.1 * np.sin(u), u, 20, schedule=schedule)
+        return np.sum(u), np.sum(u**2), np.sum(u**3)
+
+    def run(count):
+        _, pullback = vjp(f, BIG, retain=True)
+        for k in range(count):
+            pullback(tuple(np.float64(k == j) for j in range(3)))
+
+    one = peak_bytes(lambda: run(1))
+    assert peak_bytes(lambda: run(3)) <= one + STATE // 8
+
+
+@pytest.mark.parametrize("states", [12, 20, 40])
+@pytest.mark.parametrize("disk", [0, "100 MiB"])
+def test_budget_of_several_functionals(states, disk, tmp_path):
+    """The run and all pullbacks keep within the budget, with the bits of no budget."""
+
+    def f(u):
+        u = timeloop(lambda u, _: u + 0.1 * np.sin(u) * np.cos(u), u, 30, costs=COSTS)
+        return np.sum(u), np.sum(u**2)
+
+    budget = Budget(memory=states * STATE, disk=disk, directory=tmp_path)
+    alone = peak_bytes(lambda: f(BIG))
+    pulls: list[Any] = []
+    assert peak_bytes(lambda: pulls.append(vjp(f, BIG, retain=True, budget=budget)[1])) - alone <= budget.memory
+    held: list[Any] = []
+
+    def run():
+        pull = vjp(f, BIG, retain=True, budget=budget)[1]
+        held[:] = [pull((np.float64(k == 0), np.float64(k == 1)))[0] for k in (0, 1, 0)]
+
+    # Results of earlier pullbacks are the caller's: two of them lie beside the last sweep.
+    assert peak_bytes(run) - alone - 2 * STATE <= budget.memory
+    for k, found in zip((0, 1, 0), held, strict=True):
+        assert_same_bits(found, grad(lambda u, k=k: f(u)[k])(BIG))
+    pulls[0].free()
+    del pulls[:]
+    gc.collect()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_loop_that_sheds_can_be_pulled_back_again():
+    """A loop that gave up snapshots for what comes after it gives the same bits each time."""
+
+    def f(u):
+        u = timeloop(lambda u, _: u + 0.1 * np.sin(u) * np.cos(u), u, 30, costs=COSTS)
+        wide = np.concatenate([u] * 6)
+        doubled = wide * 2.0
+        return np.sum(doubled), np.sum(u)
+
+    expected = [grad(lambda u, k=k: f(u)[k])(BIG) for k in range(2)]
+    with profile() as p:
+        _, pullback = vjp(f, BIG, retain=True, budget=Budget(memory=20 * STATE))
+        for k in (0, 1, 1, 0):
+            assert_same_bits(pullback((np.float64(k == 0), np.float64(k == 1)))[0], expected[k])
+    assert p.loops[0].plan.schedule != p.loops[0].schedule
+
+
+# All transforms of one loop.
+
+
+def scalar(schedule: Schedule | None, u: Any, k: Any) -> Any:
+    """One number of a run."""
+    return Model(schedule)(u, k)[1]
+
+
+def derivatives(schedule: Schedule | None) -> dict[str, Any]:
+    """All transforms of a loop under a schedule."""
+    f, k = Model(schedule), np.float64(0.7)
+    v = (W, np.float64(0.2))
+    _, pushforward = linearize(f, U0, k)
+    return {
+        "jvp": jvp(f, (U0, k), v),
+        "linearize": pushforward(*v),
+        "vjp": vjp(f, U0, k)[1](seeds()[3]),
+        "hvp": hvp(partial(scalar, schedule), argnums=(0, 1))(U0, k, v),
+        "gauss_newton": gauss_newton_product(f, argnums=(0, 1))(U0, k, v),
+        "gauss_newton_loss": gauss_newton_product(
+            f, lambda r: np.sqrt(1 + r[0] ** 2) + r[1] ** 4 + np.sum(np.exp(r[2])), argnums=(0, 1)
+        )(U0, k, v),
+    }
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:], ids=str)
+def test_all_transforms_are_those_of_store_all(schedule):
+    """Forward, reverse and second derivatives and Gauss-Newton products have the bits of StoreAll."""
+    found, expected = derivatives(schedule), derivatives(StoreAll())
+    for name, known in expected.items():
+        assert_same_bits(optree.tree_leaves(found[name]), optree.tree_leaves(known))
+
+
+def test_transforms_fit_together():
+    """J v and J^T w are transposes, Gauss-Newton products are J^T J v, Hessians are differences of gradients."""
+    found = derivatives(Revolve(3))
+    push = sum(np.sum(a * b) for a, b in zip(found["jvp"][1], seeds()[3], strict=True))
+    pull = sum(np.sum(a * b) for a, b in zip(found["vjp"], (W, 0.2), strict=True))
+    np.testing.assert_allclose(push, pull, rtol=1e-12)
+    again = vjp(Model(), U0, np.float64(0.7))[1](found["jvp"][1])
+    assert_same_bits(found["gauss_newton"], again)
+    square = sum(np.sum(t * t) for t in found["jvp"][1])
+    inner = sum(np.sum(a * b) for a, b in zip(found["gauss_newton"], (W, 0.2), strict=True))
+    np.testing.assert_allclose(inner, square, rtol=1e-12)
+    e = 1e-6
+    gradient = grad(partial(scalar, None), argnums=(0, 1))
+    plus, minus = (gradient(U0 + s * e * W, np.float64(0.7 + s * e * 0.2)) for s in (1, -1))
+    for product, a, b in zip(found["hvp"], plus, minus, strict=True):
+        np.testing.assert_allclose(product, (a - b) / (2 * e), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("states", [20, 40])
+@pytest.mark.parametrize("transform", ["hvp", "gauss_newton"])
+def test_budget_of_second_derivatives(transform, states):
+    """Products of a loop keep within the budget, beside the tangents of forward mode, with the bits of no budget."""
+
+    def final(u):
+        return timeloop(lambda u, _: u + 0.1 * np.sin(u) * np.cos(u), u, 40, costs=COSTS)
+
+    v = np.cos(BIG)
+    f = (lambda u: np.sum(final(u) ** 2)) if transform == "hvp" else final
+    product = {"hvp": hvp, "gauss_newton": gauss_newton_product}[transform]
+    bounded = product(f, budget=Budget(memory=states * STATE))
+    alone = peak_bytes(lambda: jvp(f, (BIG,), (v,)))
+    assert peak_bytes(lambda: bounded(BIG, v)) - alone <= states * STATE
+    with profile() as p:
+        found = bounded(BIG, v)
+    assert_same_bits(found, product(f)(BIG, v))
+    if states == 20:
+        assert p.loops[0].steps_forward > 40

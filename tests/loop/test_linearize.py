@@ -1,0 +1,371 @@
+"""Linearized time loops: the bits of forward mode for any tangent, within the schedule and the budget."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from functools import partial
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from tests.loop.test_matrix import PROGRAMS, STEPS, Counted, assert_same_bits, direction
+from tests.measure import peak_bytes
+
+from ebbtide import (
+    Budget,
+    BudgetError,
+    DeterminismError,
+    MutationError,
+    ReleasedValueError,
+    TraceError,
+    grad,
+    jvp,
+    linearize,
+    profile,
+    timeloop,
+)
+from ebbtide.schedules import Mixed, Revolve, Schedule, StoreAll
+
+MIXED = Mixed(8, restart=1, saved=3)
+KEPT = {None: STEPS, StoreAll(): STEPS, MIXED: 2, Revolve(2): 0, StoreAll("disk"): 0}
+U0 = np.linspace(0.2, 1.3, 40_000)
+STATE = U0.nbytes
+
+
+def tangents(control: Any) -> list[Any]:
+    """Some tangents of a control, in no order."""
+    v = direction(control)
+    return [v, optree.tree_map(lambda x: np.sin(3 * x)[()], v), optree.tree_map(lambda x: x * 0, v), v]
+
+
+@pytest.mark.parametrize("schedule", KEPT, ids=str)
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_pushforward_is_forward_mode(name, schedule):
+    """Each push gives the bits of jvp, and runs just the steps whose derivatives the schedule does not keep."""
+    p = PROGRAMS[name]
+    loop = Counted(schedule)
+    directions = tangents(p.control)
+    known = [jvp(partial(p.f, Counted(schedule)), (p.control,), (v,)) for v in directions]
+    value, pushforward = linearize(partial(p.f, loop), p.control)
+    assert loop.count == loop.loops * STEPS
+    loops = loop.loops
+    for v, (expected, tangent) in zip(directions, known, strict=True):
+        before = loop.count
+        found = pushforward(v)
+        assert_same_bits(np.asarray(found), np.asarray(tangent))
+        assert_same_bits(value, expected)
+        assert loop.count - before == loops * (STEPS - KEPT[schedule])
+
+
+def new(u, k=1.0):
+    """A step that saves three arrays in reverse, and two or three in a linearization."""
+    return u + 0.1 * np.sin(k * u) * np.roll(u, 1)
+
+
+def final(u, k, steps=30, schedule=None, budget=None):
+    """A function with a loop and something before and after it."""
+    u = timeloop(lambda u, _: new(u, k), np.cos(u), steps, schedule=schedule, budget=budget)
+    return np.sum(u**2) * k, u[::5]
+
+
+@pytest.mark.parametrize("states", [10, 20, 50, 200])
+@pytest.mark.parametrize("inner", [False, True])
+def test_budget_is_kept(states, inner):
+    """With more bytes more steps are kept; the peak of the run and of each push stays within budget and tangents."""
+    budget = Budget(memory=states * STATE)
+    v = np.cos(U0), 0.3
+    alone = peak_bytes(lambda: jvp(final, (U0, 0.7), v))
+    found: list[Any] = []
+
+    def run():
+        if inner:
+            found.extend(linearize(lambda u, k: final(u, k, budget=budget), U0, 0.7))
+        else:
+            found.extend(linearize(final, U0, 0.7, budget=budget))
+
+    assert peak_bytes(run) - alone <= budget.memory
+    assert peak_bytes(lambda: found[1](*v)) <= alone + (1 << 16)
+    assert_same_bits(found[1](*v), jvp(final, (U0, 0.7), v)[1])
+
+
+def test_steps_of_a_budget():
+    """The steps that run again are the fewer the larger the budget, down to none."""
+    counts = []
+    for states in (8, 12, 20, 40, 80, 140):
+        with profile() as p:
+            _, pushforward = linearize(final, U0, 0.7, budget=Budget(memory=states * STATE))
+            first = p.steps_forward
+            pushforward(U0, 1.0)
+        assert first == 30
+        counts.append(p.steps_forward - first)
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] >= 28
+    assert counts[-1] == 0
+
+
+def test_memory_does_not_grow_with_the_steps():
+    """What is held between pushes under a schedule is two states, for any number of steps."""
+    held = []
+    for steps in (1000, 3000):
+        pair: list[Any] = []
+
+        def run(steps=steps, pair=pair):
+            pair.extend(linearize(lambda u: final(u, 0.7, steps, Revolve(3)), U0[:1000]))
+
+        held.append(peak_bytes(run))
+    assert held[1] - held[0] < 1000 * 8
+
+
+def test_what_is_kept_is_counted():
+    """A profile sees the derivatives that are kept, and sees them go."""
+    with profile() as p:
+        pair = linearize(lambda u: final(u, 0.7), U0)
+        assert p._ledger.live >= 30 * 2 * STATE
+        pair[1].free()
+        del pair
+        assert p._ledger.live < STATE
+    assert p.held_bytes >= 60 * STATE
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(2), MIXED], ids=str)
+def test_loops_in_loops(schedule):
+    """A loop in a step is kept and run again with its step, or has its own schedule; inputs and outputs too."""
+
+    def f(u, k):
+        def step(u, x):
+            w = timeloop(lambda v, j: new(v, k) + 0.01 * u * x, u, 3, schedule=Revolve(1))
+            return timeloop(lambda v, j: (new(v) * w, v[:3]), w, 2, outputs=True)
+
+        return timeloop(step, u, 5, schedule=schedule, inputs=[k * i for i in range(5)], outputs=True)
+
+    u = np.linspace(0.1, 0.9, 7)
+    value, pushforward = linearize(f, u, 0.4)
+    for v in ((np.cos(u), 0.3), (np.sin(u), -1.0)):
+        expected, tangent = jvp(f, (u, 0.4), v)
+        assert_same_bits(value, expected)
+        assert_same_bits(pushforward(*v), tangent)
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(2), MIXED], ids=str)
+def test_until(schedule):
+    """The number of steps is that of the run at the point, and is not decided again."""
+    asked = []
+
+    def until(u):
+        asked.append(1)
+        return np.sum(u) > 9.0
+
+    def f(u):
+        return timeloop(lambda u, i: (u * 1.1, u[0]), u, until=until, max_steps=100, schedule=schedule, outputs=True)
+
+    u = np.linspace(0.2, 1.3, 5)
+    value, pushforward = linearize(f, u)
+    assert 5 < len(asked) < 50
+    asked.clear()
+    found = pushforward(np.cos(u))
+    assert asked == []
+    assert_same_bits((value, found), jvp(f, (u,), (np.cos(u),)))
+    assert_same_bits(linearize(lambda u: timeloop(new, u, until=lambda _: True, max_steps=3), u)[1](u), u)
+
+
+def test_no_dependence():
+    """A loop that depends on nothing is a constant; one of no steps is the identity."""
+    value, pushforward = linearize(lambda u: timeloop(lambda s, i: s + 1.0, 2.0, 3), U0[:3])
+    assert (value, pushforward(U0[:3])) == (5.0, 0.0)
+    _, pushforward = linearize(lambda u: timeloop(lambda s, i: s + 1.0, u, 0), U0[:3])
+    assert_same_bits(pushforward(U0[3:6]), U0[3:6])
+
+
+def test_results_are_the_callers():
+    """What the caller does to a value or to a tangent that was returned is not seen by the next push."""
+    u = np.linspace(0.2, 1.3, 6)
+
+    def f(u):
+        return timeloop(lambda s, i: s, u, 3, schedule=Revolve(1)), timeloop(lambda s, i: s, u, 3)
+
+    value, pushforward = linearize(f, u)
+    for leaf in value:
+        leaf[...] = np.nan
+    for _ in range(2):
+        found = pushforward(np.cos(u))
+        assert_same_bits(found, (np.cos(u), np.cos(u)))
+        for leaf in found:
+            leaf[...] = np.nan
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(2)], ids=str)
+def test_a_changed_array_is_an_error(schedule):
+    """An array that the steps use and that was changed since is found, kept or run again."""
+    k = np.linspace(0.5, 1.5, 6)
+    _, pushforward = linearize(
+        lambda u: timeloop(lambda s, i: np.sin(s) * k, u, 5, schedule=schedule), np.linspace(0.2, 1.3, 6)
+    )
+    k *= 2.0
+    with pytest.raises((MutationError, DeterminismError)):
+        pushforward(np.ones(6))
+
+
+def test_a_step_that_is_not_deterministic():
+    """A step that uses another array when it runs again, or gives another result, is an error."""
+    calls = []
+
+    def f(u, k):
+        def step(s, i):
+            calls.append(1)
+            return s * k if len(calls) > 3 else s * 2.0
+
+        return timeloop(step, u, 3, schedule=Revolve(1))
+
+    _, pushforward = linearize(f, 1.0, 2.0)
+    with pytest.raises(DeterminismError, match="had not used before"):
+        pushforward(1.0, 1.0)
+    noise = iter(np.linspace(0, 1, 100))
+    _, pushforward = linearize(lambda u: timeloop(lambda s, i: s * next(noise), u, 3, schedule=Revolve(1)), 1.0)
+    with pytest.raises(DeterminismError, match="another result"):
+        pushforward(1.0)
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(2)], ids=str)
+def test_exceptions_leave_nothing(schedule):
+    """After an exception in a step, at the point or in a push, the next call is right."""
+    fails = [False]
+
+    def f(u):
+        def step(s, i):
+            if fails[0] and i == 3:
+                raise ZeroDivisionError
+            return new(s)
+
+        return timeloop(step, u, 6, schedule=schedule)
+
+    u = np.linspace(0.2, 1.3, 6)
+    fails[0] = True
+    with pytest.raises(ZeroDivisionError):
+        linearize(f, u)
+    fails[0] = False
+    _, pushforward = linearize(f, u)
+    expected = jvp(f, (u,), (u,))[1]
+    if schedule != StoreAll():
+        fails[0] = True
+        with pytest.raises(ZeroDivisionError):
+            pushforward(u)
+        fails[0] = False
+    assert_same_bits(pushforward(u), expected)
+
+
+def test_threads():
+    """Pushes in several threads at a time give what they give alone."""
+    u = np.linspace(0.2, 1.3, 500)
+    _, pushforward = linearize(lambda u, k: final(u, k, schedule=MIXED), u, 0.7)
+    directions = [(np.cos(j * u), 0.1 * j) for j in range(8)]
+    expected = [pushforward(*v) for v in directions]
+    found: dict[int, Any] = {}
+
+    def run(j):
+        found[j] = [pushforward(*directions[j]) for _ in range(3)][-1]
+
+    threads = [threading.Thread(target=run, args=(j,)) for j in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for j in range(8):
+        assert_same_bits(found[j], expected[j])
+
+
+@pytest.mark.parametrize("schedule", [None, Revolve(2), MIXED], ids=str)
+def test_no_cycles(schedule: Schedule | None):
+    """Everything dies with the last reference, freed or dropped, pushed or not; the collector finds nothing."""
+    gc.collect()
+    gc.disable()
+    try:
+        for free in (False, True):
+            u = np.linspace(0.2, 1.3, 100)
+            marks: list[Any] = []
+
+            def f(u, marks=marks):
+                w = np.sin(u)
+                marks.append(weakref.ref(w))
+                return timeloop(lambda s, i: new(s) * w, u, 6, schedule=schedule)
+
+            value, pushforward = linearize(f, u)
+            pushforward(u)
+            if free:
+                pushforward.free()
+                with pytest.raises(ReleasedValueError, match=r"free\(\) at .*test_linearize"):
+                    pushforward(u)
+                assert marks[0]() is None
+            del value, pushforward, f
+            assert marks[0]() is None
+            assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_other_derivatives_of_a_loop_inside():
+    """What would keep all steps of two derivatives is refused, with what to use instead."""
+
+    def energy(u):
+        return np.sum(timeloop(lambda s, i: new(s), u, 5) ** 2)
+
+    u = np.linspace(0.2, 1.3, 6)
+    for call in (
+        lambda: linearize(grad(energy), u),
+        lambda: grad(lambda x: linearize(energy, x)[1](u))(u),
+        lambda: linearize(lambda x: linearize(energy, x)[1](x), u),
+        lambda: linearize(lambda x: jvp(energy, (x,), (u,))[1], u),
+    ):
+        with pytest.raises(TraceError, match="Use jvp or hvp"):
+            call()
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(2)], ids=str)
+def test_pushforward_can_be_differentiated(schedule):
+    """A pushforward is linear: its gradient is that of the vjp, its jvp is itself."""
+    u = np.linspace(0.2, 1.3, 6)
+    _, pushforward = linearize(lambda u: timeloop(lambda s, i: new(s), u, 5, schedule=schedule), u)
+    w = np.cos(u)
+    transposed = grad(lambda t: np.sum(pushforward(t) * w))(u)
+    expected = grad(lambda u: np.sum(timeloop(lambda s, i: new(s), u, 5) * w))(u)
+    np.testing.assert_allclose(transposed, expected, rtol=1e-12)
+    assert_same_bits(jvp(pushforward, (u,), (w,))[1], pushforward(w))
+
+
+def test_too_small_a_budget():
+    """A function without a loop whose derivatives do not fit is refused, and runs with the bytes that are named."""
+
+    def f(u):
+        for _ in range(10):
+            u = new(u)
+        return u
+
+    with pytest.raises(BudgetError) as caught:
+        linearize(f, U0, budget=Budget(memory=3 * STATE))
+    least = caught.value.least
+    assert 10 * STATE < least < 40 * STATE
+    value, pushforward = linearize(f, U0, budget=Budget(memory=least))
+    assert_same_bits((value, pushforward(U0)), jvp(f, (U0,), (U0,)))
+
+
+def test_pages_on_disk(tmp_path):
+    """With disk the oldest derivatives are paged, and read again for each push."""
+
+    def f(u):
+        for _ in range(10):
+            u = new(u)
+        return u
+
+    budget = Budget(memory=8 * STATE, disk="100 MiB", directory=tmp_path)
+    v = np.cos(U0)
+    alone = peak_bytes(lambda: jvp(f, (U0,), (v,)))
+    pair: list[Any] = []
+    assert peak_bytes(lambda: pair.extend(linearize(f, U0, budget=budget))) - alone <= budget.memory
+    assert [path for path in tmp_path.rglob("*") if path.is_file()]
+    for _ in range(2):
+        assert peak_bytes(lambda: pair[1](v)) <= alone + 4 * STATE
+        assert_same_bits(pair[1](v), jvp(f, (U0,), (v,))[1])
+    pair[1].free()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,0 +1,188 @@
+"""The loops of a profile: what was planned, what came of it, and the same run again."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+
+from ebbtide import Budget, checkpoint, grad, profile, timeloop, vjp
+from ebbtide.ledger import Ledger
+from ebbtide.profiling.loops import LoopReport
+from ebbtide.schedules import Costs, Mixed, Periodic, Revolve, StoreAll
+
+U0 = np.linspace(0.2, 1.3, 40_000)
+STATE = U0.nbytes
+COSTS = Costs(forward=0.001, reverse=0.002, write=0.01, read=0.01)
+
+
+def new(u, _):
+    """A step that saves three arrays."""
+    return u + 0.1 * np.sin(u) * np.cos(u)
+
+
+def energy(u, schedule=None, steps=17):
+    """A function with one loop."""
+    return np.sum(timeloop(new, u, steps, schedule=schedule, costs=COSTS) ** 2)
+
+
+@pytest.mark.parametrize("states", [8, 12, 20, 100])
+@pytest.mark.parametrize("disk", [0, "100 MiB"])
+def test_the_schedule_repeats_the_run(states, disk, tmp_path):
+    """The schedule of a profile gives the bits, the steps and the plan of the run that it is of."""
+    budget = Budget(memory=states * STATE, disk=disk, directory=tmp_path)
+    with profile() as first:
+        expected = grad(energy, budget=budget)(U0)
+    with profile() as second:
+        found = grad(lambda u: energy(u, first.loops[0].schedule), budget=budget)(U0)
+    assert found.tobytes() == expected.tobytes() == grad(energy)(U0).tobytes()
+    (a,), (b,) = first.loops, second.loops
+    assert (a.schedule, a.steps_forward, a.plan.schedule) == (b.schedule, b.steps_forward, b.plan.schedule)
+    assert a.steps_forward == a.plan.predicted_steps_forward == first.steps_forward >= 17
+
+
+def test_loops_are_listed_in_order():
+    """Each loop has its own plan and its own counts; the totals are their sums."""
+
+    def two(u):
+        u = timeloop(new, u, 9, schedule=Revolve(2))
+        return np.sum(timeloop(new, u, 5, schedule=StoreAll()) ** 2)
+
+    with profile() as p:
+        grad(two)(U0)
+    assert [loop.schedule for loop in p.loops] == [Revolve(2), StoreAll()]
+    assert [loop.plan.steps for loop in p.loops] == [9, 5]
+    assert p.loops[1].steps_forward == 5
+    assert p.loops[0].steps_forward > 9
+    assert sum(loop.steps_forward for loop in p.loops) == p.steps_forward == p.predicted_steps_forward
+
+
+def test_loops_inside_are_a_part_of_what_runs_them():
+    """A loop in a step, or in a checkpointed function, is not listed, however often it runs; its steps count."""
+
+    def nested(u):
+        return np.sum(timeloop(lambda u, _: timeloop(new, u, 3), u, 50))
+
+    with profile() as p:
+        grad(nested)(U0[:10])
+    (outer,) = p.loops
+    assert (outer.plan.steps, outer.steps_forward, p.steps_forward) == (50, 50, 200)
+    with profile() as p:
+        grad(checkpoint(energy))(U0[:10])
+    assert p.loops == []
+    assert p.steps_forward > 0
+
+
+def test_loops_of_nested_gradients():
+    """Loops of an inner gradient are listed as they are recorded, in order."""
+    with profile() as p:
+        grad(lambda u: np.sum(grad(lambda v: energy(v, Revolve(2)))(u)))(U0[:10])
+    assert p.loops[0].schedule == Revolve(2)
+    assert all(loop.steps_forward >= 17 for loop in p.loops)
+
+
+def test_a_plain_loop_is_not_planned():
+    """A loop that nothing is recorded of has steps and no plan."""
+    with profile() as p:
+        energy(U0[:10])
+    assert (p.loops, p.steps_forward) == ([], 17)
+
+
+def test_measured_beside_predicted(tmp_path):
+    """The library holds at most what was planned, and not much less where arrays are what it holds."""
+    for schedule in (StoreAll(), Revolve(4), Mixed(9, restart=1, saved=3)):
+        with profile() as p:
+            grad(energy)(U0) if schedule is None else grad(lambda u, s=schedule: energy(u, s))(U0)
+        (loop,) = p.loops
+        assert 0.4 * loop.plan.predicted_peak_bytes < loop.held_bytes <= loop.plan.predicted_peak_bytes + (1 << 16)
+        assert loop.held_bytes <= p.held_bytes
+        assert loop.seconds > 0
+        assert loop.plan.predicted_time > 0
+
+
+@pytest.mark.parametrize(("copies", "states"), [(3, 14), (3, 22), (6, 12), (6, 20), (6, 28)])
+def test_a_loop_that_sheds(copies, states):
+    """A loop gives up snapshots for the cotangents of what comes after it; its first schedule repeats the run."""
+
+    def late(u, schedule=None):
+        u = timeloop(new, u, 30, schedule=schedule, costs=COSTS)
+        wide = np.concatenate([u] * copies)
+        doubled = wide * 2.0  # named: NumPy would write the product of a temporary into it
+        return np.sum(doubled)
+
+    expected, budget = grad(late)(U0), Budget(memory=states * STATE)
+    alone = peak_bytes(lambda: late(U0))
+    assert peak_bytes(lambda: grad(late, budget=budget)(U0)) - alone <= budget.memory
+    with profile() as first:
+        found = grad(late, budget=budget)(U0)
+    (a,) = first.loops
+    assert a.plan.schedule != a.schedule
+    assert a.steps_forward == a.plan.predicted_steps_forward == first.predicted_steps_forward
+    with profile() as second:
+        again = grad(lambda u: late(u, a.schedule), budget=budget)(U0)
+    assert found.tobytes() == again.tobytes() == expected.tobytes()
+    assert second.loops[0].steps_forward == a.steps_forward
+
+
+def test_pullbacks_add_to_the_steps():
+    """A pullback that is called again runs steps again, and they count."""
+    with profile() as p:
+        _, pullback = vjp(lambda u: timeloop(new, u, 12, schedule=Revolve(2)), U0, retain=True)
+        forward = p.loops[0].steps_forward
+        pullback(U0)
+        once = p.loops[0].steps_forward
+        pullback(U0)
+    assert 12 == forward < once < p.loops[0].steps_forward == p.steps_forward
+
+
+def test_loops_of_an_exception():
+    """A loop whose step fails is listed with what was run, and the ledger's peak is still the largest."""
+
+    def fails(u, i):
+        if i == 5:
+            raise ZeroDivisionError
+        return new(u, i)
+
+    with profile() as p, pytest.raises(ZeroDivisionError):
+        grad(lambda u: np.sum(timeloop(fails, u, 9)))(U0)
+    assert p.loops[0].steps_forward == 5
+    assert p.held_bytes >= p.loops[0].held_bytes > 0
+
+
+def test_no_cycle():
+    """A profile and its loops die by their references."""
+    gc.collect()
+    gc.disable()
+    try:
+        with profile() as p:
+            grad(lambda u: energy(u, Periodic(4, 2)))(U0[:10])
+        del p
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_printed():
+    """A report prints each prediction beside its measurement."""
+    with profile() as p:
+        grad(lambda u: energy(u, Revolve(2)))(U0)
+    text = str(p.loops[0])
+    assert "Revolve(snapshots=2)" in text
+    for row in ("steps", "bytes", "time"):
+        assert row in text
+    assert f"{p.loops[0].steps_forward:,}" in text
+
+
+def test_usable_alone():
+    """The peak of the ledger before and after a loop stays the largest of all."""
+    with profile() as p:
+        grad(lambda u: energy(u, Revolve(2)))(U0)
+    ledger = Ledger()
+    ledger.peak = 100
+    report = LoopReport(p.loops[0].plan)
+    with report.running(ledger):
+        ledger.add("snapshots", 70)
+        ledger.add("snapshots", -70)
+    assert (report.held_bytes, ledger.peak) == (70, 100)
