@@ -83,16 +83,15 @@ def write_entry(
             checksum = _write_blocks(target, content, offset, block)
         offset += content.nbytes
         records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, codec, error))
-    written = planned.written(tuple(records))
-    header = encode_header(written)
+    header = encode_header(planned, records)
     if target.durable:
         target.system.synchronize(target.descriptor)
     write_fully(target.system, target.descriptor, b"".join([header, *parts]), planned.offset)
     if target.durable:
         target.system.synchronize(target.descriptor)
     if target.codec is not None:
-        target.codec.wrote(planned.memory, written.length - written.data, stopwatch() - start)
-    return written.written(written.arrays, extend_crc32c(0, header))
+        target.codec.wrote(planned.memory, offset - planned.offset - planned.data, stopwatch() - start)
+    return planned.written(tuple(records), extend_crc32c(0, header))
 
 
 def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
