@@ -19,7 +19,6 @@ from ebbtide.storage.failures import EntryLostError
 from ebbtide.storage.pipeline import copy_staged
 from ebbtide.storage.places import scratch_parent
 from ebbtide.storage.resources import Resources
-from ebbtide.storage.segment import scan
 from ebbtide.storage.system import POSIX, System
 from ebbtide.storage.transfer import JOINED, describe_loss, read_entry, write_or_explain
 from ebbtide.storage.worker import Entry, Job
@@ -100,7 +99,9 @@ class Disk(Storage):
         if durable:
             if directory is None:
                 raise ValueError("A durable Disk storage needs a directory=, where it can be found again.")
-            self._find_entries(self._open())
+            for record in self._open().segment.recover():
+                self._entries[record.key] = Entry(record, None)
+                self._generation = record.generation
 
     # Writing.
 
@@ -228,6 +229,18 @@ class Disk(Storage):
         self._check_owner()
         self._settle()
         self._open().segment.reserve(slots * nbytes)
+
+    def resize(self, buffer: int | str) -> None:
+        """
+        Have a buffer of another size from now on; what does not fit any more is written, or given up if it was read.
+
+        Args:
+            buffer: As for the storage.
+        """
+        self._check_owner()
+        self._buffer = parse_bytes(buffer)
+        if self._resources is not None and self._resources.ready:
+            self._resources.pipeline.resize(self._buffer)
 
     def flush(self) -> None:
         """See `Storage.flush`; a durable entry is on the disk when this returns."""
@@ -375,22 +388,11 @@ class Disk(Storage):
                 self._parent or scratch_parent(),
                 durable=self._durable,
                 limit=self._limit,
-                buffer=self._buffer,
                 codec=self._codec,
                 system=self._system,
             )
             self._finalizer = weakref.finalize(self, self._resources.finish)
         if not self._resources.ready:
             self._resources.open()
+            self._resources.pipeline.resize(self._buffer)
         return self._resources
-
-    def _find_entries(self, resources: Resources) -> None:
-        """Take over what an earlier storage left: of each key the newest entry."""
-        found = sorted(scan(resources.target.descriptor), key=lambda record: record.generation)
-        resources.segment.occupy(found)
-        for record in found:
-            old = self._entries.pop(record.key, None)
-            if old is not None:
-                resources.segment.give(old.record)
-            self._entries[record.key] = Entry(record, None)
-            self._generation = record.generation

@@ -27,7 +27,6 @@ class Resources:
         directory: The durable directory, or where to make a scratch directory.
         durable: Which of both.
         limit: The most bytes of disk; None for no limit.
-        buffer: The most bytes of memory for entries that wait to be written or were read ahead.
         codec: How arrays are encoded.
         system: The operating system.
 
@@ -40,7 +39,6 @@ class Resources:
         *,
         durable: bool,
         limit: int | None,
-        buffer: int,
         codec: Codec | None,
         system: System,
     ) -> None:
@@ -50,7 +48,6 @@ class Resources:
         self._parent = directory
         self._durable = durable
         self._limit = limit
-        self._buffer = buffer
         self._codec = codec
         self._system = system
         self._descriptor: int | None = None
@@ -86,7 +83,7 @@ class Resources:
             take_lock(descriptor)
         self.target = Target(path, descriptor, self._system, self._codec, self._durable)
         self.segment = Segment(self.target, self._limit)
-        self.pipeline = Pipeline(self.target, self._buffer)
+        self.pipeline = Pipeline(self.target)
         self.ready = True
 
     def finish(self) -> None:

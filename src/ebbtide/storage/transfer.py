@@ -45,7 +45,11 @@ class Target:
 
 
 def write_entry(
-    target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]], block: int = BLOCK_BYTES
+    target: Target,
+    planned: EntryRecord,
+    arrays: Sequence[NDArray[Any]],
+    block: int = BLOCK_BYTES,
+    checksums: Sequence[int] | None = None,
 ) -> EntryRecord:
     """
     Write an entry, its header last, so that an entry which was not written to its end is none.
@@ -55,6 +59,7 @@ def write_entry(
         planned: The record with its place.
         arrays: Those of the record.
         block: The most bytes that are handed over at a time.
+        checksums: Those of the arrays, if they are known already and nothing is encoded.
 
     Returns:
         The record as it was written.
@@ -71,7 +76,7 @@ def write_entry(
     parts: list[bytes] = []
     records: list[ArrayRecord] = []
     offset = planned.offset + planned.data
-    for known, array in zip(planned.arrays, arrays, strict=True):
+    for place, (known, array) in enumerate(zip(planned.arrays, arrays, strict=True)):
         encoded = None if target.codec is None else target.codec.encode(array)
         content, codec, error = (
             (array, "raw", 0.0) if encoded is None else (encoded.content, encoded.codec, encoded.error)
@@ -80,7 +85,7 @@ def write_entry(
             parts.append(content.tobytes())
             checksum = extend_crc32c(0, parts[-1])
         else:
-            checksum = _write_blocks(target, content, offset, block)
+            checksum = _write_blocks(target, content, offset, block, None if checksums is None else checksums[place])
         offset += content.nbytes
         records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, codec, error))
     header = encode_header(planned, records)
@@ -109,14 +114,15 @@ def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDAr
         raise describe_refusal("write", target.path, planned, cause) from cause
 
 
-def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int) -> int:
+def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int, known: int | None) -> int:
     checksum = 0
     for block in iterate_blocks(array, nbytes):
-        # While the block is in the cache of the processor.
-        checksum = extend_crc32c(checksum, block)
+        if known is None:
+            # While the block is in the cache of the processor.
+            checksum = extend_crc32c(checksum, block)
         write_fully(target.system, target.descriptor, block, offset)
         offset += block.size
-    return checksum
+    return checksum if known is None else known
 
 
 def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -> list[NDArray[Any]]:
