@@ -60,7 +60,7 @@ class Pipeline:
             The job, or None if they do not fit into the buffer and have to be written at once.
         """
         # Encoding takes as much again.
-        charge = max(_LEAST_CHARGE, record.memory * (1 if self._target.codec is None else 2))
+        charge = max(_LEAST_CHARGE, record.memory * (1 if self._target.codecs.of(record.kind) is None else 2))
         if charge > self.capacity:
             return None
         buffer = self._buffer(charge, record.memory)

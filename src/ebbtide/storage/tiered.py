@@ -151,6 +151,16 @@ class Tiered(Storage):
         """See `Storage.buffer_nbytes`; that of the disk."""
         return self._disk.buffer_nbytes
 
+    @property
+    def lossy(self) -> bool:
+        """See `Storage.lossy`; on disk only."""
+        return self._disk.lossy
+
+    @property
+    def relative_error(self) -> float:
+        """See `Storage.relative_error`."""
+        return self._disk.relative_error
+
     def check_open(self) -> None:
         """See `Storage.check_open`."""
         if self._closed:

@@ -66,7 +66,7 @@ class Job:
         """Take the checksums of a write that has not begun, in the thread of the user; False if it was of no use."""
         arrays = self.arrays
         useful = self.writes and arrays is not None and self._checksums is None and not self._owner
-        if useful and arrays is not None and self.target.codec is None:
+        if useful and arrays is not None and self.target.codecs.of(self.record.kind) is None:
             self._checksums = [extend_crc32c(0, view_bytes(array)) for array in arrays]
         return useful
 
