@@ -119,7 +119,7 @@ def test_each_kind_has_its_own_compression(tmp_path, buffer):
     slow = replace(POSIX, pwrite=lambda *arguments: time.sleep(0.02) or os.pwrite(*arguments))
     compression = {"restart": "float32", "zeros": "lossless"}
     with Disk(tmp_path, compression=compression, buffer=buffer, system=slow) as storage:
-        assert storage.lossy
+        assert [storage.is_lossy(kind) for kind in ("restart", "zeros", "saved")] == [True, False, False]
         storage.put("state", [wave], kind="restart")
         storage.put("other", [wave], kind="saved")
         for key in range(8):
@@ -133,8 +133,8 @@ def test_each_kind_has_its_own_compression(tmp_path, buffer):
         assert not storage.get(7)[0].any()
     with pytest.raises(ValueError, match="float16"):
         Disk(compression={"restart": "float16"})
-    assert not Disk(compression={"restart": "lossless"}).lossy
-    assert not Disk().lossy
+    assert not Disk().is_lossy("restart")
+    assert Disk(compression="float32").is_lossy("restart")
 
 
 # The packages themselves, where they are installed.

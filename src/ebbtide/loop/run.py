@@ -12,6 +12,7 @@ from ebbtide.errors import DeterminismError, MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.loss import Loss
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.restore import restore_forward, restore_reverse
@@ -19,16 +20,7 @@ from ebbtide.loop.resume import Resumption
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.verify import Verifier
-from ebbtide.schedules import (
-    Copy,
-    Delete,
-    EndForward,
-    EndReverse,
-    Forward,
-    Move,
-    Position,
-    Reverse,
-)
+from ebbtide.schedules import Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse
 from ebbtide.tape.joint import JointRule
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
@@ -57,8 +49,8 @@ class LoopRule(JointRule):
 
     __slots__ = (
         "__weakref__", "_bar", "_collect_every", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption",
-        "_turns", "_until", "bypass", "cotangent", "emitted", "links", "plan", "position", "progress", "ran", "records",
-        "snapshots", "state", "stepper", "verifier",
+        "_turns", "_until", "bypass", "cotangent", "emitted", "links", "loss", "plan", "position", "progress", "ran",
+        "records", "snapshots", "state", "stepper", "verifier",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +74,7 @@ class LoopRule(JointRule):
         self.stepper = stepper
         self.snapshots = snapshots
         self.verifier = verifier
+        self.loss = Loss(stepper, ledger, plan.sizes.sweep)
         self._ledger = ledger
         self._until = until
         self._collect_every = collect_every
@@ -210,6 +203,7 @@ class LoopRule(JointRule):
         if action.snapshot and action.kind == "restart":
             vital = not any(kept.kind == "restart" and kept.step < action.start for kept in before.snapshots)
             self.snapshots.put_state(action.start, self.state, action.tier, vital=vital)
+            self.loss.stored(action.start)
         if keep:
             stop = self._tape(action, first if action.start == 0 else None)
         else:
@@ -250,6 +244,7 @@ class LoopRule(JointRule):
             if first is not None:
                 (record, self.state, output), first = first.take(), None
             else:
+                self.loss.taping(index, self.state)
                 before = self.verifier.before(self.state) if again else None
                 pager = Pager(self._ledger, None) if self._ledger.watched else None
                 record, self.state, output = self.stepper.taped(index, self.state, pager)
@@ -284,6 +279,7 @@ class LoopRule(JointRule):
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
             left = tuple(one for one in self.position.snapshots if one is not kept)
             return replace(self.position, snapshots=left, state=None)
+        self.loss.loaded(kept, self.snapshots.error, self.verifier)
         if kept.tier == "disk":
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
         return after
@@ -341,6 +337,7 @@ class LoopRule(JointRule):
             steps = self.position.steps
             self.position = Position(steps=steps, reversed=steps, state=None, forward_ended=True, finished=True)
             raise
+        self.loss.tell()
         if not retain:
             self.close()
             if self._directory is not None:
@@ -373,6 +370,7 @@ class LoopRule(JointRule):
                 "a step uses may depend on its state, its input and static values only."
             )
         seeds = [None if g is None else g[index] for g in outputs]
+        again = self.loss.reversing(index, self.cotangent)
         state, x, sums = record.sweep(self.cotangent, seeds, retain=retained)
         if retained:
             self.snapshots.put_away(index)
@@ -380,6 +378,8 @@ class LoopRule(JointRule):
             record.tape.pager.close()
         self.cotangent = state
         collector.add(sums)
+        if again is not None:
+            self.loss.reversed(again, seeds, state, sums, collector.static_sums)
         self.links.keep_inputs(index, x, collector)
         bar.advance()
         if self._resumption is not None and self._prefix is None:

@@ -150,9 +150,9 @@ class Storage(ABC):
         """The most bytes of main memory that copies on their way to and from the storage ever take together."""
         return 0
 
-    @property
-    def lossy(self) -> bool:
-        """Whether what comes back is not always what was put: somebody asked by name for compression with loss."""
+    def is_lossy(self, kind: str) -> bool:
+        """Return whether entries of a kind come back rounded: somebody asked by name for compression with loss."""
+        del kind
         return False
 
     @property

@@ -89,15 +89,14 @@ class Codecs:
         ImportError: zfp is asked for and not installed.
     """
 
-    __slots__ = ("_default", "_found", "lossy")
+    __slots__ = ("_default", "_found")
 
     def __init__(self, compression: Compression | Mapping[str, Compression] = None) -> None:
         named = compression if isinstance(compression, Mapping) else {}
         self._default = None if isinstance(compression, Mapping) else compression
         # Filled as kinds are met: what is faster is measured for each.
         self._found = {kind: make_codec(wanted) for kind, wanted in named.items()}
-        codecs = [make_codec(self._default), *self._found.values()]
-        self.lossy = any(codec is not None and codec.lossy for codec in codecs)
+        make_codec(self._default)
 
     def of(self, kind: str) -> Codec | None:
         """Return the codec of a kind; None for bytes as they are."""

@@ -347,10 +347,10 @@ class Disk(Storage):
         """The bytes of all entries that were ever read from the file, headers included."""
         return self._bytes_read
 
-    @property
-    def lossy(self) -> bool:
-        """See `Storage.lossy`."""
-        return self._codecs.lossy
+    def is_lossy(self, kind: str) -> bool:
+        """See `Storage.is_lossy`."""
+        codec = self._codecs.of(kind)
+        return codec is not None and codec.lossy
 
     @property
     def relative_error(self) -> float:

@@ -151,10 +151,9 @@ class Tiered(Storage):
         """See `Storage.buffer_nbytes`; that of the disk."""
         return self._disk.buffer_nbytes
 
-    @property
-    def lossy(self) -> bool:
-        """See `Storage.lossy`; on disk only."""
-        return self._disk.lossy
+    def is_lossy(self, kind: str) -> bool:
+        """See `Storage.is_lossy`; on disk only."""
+        return self._disk.is_lossy(kind)
 
     @property
     def relative_error(self) -> float:
