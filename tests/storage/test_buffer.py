@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ebbtide.storage import Disk, entry_nbytes
+from ebbtide.errors import StorageError
+from ebbtide.storage import Disk, entry_nbytes, worker
 from ebbtide.storage.system import POSIX
 
 from .helpers import measure_peak, run_python, storage_threads
@@ -114,6 +116,78 @@ def test_reads_are_ahead_in_the_order_that_was_told(tmp_path, gate):
         # One after the other, none twice.
         firsts = [offset for offset in gate.reads if offset in starts]
         assert firsts == starts[::-1]
+
+
+def test_reads_pass_what_is_being_written(tmp_path, gate):
+    """Behind entries that are wanted first and still to be written, the next ones are read ahead, once, all right."""
+    with Disk(tmp_path, buffer=4 * 800_000, system=gate.system) as storage:
+        gate.open.set()
+        for key in range(3):
+            storage.put(key, [state(key)])
+        storage.flush()
+        gate.open.clear()
+        for key in (3, 4):
+            storage.put(key, [state(key)])
+        storage.prefetch([4, 3, 2, 1, 0])
+        # The order is told again, as a schedule does after each step.
+        storage.prefetch([4, 3, 2, 1, 0])
+        gate.open.set()
+        size = entry_nbytes([state(0)])
+        wait_until(lambda: {2 * size, 1 * size} <= set(gate.reads))
+        assert [storage.take(key)[0][0] for key in (4, 3, 2, 1, 0)] == [4, 3, 2, 1, 0]
+        starts = [offset for offset in gate.reads if not offset % size]
+        assert sorted(starts) == sorted(set(starts))
+
+
+def test_a_buffer_can_change_its_size(tmp_path, gate):
+    """Without a buffer any more all is written and nothing is held; with another one the thread goes on."""
+    storage = Disk(tmp_path, buffer=4 * 800_000, system=gate.system)
+    gate.open.set()
+    with storage:
+        for key in range(3):
+            storage.put(key, [state(key)])
+        storage.prefetch([0, 1])
+        tracemalloc.start()
+        try:
+            storage.put(3, [state(3)])
+            storage.resize(0)
+            assert tracemalloc.get_traced_memory()[0] < 100_000
+        finally:
+            tracemalloc.stop()
+        assert storage.buffer_nbytes == 0
+        assert len(gate.writes) == 2 * 4
+        storage.put(4, [state(4)])
+        gate.open.clear()
+        storage.resize("2 MiB")
+        storage.put(5, [state(5)])
+        assert len(gate.writes) == 2 * 5
+        gate.open.set()
+        assert [storage.take(key)[0][-1] for key in range(6)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_who_waits_takes_checksums(tmp_path, gate, monkeypatch):
+    """While `put` waits for room the user's thread takes the checksum of the entry that is written next, once."""
+    seen = []
+    extend = worker.extend_crc32c
+    note = lambda *given: seen.append(threading.current_thread()) or extend(*given)  # noqa: E731
+    monkeypatch.setattr(worker, "extend_crc32c", note)
+    with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
+        storage.put(0, [state(0)])
+        wait_until(lambda: storage._entries[0].job.claim("worker"))
+        storage.put(1, [state(1)])
+        threading.Timer(0.1, gate.open.set).start()
+        storage.put(2, [state(2)])
+        assert seen == [threading.current_thread()]
+        assert [storage.take(key)[0][-1] for key in range(3)] == [0, 1, 2]
+        content = bytearray()
+        storage.put(3, [state(3)])
+        storage.flush()
+        path = storage.directory / "segment"
+        content[:] = path.read_bytes()
+        content[storage._entries[3].record.offset + 4096 + 5] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match="CRC-32C"):
+            storage.get(3)
 
 
 def test_reading_ahead_makes_way_for_writing(tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, Zfp, codecs
 from ebbtide.storage.codecs import decode, make_codec
+from ebbtide.storage.system import POSIX
 
 from .helpers import blocks, find_files
 
@@ -75,28 +79,114 @@ def test_no_compression_has_no_error(tmp_path):
             assert storage.relative_error == 0
 
 
-@pytest.mark.parametrize(("raw", "packed", "chosen"), [(2.0, 1.0, True), (1.0, 2.0, False)])
-def test_lossless_is_kept_if_it_was_faster(raw, packed, chosen):
-    """Of the first four entries every second one is compressed; then what took less time for its bytes goes on."""
-    codec = make_codec("lossless")
-    zeros = np.zeros(1000)
-    ways = []
+def tried(codec, array, disk_seconds):
+    """A lossless codec after its trials on entries that the disk took so many seconds for."""
     for _ in range(4):
-        encoded = codec.encode(zeros)
-        ways.append(encoded is not None)
-        codec.wrote(zeros.nbytes, 10, packed if encoded is not None else raw)
-    assert ways == [False, True, False, True]
+        assert codec.encode(array) is None
+        codec.wrote(array.nbytes, disk_seconds)
+    return codec
+
+
+@pytest.mark.parametrize(("disk_seconds", "chosen"), [(10.0, True), (1e-9, False)])
+def test_lossless_is_kept_if_it_was_faster(disk_seconds, chosen):
+    """The first four entries are stored as they are; then compression goes on where the disk was slower than it."""
+    zeros = np.zeros(1000)
+    codec = tried(make_codec("lossless"), zeros, disk_seconds)
     for _ in range(5):
         assert (codec.encode(zeros) is not None) is chosen
-        codec.wrote(zeros.nbytes, 10, 100.0)
+        codec.wrote(zeros.nbytes, 1e-9 if chosen else 100.0)
+
+
+def test_lossless_is_not_kept_for_few_bytes_less():
+    """What hardly shrinks is not compressed, even on a slow disk: the disk saves less time than the codec takes."""
+    noise = np.frombuffer(np.random.default_rng(0).bytes(1 << 20))
+    codec = tried(make_codec("lossless"), noise, 1e-3)
+    assert codec.encode(np.zeros(1000)) is None
 
 
 def test_what_does_not_shrink_is_stored_as_it_is():
     """Random bytes are not compressed, whatever was measured."""
-    codec = make_codec("lossless")
-    codec.wrote(1, 1, 1.0)
+    codec = tried(make_codec("lossless"), np.zeros(1000), 10.0)
+    assert codec.encode(np.zeros(1000)) is not None
     assert codec.encode(np.frombuffer(np.random.default_rng(0).bytes(8000))) is None
     assert codec.encode(np.zeros(0)) is None
+
+
+@pytest.mark.parametrize("buffer", [0, 1 << 22])
+def test_each_kind_has_its_own_compression(tmp_path, buffer):
+    """A dict names a compression for each kind; others are stored as they are, and what is measured is of one kind."""
+    wave = np.random.default_rng(0).standard_normal(20_000)
+    slow = replace(POSIX, pwrite=lambda *arguments: time.sleep(0.02) or os.pwrite(*arguments))
+    compression = {"restart": "float32", "zeros": "lossless"}
+    with Disk(tmp_path, compression=compression, buffer=buffer, system=slow) as storage:
+        assert [storage.is_lossy(kind) for kind in ("restart", "zeros", "saved")] == [True, False, False]
+        storage.put("state", [wave], kind="restart")
+        storage.put("other", [wave], kind="saved")
+        for key in range(8):
+            storage.put(key, [np.zeros(20_000)], kind="zeros")
+        storage.flush()
+        entries = {key: storage._entries[key].record.arrays[0] for key in storage.keys()}  # noqa: SIM118
+        assert [entries[key].codec for key in ("state", "other", 0, 3)] == ["float32", "raw", "raw", "raw"]
+        assert {entries[key].codec for key in range(4, 8)} <= {"zlib", "blosc2"}
+        assert storage.get("other")[0].tobytes() == wave.tobytes()
+        assert not np.array_equal(storage.get("state")[0], wave)
+        assert not storage.get(7)[0].any()
+    with pytest.raises(ValueError, match="float16"):
+        Disk(compression={"restart": "float16"})
+    assert not Disk().is_lossy("restart")
+    assert Disk(compression="float32").is_lossy("restart")
+
+
+# The packages themselves, where they are installed.
+
+FIELDS = {
+    "wave": np.sin(np.linspace(0, 9, 5000)).reshape(50, 100),
+    "narrow": np.linspace(0, 1, 3000, dtype="f4").reshape(10, 3, 100),
+    "five axes": np.random.default_rng(1).standard_normal((3, 2, 2, 2, 50)),
+    "strided": np.arange(20_000.0).reshape(100, 200)[::2, ::-3],
+    "swapped": np.arange(3000.0).astype(">f8"),
+    "integers": np.arange(5000),
+    "complex": np.exp(1j * np.linspace(0, 9, 3000)),
+    "special": np.tile(SPECIAL, 300),
+    "records": np.ones(700, np.dtype([("a", "f8"), ("b", "i2")])),
+    "long": np.zeros(50, "S300"),
+    "scalar": np.array(3.5),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_blosc2_gives_the_bytes_back(name):
+    """Whatever the dtype and the layout, what blosc2 packed comes back bit for bit, writable."""
+    pytest.importorskip("blosc2", reason="needs the extra `compress`")
+    field = FIELDS[name]
+    codec = tried(make_codec("lossless"), np.zeros(1000), 10.0)
+    encoded = codec.encode(field)
+    if encoded is None:
+        assert name in {"five axes", "scalar"}  # noise, and what is too small
+        return
+    assert encoded.codec == "blosc2"
+    found = decode(encoded.content, encoded.codec, field.dtype, field.shape)
+    assert (found.dtype, found.shape, found.tobytes()) == (field.dtype, field.shape, field.tobytes())
+    assert found.flags.writeable
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-6])
+@pytest.mark.parametrize("name", FIELDS)
+def test_zfp_keeps_its_tolerance(tmp_path, name, tolerance):
+    """Floating-point arrays come back within the tolerance and the error that is told, all else bit for bit."""
+    pytest.importorskip("zfpy", reason="needs the extra `compress`")
+    field = FIELDS[name]
+    with Disk(tmp_path, compression=Zfp(tolerance)) as storage:
+        storage.put(0, [field])
+        (found,) = storage.take(0)
+        assert (found.dtype, found.shape) == (field.dtype, field.shape)
+        if name in {"wave", "narrow", "five axes", "strided"}:
+            off = np.max(np.abs(found - field))
+            assert off <= tolerance
+            assert off <= storage.relative_error * np.max(np.abs(field)) * (1 + 1e-9)
+        else:
+            assert found.tobytes() == field.tobytes()
+            assert storage.relative_error == 0
 
 
 def test_damage_of_encoded_bytes_is_found(tmp_path):
@@ -146,8 +236,7 @@ def test_blosc2_is_used_where_it_is_installed(monkeypatch):
     stand_in.decompress = codecs.zlib.decompress
     monkeypatch.setitem(sys.modules, "blosc2", stand_in)
     monkeypatch.setattr(codecs.importlib.util, "find_spec", lambda name: True)
-    codec = make_codec("lossless")
-    codec.wrote(1, 1, 1.0)
+    codec = tried(make_codec("lossless"), np.zeros(1000), 10.0)
     encoded = codec.encode(np.arange(1000))
     assert encoded.codec == "blosc2"
     assert decode(encoded.content, "blosc2", np.dtype(int), (1000,))[999] == 999

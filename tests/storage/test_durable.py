@@ -136,7 +136,7 @@ def test_every_truncation_of_a_durable_file_is_found(tmp_path):
         (tmp_path / "kept" / "segment").write_bytes(content[:length])
         with Disk(tmp_path / "kept", durable=True) as storage:
             for key in storage.keys():  # noqa: SIM118 - a storage is no dict
-                if key != storage.keys()[-1] or length >= 8192 * key + 5792:
+                if key != storage.keys()[-1] or length >= 8192 * key + storage._entries[key].record.length:
                     assert set(storage.get(key)[0]) == {key}
                 else:
                     with pytest.raises(StorageError, match=f"offset {length}"):
@@ -204,6 +204,43 @@ def test_a_number_that_was_used_again_is_no_owner(tmp_path):
     (tmp_path / "owner").write_text(json.dumps({"host": me.host, "pid": os.getppid(), "start": 1}))
     with Disk(tmp_path, durable=True) as storage:
         assert storage.keys() == ()
+
+
+@pytest.mark.parametrize("entries", [False, True])
+@pytest.mark.parametrize("written", [0, 5, None])
+def test_a_kill_while_the_owner_is_written_leaves_nothing_for_good(tmp_path, entries, written):
+    """What a process leaves that is killed before its name is in place is removed by `clean` and by the next owner."""
+    for name in ("cleaned", "used"):
+        if entries:
+            with Disk(tmp_path / name, durable=True) as storage:
+                storage.put("kept", [np.arange(3.0)])
+        # None: the whole text is there, under its other name.
+        program = OPEN + (
+            "from pathlib import Path\n"
+            "write = Path.write_text\n"
+            "def half(path, text, **kwargs):\n"
+            f"    write(path, text[:{written}], **kwargs)\n"
+            "    os.kill(os.getpid(), 9)\n"
+            "Path.write_text = half\n"
+            "Disk(sys.argv[1], durable=True)\n"
+        )
+        status, _, problems = run_python(program, tmp_path / name)
+        assert status == -signal.SIGKILL, problems
+        assert any(path.name.startswith("owner.") for path in (tmp_path / name).iterdir())
+    assert list(find_storages(tmp_path)) == [tmp_path / "cleaned", tmp_path / "used"]
+    clean(tmp_path / "cleaned")
+    with Disk(tmp_path / "used", durable=True) as storage:
+        assert storage.keys() == (("kept",) if entries else ())
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["lock", "segment", "used"]
+
+
+def test_a_lock_of_others_is_no_storage(tmp_path):
+    """A directory in which something else lies beside a file `lock` is none of ours, and `clean` leaves it alone."""
+    for name in ("lock", "owner.txt"):
+        (tmp_path / name).write_text("theirs")
+    assert list(find_storages(tmp_path)) == []
+    assert clean(tmp_path) == []
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_without_locks_an_owner_elsewhere_is_believed(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from ebbtide.errors import DeterminismError, MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.loss import Loss
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.restore import restore_forward, restore_reverse
@@ -58,8 +59,8 @@ class LoopRule(JointRule):
 
     __slots__ = (
         "__weakref__", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption", "_turns", "_until",
-        "bypass", "cotangent", "emitted", "links", "plan", "position", "ran", "records", "room", "snapshots", "state",
-        "stepper", "verifier", "watch",
+        "bypass", "cotangent", "emitted", "links", "loss", "plan", "position", "ran", "records", "room", "snapshots",
+        "state", "stepper", "verifier", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class LoopRule(JointRule):
         self.stepper = stepper
         self.snapshots = snapshots
         self.verifier = verifier
+        self.loss = Loss(stepper, ledger, plan.sizes.sweep)
         self._ledger, self.room = ledger, room
         self._until = until
         self.watch = watch
@@ -211,6 +213,7 @@ class LoopRule(JointRule):
         if action.snapshot and action.kind == "restart":
             vital = not any(kept.kind == "restart" and kept.step < action.start for kept in before.snapshots)
             self.snapshots.put_state(action.start, self.state, action.tier, vital=vital)
+            self.loss.stored(action.start)
         if action.save or (action.snapshot and action.kind == "saved"):
             done = self._tape(action, given)
         else:
@@ -252,6 +255,7 @@ class LoopRule(JointRule):
             if first is not None:
                 (record, self.state, output), first = first.take(), None
             else:
+                self.loss.taping(index, self.state)
                 before = self.verifier.before(self.state) if again else None
                 pager = self.room.pager(self._region.outer.pager, self.plan)
                 record, self.state, output = self.stepper.taped(index, self.state, pager)
@@ -289,6 +293,7 @@ class LoopRule(JointRule):
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
             self.plan, left = ahead.without(self.plan, self.position, kept)
             return left
+        self.loss.loaded(kept, self.snapshots.error, self.verifier)
         if kept.tier == "disk":
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
         return after
@@ -342,6 +347,7 @@ class LoopRule(JointRule):
             steps = self.position.steps
             self.position = Position(steps=steps, reversed=steps, state=None, forward_ended=True, finished=True)
             raise
+        self.loss.tell()
         if not retain:
             self.close()
             if self._directory is not None:
@@ -375,6 +381,7 @@ class LoopRule(JointRule):
             )
         seeds = [None if g is None else g[index] for g in outputs]
         self.room.before_sweep(self, index, record)
+        again = self.loss.reversing(index, self.cotangent)
         state, x, sums = record.sweep(self.cotangent, seeds, retain=retained)
         if retained:
             self.snapshots.put_away(index)
@@ -382,6 +389,8 @@ class LoopRule(JointRule):
             record.tape.pager.close()
         self.cotangent = state
         collector.add(sums)
+        if again is not None:
+            self.loss.reversed(again, seeds, state, sums, collector.static_sums)
         self.links.keep_inputs(index, x, collector)
         self.watch.passed()
         if self._resumption is not None and self._prefix is None:

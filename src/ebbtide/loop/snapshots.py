@@ -35,7 +35,7 @@ class Snapshots:
 
     __slots__ = (
         "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
-        "_swaps", "_tiers", "_warned", "lost",
+        "_swaps", "_tiers", "_warned", "error", "lost",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -47,6 +47,8 @@ class Snapshots:
         # What was lost, by its key; and where the rest is: a schedule may think what is kept for a sweep elsewhere.
         self.lost: dict[str, StorageError] = {}
         self._warned = False
+        # Of what was loaded last: the largest relative error of a storage with loss; None without loss.
+        self.error: float | None = None
         self._tiers: dict[str, str] = {}
         self._steps: dict[int, TapedStep] = {}
         self._swaps: dict[int, Swap] = {}
@@ -80,6 +82,7 @@ class Snapshots:
 
     def get_state(self, step: int, *, keep: bool) -> list[Any] | None:
         """Return the leaves of a state that was stored, which belong to the caller; None if it is lost."""
+        self.error = None
         load = self._adopted.get(step)
         if load is not None and step not in self._forms:
             return load(step)
@@ -99,6 +102,7 @@ class Snapshots:
 
     def get_saved(self, step: int, *, keep: bool) -> TapedStep | None:
         """Return a taped step whose saved values were stored; None if they are lost."""
+        self.error = None
         swap = self._swaps.get(step)
         if swap is not None:
             arrays = self._get(step, "saved", keep=keep)
@@ -212,6 +216,7 @@ class Snapshots:
         storage = self._storage(self._tiers[key])
         before = storage.memory_nbytes
         arrays = self._attempt(storage, lambda: storage.get(key) if keep else storage.take(key), key)
+        self.error = storage.relative_error if storage.is_lossy(kind) else None
         if not keep:
             self._tiers.pop(key, None)
         self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)

@@ -150,6 +150,16 @@ class Storage(ABC):
         """The most bytes of main memory that copies on their way to and from the storage ever take together."""
         return 0
 
+    def is_lossy(self, kind: str) -> bool:
+        """Return whether entries of a kind come back rounded: somebody asked by name for compression with loss."""
+        del kind
+        return False
+
+    @property
+    def relative_error(self) -> float:
+        """The largest error that compression made so far, relative to the largest value of its array."""
+        return 0.0
+
     @abstractmethod
     def check_open(self) -> None:
         """

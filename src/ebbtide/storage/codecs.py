@@ -8,6 +8,7 @@ import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -36,9 +37,14 @@ class Codec(ABC):
     def encode(self, array: NDArray[Any]) -> Encoded | None:
         """Return the encoded array, at most as long as the array itself; None to store it as it is."""
 
+    @property
     @abstractmethod
-    def wrote(self, before: int, after: int, seconds: float) -> None:
-        """Hear how long it took to write an entry of *before* bytes, *after* of which were stored."""
+    def lossy(self) -> bool:
+        """Whether what comes back is not always what was stored."""
+
+    def wrote(self, nbytes: int, seconds: float) -> None:
+        """Hear how long the disk took for *nbytes* of encoded or raw bytes."""
+        del nbytes, seconds
 
 
 @final
@@ -70,6 +76,35 @@ Compression = str | Zfp | None
 """None, "lossless", "float32", or `Zfp(tolerance)`."""
 
 
+@final
+class Codecs:
+    """
+    The codecs of a storage, one for each kind of entry.
+
+    Args:
+        compression: One for all kinds, or one for each kind; kinds that are not named are stored as they are.
+
+    Raises:
+        ValueError: There is no such codec, or a lossy one is asked for without its name or tolerance.
+        ImportError: zfp is asked for and not installed.
+    """
+
+    __slots__ = ("_default", "_found")
+
+    def __init__(self, compression: Compression | Mapping[str, Compression] = None) -> None:
+        named = compression if isinstance(compression, Mapping) else {}
+        self._default = None if isinstance(compression, Mapping) else compression
+        # Filled as kinds are met: what is faster is measured for each.
+        self._found = {kind: make_codec(wanted) for kind, wanted in named.items()}
+        make_codec(self._default)
+
+    def of(self, kind: str) -> Codec | None:
+        """Return the codec of a kind; None for bytes as they are."""
+        if self._default is None or kind in self._found:
+            return self._found.get(kind)
+        return self._found.setdefault(kind, make_codec(self._default))
+
+
 def make_codec(compression: Compression) -> Codec | None:
     """
     Return the codec of a name.
@@ -89,7 +124,7 @@ def make_codec(compression: Compression) -> Codec | None:
     raise ValueError(
         f"There is no compression {compression!r}. It is None, 'lossless' (kept only where it is measured to be "
         "faster), or by name one that loses digits, and so changes the gradient: 'float32', or "
-        "ebbtide.storage.Zfp(tolerance)."
+        "ebbtide.storage.Zfp(tolerance); or a dict with one of them for each kind of entry."
     )
 
 
@@ -122,46 +157,55 @@ def _fill(content: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArr
 @final
 class _Lossless(Codec):
     """
-    Compresses every second of the first entries, and goes on with what was faster: compressed or not.
+    Compresses if that was faster for the first entries.
 
-    The first decision is the last one: bits never depend on it, only time and bytes on disk do.
+    They are stored as they are, while encoding and decoding them is timed: compression goes on if the time for both
+    is less than what the disk saves, at its measured speed, by fewer bytes there and back. The first decision is
+    the last one: bits never depend on it, only time and bytes on disk do.
     """
 
     _TRIALS = 4
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tried = 0
-        self._seconds = [0.0, 0.0]
-        self._bytes = [0, 0]
+        self._seconds = self._disk_seconds = 0.0
+        self._before = self._after = self._disk_bytes = self._entries = 0
         self._chosen: bool | None = None
         self._blosc2: Any = importlib.import_module("blosc2") if importlib.util.find_spec("blosc2") else None
 
+    @property
+    def lossy(self) -> bool:
+        return False
+
     def encode(self, array: NDArray[Any]) -> Encoded | None:
-        with self._lock:
-            use = self._tried % 2 == 1 if self._chosen is None else self._chosen
-        if not use or not array.nbytes:
+        if self._chosen is False or not array.nbytes:
             return None
+        start = stopwatch()
         packed = np.ascontiguousarray(array)
         if self._blosc2 is None:
             found = zlib.compress(view_bytes(packed).data, 1)
         else:
             found = self._blosc2.compress2(packed, typesize=min(255, array.itemsize), codec=self._blosc2.Codec.LZ4)
-        if len(found) >= array.nbytes:
+        encoded = Encoded(np.frombuffer(found, np.uint8), "zlib" if self._blosc2 is None else "blosc2")
+        if self._chosen is None:
+            decode(encoded.content, encoded.codec, packed.dtype, packed.shape)
+            with self._lock:
+                self._seconds += stopwatch() - start
+                self._before += array.nbytes
+                self._after += min(len(found), array.nbytes)
             return None
-        return Encoded(np.frombuffer(found, np.uint8), "zlib" if self._blosc2 is None else "blosc2")
+        return encoded if len(found) < array.nbytes else None
 
-    def wrote(self, before: int, after: int, seconds: float) -> None:
+    def wrote(self, nbytes: int, seconds: float) -> None:
         with self._lock:
-            if self._chosen is not None or not before:
+            if self._chosen is not None or not nbytes:
                 return
-            way = self._tried % 2
-            self._seconds[way] += seconds
-            self._bytes[way] += before
-            self._tried += 1
-            if self._tried == self._TRIALS:
-                raw, packed = (s / b for s, b in zip(self._seconds, self._bytes, strict=True))
-                self._chosen = packed < raw
+            self._disk_bytes += nbytes
+            self._disk_seconds += seconds
+            self._entries += 1
+            if self._entries == self._TRIALS:
+                saved = 2 * (self._before - self._after) * self._disk_seconds / self._disk_bytes
+                self._chosen = self._seconds < saved
 
 
 def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -184,8 +228,9 @@ class _Float32(Codec):
             return None
         return Encoded(view_bytes(rounded), "float32", float(off / largest) if largest else 0.0)
 
-    def wrote(self, before: int, after: int, seconds: float) -> None:
-        pass
+    @property
+    def lossy(self) -> bool:
+        return True
 
 
 @final
@@ -212,8 +257,9 @@ class _Zfp(Codec):
         off, largest = _largest_error(packed.reshape(-1), self._zfpy.decompress_numpy(found).reshape(-1))
         return Encoded(np.frombuffer(found, np.uint8), "zfp", float(off / largest) if largest else 0.0)
 
-    def wrote(self, before: int, after: int, seconds: float) -> None:
-        pass
+    @property
+    def lossy(self) -> bool:
+        return True
 
 
 def _largest_error(array: NDArray[Any], other: NDArray[Any]) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
 from ebbtide.storage.base import Key, Storage, describe_closed, describe_fork, describe_missing, describe_present
-from ebbtide.storage.codecs import Compression, make_codec
+from ebbtide.storage.codecs import Codecs, Compression
 from ebbtide.storage.entries import EntryRecord, plan_entry
 from ebbtide.storage.failures import EntryLostError
 from ebbtide.storage.pipeline import copy_staged
 from ebbtide.storage.places import scratch_parent
 from ebbtide.storage.resources import Resources
-from ebbtide.storage.segment import scan
 from ebbtide.storage.system import POSIX, System
 from ebbtide.storage.transfer import JOINED, describe_loss, read_entry, write_or_explain
 from ebbtide.storage.worker import Entry, Job
@@ -36,16 +35,15 @@ class Disk(Storage):
 
     A durable storage uses `directory` itself and leaves its entries there, for a later storage of this or another
     process; one at a time may use it. When `put` returns, or with a buffer when `flush` returns, the entry survives
-    also the loss of power.
-
-    Only the process that made a storage may change it; a forked child may read.
+    also the loss of power. Only the process that made a storage may change it; a forked child may read.
 
     Args:
         directory: Where to make the private directory, or the durable directory itself; the system's directory for
             temporary files if None.
         limit: The most bytes of disk to take, an int or a text such as `"2 GiB"`; None for no limit.
-        compression: None, `"lossless"` (kept if it is measured to be faster on the first four entries), or, by name,
-            one that loses digits: `"float32"`, or `Zfp(tolerance)`.
+        compression: None, `"lossless"` (if it is measured to be faster on the first four entries), or, by name,
+            one that loses digits: `"float32"`, or `Zfp(tolerance)`. A dict has one for each kind of entry: those of a
+            time loop are `"restart"` (states) and `"saved"` (saved values of a step).
         buffer: The most bytes of memory for copies that wait to be written by a thread of the storage and for
             entries that it read ahead; with 0 there is no thread. Two entries are enough to hide the disk behind
             the work of the caller; an entry that is larger is written at once.
@@ -74,7 +72,7 @@ class Disk(Storage):
         self,
         directory: str | Path | None = None,
         limit: int | str | None = None,
-        compression: Compression = None,
+        compression: Compression | Mapping[str, Compression] = None,
         *,
         buffer: int | str = 0,
         durable: bool = False,
@@ -82,7 +80,7 @@ class Disk(Storage):
     ) -> None:
         self._parent = None if directory is None else Path(directory)
         self._limit = None if limit is None else parse_bytes(limit)
-        self._codec = make_codec(compression)
+        self._codecs = Codecs(compression)
         self._buffer = parse_bytes(buffer)
         self._durable = durable
         self._system = system
@@ -100,7 +98,9 @@ class Disk(Storage):
         if durable:
             if directory is None:
                 raise ValueError("A durable Disk storage needs a directory=, where it can be found again.")
-            self._find_entries(self._open())
+            for record in self._open().segment.recover():
+                self._entries[record.key] = Entry(record, None)
+                self._generation = record.generation
 
     # Writing.
 
@@ -229,6 +229,13 @@ class Disk(Storage):
         self._settle()
         self._open().segment.reserve(slots * nbytes)
 
+    def resize(self, buffer: int | str) -> None:
+        """Have a buffer of another size; what does not fit any more is written, or given up if it was read ahead."""
+        self._check_owner()
+        self._buffer = parse_bytes(buffer)
+        if self._resources is not None and self._resources.ready:
+            self._resources.pipeline.resize(self._buffer)
+
     def flush(self) -> None:
         """See `Storage.flush`; a durable entry is on the disk when this returns."""
         self._check_owner()
@@ -340,9 +347,14 @@ class Disk(Storage):
         """The bytes of all entries that were ever read from the file, headers included."""
         return self._bytes_read
 
+    def is_lossy(self, kind: str) -> bool:
+        """See `Storage.is_lossy`."""
+        codec = self._codecs.of(kind)
+        return codec is not None and codec.lossy
+
     @property
     def relative_error(self) -> float:
-        """The largest error that compression made so far, relative to the largest value of its array."""
+        """See `Storage.relative_error`."""
         return self._relative_error
 
     def check_open(self) -> None:
@@ -375,22 +387,11 @@ class Disk(Storage):
                 self._parent or scratch_parent(),
                 durable=self._durable,
                 limit=self._limit,
-                buffer=self._buffer,
-                codec=self._codec,
+                codecs=self._codecs,
                 system=self._system,
             )
             self._finalizer = weakref.finalize(self, self._resources.finish)
         if not self._resources.ready:
             self._resources.open()
+            self._resources.pipeline.resize(self._buffer)
         return self._resources
-
-    def _find_entries(self, resources: Resources) -> None:
-        """Take over what an earlier storage left: of each key the newest entry."""
-        found = sorted(scan(resources.target.descriptor), key=lambda record: record.generation)
-        resources.segment.occupy(found)
-        for record in found:
-            old = self._entries.pop(record.key, None)
-            if old is not None:
-                resources.segment.give(old.record)
-            self._entries[record.key] = Entry(record, None)
-            self._generation = record.generation

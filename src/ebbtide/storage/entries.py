@@ -3,14 +3,16 @@ What lies in a segment file: entries, each of a header and the bytes of its arra
 
 An entry begins at a multiple of 4096 bytes. Its header says all that there is to know, so that a file can be
 listed without any other file: a fixed part (magic number, CRC-32C of the whole header, lengths, the
-entry's own offset and its generation; little-endian), a description in JSON (key, kind, and for
-each array dtype, shape, codec, stored bytes, their CRC-32C and the relative error of a lossy codec), and zeros up
-to the data. Where the checksum or the offset is another one, there is no entry.
+entry's own offset and its generation; little-endian), what is known before the data are written, in JSON (key, kind,
+and of each array dtype and shape), what is known after that, in one row of 32 bytes for each array (stored bytes, their
+CRC-32C, codec, and the relative error of a lossy one), and zeros up to the data. Where the checksum or the offset is
+another one, there is no entry.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ from ebbtide.storage.checksum import extend_crc32c
 from ebbtide.storage.extents import UNIT, round_up
 
 _FIXED = struct.Struct("<8sIIQQQQ")
-_MAGIC = b"EBBTIDE2"
+_ROW = struct.Struct("<QI12sd")
+_MAGIC = b"EBBTIDE3"
 # The checksum is that of all that follows it.
 _CHECKED_FROM = 12
 # Data of this size and more begin on a page of their own, so that whole pages are written and read.
@@ -57,7 +60,7 @@ class ArrayRecord:
     @property
     def nbytes(self) -> int:
         """The bytes of the array in memory."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @final
@@ -74,6 +77,7 @@ class EntryRecord:
         data: The number of bytes of its header, zeros before the data included.
         arrays: Its arrays.
         checksum: The CRC-32C of its header, 0 as long as it was not written.
+        description: The JSON of its header, as long as it was not written.
     """
 
     key: Key
@@ -83,19 +87,22 @@ class EntryRecord:
     data: int
     arrays: tuple[ArrayRecord, ...]
     checksum: int = 0
+    description: bytes = b""
 
     def at(self, offset: int) -> EntryRecord:
         """Return the record of the same entry at another place."""
-        return EntryRecord(self.key, self.kind, self.generation, offset, self.data, self.arrays, self.checksum)
+        return EntryRecord(
+            self.key, self.kind, self.generation, offset, self.data, self.arrays, self.checksum, self.description
+        )
 
-    def written(self, arrays: tuple[ArrayRecord, ...], checksum: int = 0) -> EntryRecord:
+    def written(self, arrays: tuple[ArrayRecord, ...], checksum: int) -> EntryRecord:
         """Return the record of the same entry with what is known after writing."""
         return EntryRecord(self.key, self.kind, self.generation, self.offset, self.data, arrays, checksum)
 
     @property
     def length(self) -> int:
         """The bytes that are written: header and data."""
-        return self.data + sum(array.stored for array in self.arrays)
+        return length_of(self.data, self.arrays)
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +112,13 @@ class EntryRecord:
     @property
     def memory(self) -> int:
         """The bytes of its arrays in memory."""
-        return sum(array.nbytes for array in self.arrays)
+        return sum([array.nbytes for array in self.arrays])
+
+
+def length_of(data: int, arrays: Sequence[ArrayRecord]) -> int:
+    """Return the bytes of an entry with a header of *data* bytes."""
+    # A list, as a generator takes three times as long.
+    return data + sum([array.stored for array in arrays])
 
 
 def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
@@ -122,10 +135,11 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
         StorageError: An array holds Python objects.
     """
     check_arrays(key, arrays)
-    records = tuple(ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays)
-    planned = EntryRecord(key, kind, generation, 0, 0, records)
-    data = round_up(FIXED_BYTES + len(_describe(planned)), UNIT if planned.memory >= _PAGED else 64)
-    return EntryRecord(key, kind, generation, 0, data, records)
+    records = tuple([ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays])
+    description = json.dumps([key, kind, [[_format_dtype(array.dtype), array.shape] for array in arrays]]).encode()
+    large = sum([array.nbytes for array in arrays]) >= _PAGED
+    data = round_up(FIXED_BYTES + len(description) + _ROW.size * len(records), UNIT if large else 64)
+    return EntryRecord(key, kind, generation, 0, data, records, 0, description)
 
 
 def entry_nbytes(arrays: Sequence[NDArray[Any]], key: Key = "") -> int:
@@ -143,11 +157,18 @@ def entry_nbytes(arrays: Sequence[NDArray[Any]], key: Key = "") -> int:
     return plan_entry(key, "", 0, arrays).nbytes
 
 
-def encode_header(record: EntryRecord) -> bytes:
-    """Return the header of an entry, `record.data` bytes, its checksum included."""
-    body = _describe(record)
-    fixed = (record.data, record.offset, record.generation, record.length)
-    rest = (_FIXED.pack(_MAGIC, 0, len(body), *fixed)[_CHECKED_FROM:] + body).ljust(record.data - _CHECKED_FROM, b"\0")
+def encode_header(planned: EntryRecord, arrays: Sequence[ArrayRecord]) -> bytes:
+    """
+    Return the header of an entry, `planned.data` bytes, its checksum included.
+
+    Args:
+        planned: The record with its place.
+        arrays: What is known of its arrays after they were written.
+    """
+    rows = [_ROW.pack(array.stored, array.checksum, array.codec.encode(), array.error) for array in arrays]
+    body = b"".join([planned.description, *rows])
+    fixed = (planned.data, planned.offset, planned.generation, length_of(planned.data, arrays))
+    rest = (_FIXED.pack(_MAGIC, 0, len(body), *fixed)[_CHECKED_FROM:] + body).ljust(planned.data - _CHECKED_FROM, b"\0")
     return _MAGIC + extend_crc32c(0, rest).to_bytes(4, "little") + rest
 
 
@@ -170,29 +191,16 @@ def decode_header(header: bytes, offset: int) -> EntryRecord | None:
     _, checksum, body, data, place, generation, length = _FIXED.unpack(header[:FIXED_BYTES])
     if extend_crc32c(0, header[_CHECKED_FROM:]) != checksum or place != offset or data != len(header):
         return None
-    key, kind, rows = json.loads(header[FIXED_BYTES : FIXED_BYTES + body])
-    arrays = tuple(
-        ArrayRecord(_parse_dtype(dtype), tuple(shape), int(stored, 16), int(check, 16), codec.strip(), float(error))
-        for dtype, shape, stored, check, codec, error in rows
-    )
+    # The rows follow the text; the number of arrays is in the text, which ends where the rows begin.
+    end = FIXED_BYTES + body
+    (key, kind, described), size = json.JSONDecoder().raw_decode(header[FIXED_BYTES:end].decode("latin-1"))
+    rows = list(_ROW.iter_unpack(header[FIXED_BYTES + size : end]))
+    arrays = tuple([
+        ArrayRecord(_parse_dtype(dtype), tuple(shape), stored, check, codec.rstrip(b"\0").decode(), error)
+        for (dtype, shape), (stored, check, codec, error) in zip(described, rows, strict=True)
+    ])  # fmt: skip
     record = EntryRecord(key, kind, generation, offset, data, arrays, extend_crc32c(0, header))
     return record if record.length == length else None
-
-
-def _describe(record: EntryRecord) -> bytes:
-    # What is known only after the data are written has a fixed width, so that the length of the header is known before.
-    rows = [
-        [
-            _format_dtype(array.dtype),
-            array.shape,
-            f"{array.stored:016x}",
-            f"{array.checksum:08x}",
-            f"{array.codec:8}",
-            f"{array.error:.3e}",
-        ]
-        for array in record.arrays
-    ]
-    return json.dumps([record.key, record.kind, rows]).encode()
 
 
 def _format_dtype(dtype: np.dtype[Any]) -> Any:

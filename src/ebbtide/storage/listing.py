@@ -11,6 +11,7 @@ from typing import final
 
 from ebbtide.budget import format_bytes
 from ebbtide.errors import StorageError
+from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import ArrayRecord, EntryRecord
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.places import (
@@ -104,7 +105,7 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
         raise make_error(f"Cannot open {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
     try:
         entries = tuple(sorted(scan(descriptor), key=lambda record: record.generation))
-        target = Target(path, descriptor, POSIX, None, durable=False)
+        target = Target(path, descriptor, POSIX, Codecs(), durable=False)
         damaged = tuple(_find_damage(target, entries)) if check else ()
         return _listing(directory, os.fstat(descriptor).st_blocks * 512, entries, damaged)
     finally:

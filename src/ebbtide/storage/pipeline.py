@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, final
 
 import numpy as np
@@ -33,15 +34,15 @@ class Pipeline:
 
     Args:
         target: The file.
-        capacity: The most bytes that staged writes, entries read ahead and spare buffers take together.
 
     Memory:
-        At most *capacity* bytes; a write ends with its buffer kept for the next one.
+        At most `capacity` bytes for staged writes, entries read ahead and spare buffers together, none before
+        `resize`; a write ends with its buffer kept for the next one.
     """
 
-    def __init__(self, target: Target, capacity: int) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
-        self.capacity = capacity
+        self.capacity = 0
         self._worker = Worker()
         self._spare: list[Bytes] = []
         self._writes: deque[Job] = deque()
@@ -59,7 +60,7 @@ class Pipeline:
             The job, or None if they do not fit into the buffer and have to be written at once.
         """
         # Encoding takes as much again.
-        charge = max(_LEAST_CHARGE, record.memory * (1 if self._target.codec is None else 2))
+        charge = max(_LEAST_CHARGE, record.memory * (1 if self._target.codecs.of(record.kind) is None else 2))
         if charge > self.capacity:
             return None
         buffer = self._buffer(charge, record.memory)
@@ -75,6 +76,11 @@ class Pipeline:
         if not self._worker.submit(job):
             job.run()
         return job
+
+    def resize(self, capacity: int) -> None:
+        """Go on with another capacity."""
+        self.capacity = capacity
+        self._make_room(0)
 
     def _buffer(self, charge: int, nbytes: int) -> Bytes:
         for place, spare in enumerate(self._spare):
@@ -97,8 +103,7 @@ class Pipeline:
             if self._spare:
                 del self._spare[0]
             elif self._writes:
-                self._writes[0].wait()
-                self._collect()
+                self._wait()
             else:
                 # What is wanted last goes first, and comes back when there is room again.
                 key = next(reversed(self._reads))
@@ -139,32 +144,39 @@ class Pipeline:
     def drain(self) -> None:
         """Wait until all is written."""
         while self._writes:
-            self._writes[0].wait()
-            self._collect()
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the first write; who waits helps, and takes the checksums of the next one."""
+        any(job.check() for job in self._writes)
+        self._writes[0].wait()
+        self._collect()
 
     # Reads.
 
     def want(self, keys: Iterable[Key]) -> None:
         """Note in which order keys will be read; what was read ahead for another order is given up."""
         self._wanted = deque(keys)
-        ahead = list(self._reads)
-        if ahead != [key for key, _ in zip(self._wanted, ahead, strict=False)]:
-            for key in ahead:
+        # What is being written was passed over.
+        near = set(islice(self._wanted, len(self._reads) + len(self._writes)))
+        for key in list(self._reads):
+            if key in near:
+                self._wanted.remove(key)
+            else:
                 self._drop_read(key)
-        else:
-            for _ in ahead:
-                self._wanted.popleft()
 
     def read_ahead(self, find: Callable[[Key], EntryRecord | Job | None]) -> None:
         """Start the reads that are wanted next, as far as there is room; *find* tells what there is to read."""
-        while self._wanted:
-            key = self._wanted[0]
+        place = 0
+        while place < len(self._wanted):
+            key = self._wanted[place]
             if key in self._reads:
                 return
             record = find(key)
             if isinstance(record, Job):
-                # It is being written, and can be had without reading it.
-                return
+                # It is being written, and can be had without reading it if its turn comes before that ends.
+                place += 1
+                continue
             charge = 0 if record is None else max(_LEAST_CHARGE, record.memory)
             if record is not None and charge <= self.capacity:
                 self._collect()
@@ -176,7 +188,7 @@ class Pipeline:
                 if not self._worker.submit(job):
                     return
                 self._reads[key] = job
-            self._wanted.popleft()
+            del self._wanted[place]
 
     def take_read(self, key: Key) -> list[NDArray[Any]] | None:
         """
@@ -188,8 +200,9 @@ class Pipeline:
         job = self._reads.get(key)
         if job is None:
             # Read out of turn, or too large to be read ahead.
-            with suppress(ValueError):
-                self._wanted.remove(key)
+            if self._wanted:
+                with suppress(ValueError):
+                    self._wanted.remove(key)
             return None
         self._drop_read(key)
         if job.error is not None:

@@ -32,6 +32,8 @@ from ebbtide.storage.segment import NAME as SEGMENT
 
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
 OWNER, LOCK = "owner", "lock"
+# What a process that is killed while it writes the file leaves of it.
+_PART = re.compile(rf"{OWNER}\.\d+")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -202,6 +204,7 @@ class DirectoryLock:
             self._descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not take_lock(self._descriptor):
                 raise _describe_lock(directory, read_owner(directory) or Owner("an unknown host", 0, 0))
+            _remove_parts(directory)
             write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}))
         except StorageError:
             self._close()
@@ -266,10 +269,22 @@ def _describe_lock(directory: Path, owner: Owner) -> StorageLockedError:
 
 
 def is_storage(path: Path) -> bool:
-    """Return whether a directory is one of a storage, scratch or durable."""
+    """Return whether a directory is one of a storage, scratch or durable; a kill may have left it without entries."""
     with suppress(OSError):
-        return stat.S_ISDIR(path.lstat().st_mode) and (owner_in_name(path) is not None or (path / SEGMENT).is_file())
+        if stat.S_ISDIR(path.lstat().st_mode):
+            return owner_in_name(path) is not None or (path / SEGMENT).is_file() or _has_only_lock(path)
     return False
+
+
+def _has_only_lock(path: Path) -> bool:
+    names = {place.name for place in path.iterdir()}
+    return LOCK in names and all(name in {LOCK, OWNER} or _PART.fullmatch(name) for name in names)
+
+
+def _remove_parts(path: Path) -> None:
+    for place in list(path.iterdir()):
+        if _PART.fullmatch(place.name):
+            place.unlink(missing_ok=True)
 
 
 def owner_of_storage(path: Path) -> Owner | None:
@@ -299,6 +314,7 @@ def remove_storage(path: Path) -> None:
     if owner is not None and in_use(path):
         raise _describe_lock(path, owner)
     try:
+        _remove_parts(path)
         for name in (SEGMENT, OWNER, LOCK):
             (path / name).unlink(missing_ok=True)
         path.rmdir()

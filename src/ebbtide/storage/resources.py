@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from ebbtide.errors import StorageError
-from ebbtide.storage.codecs import Codec
+from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.pipeline import Pipeline
 from ebbtide.storage.places import DirectoryLock, make_scratch, name_scratch, take_lock
@@ -27,8 +27,7 @@ class Resources:
         directory: The durable directory, or where to make a scratch directory.
         durable: Which of both.
         limit: The most bytes of disk; None for no limit.
-        buffer: The most bytes of memory for entries that wait to be written or were read ahead.
-        codec: How arrays are encoded.
+        codecs: How arrays are encoded.
         system: The operating system.
 
     Nothing is there before `open`, so that whoever made this can always `finish` it.
@@ -40,8 +39,7 @@ class Resources:
         *,
         durable: bool,
         limit: int | None,
-        buffer: int,
-        codec: Codec | None,
+        codecs: Codecs,
         system: System,
     ) -> None:
         self.pid = os.getpid()
@@ -50,8 +48,7 @@ class Resources:
         self._parent = directory
         self._durable = durable
         self._limit = limit
-        self._buffer = buffer
-        self._codec = codec
+        self._codecs = codecs
         self._system = system
         self._descriptor: int | None = None
         self._lock: DirectoryLock | None = None
@@ -84,9 +81,9 @@ class Resources:
             ) from cause
         if not self._durable:
             take_lock(descriptor)
-        self.target = Target(path, descriptor, self._system, self._codec, self._durable)
+        self.target = Target(path, descriptor, self._system, self._codecs, self._durable)
         self.segment = Segment(self.target, self._limit)
-        self.pipeline = Pipeline(self.target, self._buffer)
+        self.pipeline = Pipeline(self.target)
         self.ready = True
 
     def finish(self) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import final
 
 from ebbtide.budget import format_bytes
+from ebbtide.storage.base import Key
 from ebbtide.storage.entries import FIXED_BYTES, EntryRecord, decode_header, header_bytes
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError
@@ -109,11 +110,19 @@ class Segment:
             with suppress(OSError):
                 self._target.system.synchronize(self._target.descriptor)
 
-    def occupy(self, records: list[EntryRecord]) -> None:
-        """Take the ranges of entries that were found in the file."""
-        for record in sorted(records, key=lambda record: record.offset):
+    def recover(self) -> list[EntryRecord]:
+        """Take over what an earlier storage left: of each key the newest entry, by generation; the others go."""
+        found = list(scan(self._target.descriptor))
+        for record in found:
             self._extents.occupy(record.offset, record.nbytes)
         self._truncate()
+        newest: dict[Key, EntryRecord] = {}
+        for record in sorted(found, key=lambda record: record.generation):
+            old = newest.pop(record.key, None)
+            if old is not None:
+                self.give(old)
+            newest[record.key] = record
+        return list(newest.values())
 
     def _return_slack(self) -> None:
         if self._extents.dirty() >= _SLACK:

@@ -151,6 +151,15 @@ class Tiered(Storage):
         """See `Storage.buffer_nbytes`; that of the disk."""
         return self._disk.buffer_nbytes
 
+    def is_lossy(self, kind: str) -> bool:
+        """See `Storage.is_lossy`; on disk only."""
+        return self._disk.is_lossy(kind)
+
+    @property
+    def relative_error(self) -> float:
+        """See `Storage.relative_error`."""
+        return self._disk.relative_error
+
     def check_open(self) -> None:
         """See `Storage.check_open`."""
         if self._closed:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.checksum import BLOCK_BYTES, extend_crc32c, iterate_blocks, view_bytes
-from ebbtide.storage.codecs import Codec, decode, stopwatch
+from ebbtide.storage.codecs import Codecs, decode, stopwatch
 from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header
 from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
 from ebbtide.storage.system import System, free_bytes, read_fully, write_fully
@@ -33,19 +33,23 @@ class Target:
         path: The segment file, for errors.
         descriptor: Its descriptor.
         system: The operating system.
-        codec: How arrays are encoded, None for as they are.
+        codecs: How arrays are encoded.
         durable: Whether data are on the disk before their header, and the header before the write ends.
     """
 
     path: Path
     descriptor: int
     system: System
-    codec: Codec | None
+    codecs: Codecs
     durable: bool
 
 
 def write_entry(
-    target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]], block: int = BLOCK_BYTES
+    target: Target,
+    planned: EntryRecord,
+    arrays: Sequence[NDArray[Any]],
+    block: int = BLOCK_BYTES,
+    checksums: Sequence[int] | None = None,
 ) -> EntryRecord:
     """
     Write an entry, its header last, so that an entry which was not written to its end is none.
@@ -55,6 +59,7 @@ def write_entry(
         planned: The record with its place.
         arrays: Those of the record.
         block: The most bytes that are handed over at a time.
+        checksums: Those of the arrays, if they are known already and nothing is encoded.
 
     Returns:
         The record as it was written.
@@ -66,33 +71,36 @@ def write_entry(
         Arrays in C order are written from their own memory; a buffer of at most 1 MiB serves the others, and the
         encoded bytes of one array if there is a codec.
     """
-    start = stopwatch()
+    codec = target.codecs.of(planned.kind)
+    seconds = 0.0
     joined = planned.length <= JOINED and not target.durable
     parts: list[bytes] = []
     records: list[ArrayRecord] = []
     offset = planned.offset + planned.data
-    for known, array in zip(planned.arrays, arrays, strict=True):
-        encoded = None if target.codec is None else target.codec.encode(array)
-        content, codec, error = (
+    for place, (known, array) in enumerate(zip(planned.arrays, arrays, strict=True)):
+        encoded = None if codec is None else codec.encode(array)
+        content, name, error = (
             (array, "raw", 0.0) if encoded is None else (encoded.content, encoded.codec, encoded.error)
         )
+        start = stopwatch()
         if joined:
             parts.append(content.tobytes())
             checksum = extend_crc32c(0, parts[-1])
         else:
-            checksum = _write_blocks(target, content, offset, block)
+            checksum = _write_blocks(target, content, offset, block, None if checksums is None else checksums[place])
+        seconds += stopwatch() - start
         offset += content.nbytes
-        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, codec, error))
-    written = planned.written(tuple(records))
-    header = encode_header(written)
+        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, name, error))
+    header = encode_header(planned, records)
     if target.durable:
         target.system.synchronize(target.descriptor)
+    start = stopwatch()
     write_fully(target.system, target.descriptor, b"".join([header, *parts]), planned.offset)
     if target.durable:
         target.system.synchronize(target.descriptor)
-    if target.codec is not None:
-        target.codec.wrote(planned.memory, written.length - written.data, stopwatch() - start)
-    return written.written(written.arrays, extend_crc32c(0, header))
+    if codec is not None:
+        codec.wrote(offset - planned.offset - planned.data, seconds + stopwatch() - start)
+    return planned.written(tuple(records), extend_crc32c(0, header))
 
 
 def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
@@ -110,14 +118,15 @@ def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDAr
         raise describe_refusal("write", target.path, planned, cause) from cause
 
 
-def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int) -> int:
+def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int, known: int | None) -> int:
     checksum = 0
     for block in iterate_blocks(array, nbytes):
-        # While the block is in the cache of the processor.
-        checksum = extend_crc32c(checksum, block)
+        if known is None:
+            # While the block is in the cache of the processor.
+            checksum = extend_crc32c(checksum, block)
         write_fully(target.system, target.descriptor, block, offset)
         offset += block.size
-    return checksum
+    return checksum if known is None else known
 
 
 def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -> list[NDArray[Any]]:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ebbtide.storage.checksum import Bytes
+from ebbtide.storage.checksum import Bytes, extend_crc32c, view_bytes
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.transfer import Target, read_entry, write_entry
 
@@ -32,7 +32,10 @@ class Job:
         charge: The bytes of memory that it is counted with.
     """
 
-    __slots__ = ("_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target", "writes")
+    __slots__ = (
+        "_checksums", "_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target",
+        "writes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class Job:
         self.charge = charge
         self.writes = arrays is not None
         self.error: BaseException | None = None
+        self._checksums: list[int] | None = None
         self._owner: dict[str, str] = {}
         self._ended = False
         self._finished = threading.Lock()
@@ -58,13 +62,21 @@ class Job:
         """Return True to whoever asks first, "worker" or "user", each time; one call, so that nothing comes between."""
         return self._owner.setdefault("owner", who) == who
 
+    def check(self) -> bool:
+        """Take the checksums of a write that has not begun, in the thread of the user; False if it was of no use."""
+        arrays = self.arrays
+        useful = self.writes and arrays is not None and self._checksums is None and not self._owner
+        if useful and arrays is not None and self.target.codecs.of(self.record.kind) is None:
+            self._checksums = [extend_crc32c(0, view_bytes(array)) for array in arrays]
+        return useful
+
     def run(self) -> None:
         """Do it, unless it was cancelled; an error waits in `error`."""
         if not self.claim("worker"):
             return
         try:
             if self.writes and self.arrays is not None:
-                self.record = write_entry(self.target, self.record, self.arrays, _BLOCK)
+                self.record = write_entry(self.target, self.record, self.arrays, _BLOCK, self._checksums)
             else:
                 self.arrays = read_entry(self.target, self.record, _BLOCK)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it

@@ -1,8 +1,9 @@
 """
 The pager: counts the saved values of a tape, and pages the oldest to disk when the budget says so.
 
-The oldest are needed last, so they are the best ones to page. Without disk, a forward run that passes the budget
-is finished with nothing saved but sizes, so that the error can say the least number of bytes that would do.
+The oldest are needed last, so they are the best ones to page. A forward run that cannot be held within the budget,
+with disk or without, is finished with nothing saved but sizes, so that the error can say the least number of bytes that
+would do.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from ebbtide.arrays.primitive import Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger
-from ebbtide.storage import Disk
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
 from ebbtide.tape.node import Node
-from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, key_of, margin_of, parts_of
+from ebbtide.tape.pages import Pages
+from ebbtide.tape.saved import BLOCK, SavedValue, Size, Sizes, bytes_of, key_of, margin_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
@@ -53,8 +54,8 @@ class Pager:
     """
 
     __slots__ = (
-        "_around", "_cells", "_counted", "_entries", "_excluded", "_keys", "_known", "_margin", "_measures",
-        "_overhead", "_passed", "_sizes", "_step", "_storage", "budget", "ledger", "strict",
+        "_around", "_cells", "_counted", "_entries", "_excluded", "_known", "_margin", "_measures", "_overhead",
+        "_pages", "_passed", "_sizes", "_step", "budget", "ledger", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -73,8 +74,7 @@ class Pager:
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
         self._entries = Entries(ledger)
-        self._storage: Disk | None = None
-        self._keys = 0
+        self._pages: Pages | None = None
         self._passed: str | None = None
         self._sizes = Sizes()
 
@@ -144,6 +144,7 @@ class Pager:
             return
         while ledger.live + nbytes > ledger.limit and self._page_oldest((), []):
             pass
+        self._give_up_buffers(nbytes)
 
     @property
     def uncounted(self) -> int:
@@ -276,16 +277,30 @@ class Pager:
         if self._step:
             ledger.relieve(ledger.live + need - ledger.limit)
         spared: list[tuple[Pager, Any]] = []
-        while budget.disk and ledger.live + need > ledger.limit and self._page_oldest(keep, spared):
+        while budget.disk and ledger.live + need + self._wish > ledger.limit and self._page_oldest(keep, spared):
             pass
         for pager, reference in spared:
             pager._cells.append(reference)
+        if self._pages is not None:
+            self._pages.take_buffer(ledger.limit - ledger.live - need)
+        self._give_up_buffers(need)
         if not self._step:
             ledger.relieve(ledger.live + need - ledger.limit)
         if ledger.live + need > ledger.limit:
             if self.strict or need:
                 raise self.refusal(node, need)
             self._pass(node)
+
+    @property
+    def _wish(self) -> int:
+        return 0 if self._pages is None else self._pages.wish
+
+    def _give_up_buffers(self, need: int) -> None:
+        """Give up buffers until *need* more bytes fit, where paging was not enough."""
+        limit = self.ledger.limit
+        for pages in self._buffers():
+            if limit is not None and self.ledger.live + need > limit:
+                pages.give_up()
 
     def _page_oldest(self, keep: Any, spared: list[tuple[Pager, Any]]) -> bool:
         """Page the oldest saved value but those to keep, which are noted; return whether there was one."""
@@ -318,38 +333,19 @@ class Pager:
         )
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
-        if self._storage is None:
-            taken, pager = 0, self._around
-            while pager is not None:
-                taken += pager._storage.nbytes if pager._storage is not None else 0
-                pager = pager._around
-            self._storage = Disk(budget.directory, limit=max(0, budget.disk - taken))
-        self._keys += 1
-        key, storage = self._keys, self._storage
-        # In the order of memory, which it has again when it is read: results of products depend on it.
-        axes = sorted(range(cell.value.ndim), key=lambda axis: -cell.value.strides[axis])
-        packed = cell.value.transpose(axes)
-        if not packed.flags.c_contiguous:
-            axes, packed = sorted(axes), cell.value
-        back = tuple([axes.index(k) for k in range(len(axes))])
-        written = self._storage.put(key, [packed])
-        if self.ledger.report is not None:
-            self.ledger.report.bytes_written += written
-        cell.size = Size(cell.value.nbytes)
-        shape = packed.shape
-        del packed
-        self.ledger.let_go(cell)
-        cell.value = None
-        ledger, cells = self.ledger, self._cells
+        if self._pages is None:
+            self._pages = Pages(self.ledger, budget, None if self._around is None else self._around._pages)
+        self._pages.put(cell, self._cells)
 
-        def load(waiting: SavedValue) -> Any:
-            array = storage.take(key)[0].reshape(shape).transpose(back)
-            waiting.page = waiting.size = None
-            ledger.hold(waiting, owner_of(array))
-            cells.append(weakref.ref(waiting))
-            return array
-
-        cell.page = load
+    def _buffers(self) -> list[Pages]:
+        """Return what has a buffer in the same ledger: here, and for the tapes around."""
+        found: list[Pages] = []
+        pager: Pager | None = self
+        while pager is not None and pager.ledger is self.ledger:
+            if pager._pages is not None:
+                found.append(pager._pages)
+            pager = pager._around
+        return found
 
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
@@ -381,6 +377,7 @@ class Pager:
             pinned = {key_of(c) for c in held if type(c) is not SavedValue or not is_pageable(c)}
             live -= sum({key_of(c): bytes_of(c) for c in held if key_of(c) not in pinned}.values())
             live += 0 if self._measures else _STORAGE
+            live -= sum(pages.buffer_nbytes for pages in self._buffers())
         forecast = Forecast(live, paged, ledger.holds)
         forecast.run(seeds, owned)
         forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
@@ -388,8 +385,8 @@ class Pager:
 
     def close(self) -> None:
         """Remove all files and forget all values."""
-        if self._storage is not None:
-            self._storage.close()
+        if self._pages is not None:
+            self._pages.close()
         self._cells.clear()
         self._known.clear()
         self._sizes = Sizes()

@@ -1,0 +1,157 @@
+"""Saved values on disk: written behind and read ahead, in a buffer that is part of the budget and can be given up."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any, final
+
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.budget import Budget
+from ebbtide.ledger import BUFFERS, Ledger
+from ebbtide.storage import Disk
+from ebbtide.tape.saved import SavedValue, Size
+
+# Two values hide the disk behind the work of the caller: one is on its way while the other one waits.
+_VALUES = 2
+# No more of the budget goes into a buffer: with few bytes each is worth more as a value that stays in memory.
+_PART = 8
+# So many values are named to the thread that reads ahead; what fits into the buffer is read.
+_AHEAD = 4
+
+
+@final
+class Pages:
+    """
+    The saved values of one tape that are on disk.
+
+    Args:
+        ledger: Where the buffer is counted, and each value from when it is back in memory.
+        budget: How much disk there is, and where.
+        around: Those of the tape around, which take their part of the same disk.
+
+    Attributes:
+        buffer_nbytes: Bytes of the buffer, counted in the ledger.
+
+    Memory:
+        A buffer for the two largest values that were paged, if there is room and that is at most an eighth of the
+        budget. About 200 bytes for each value.
+    """
+
+    __slots__ = ("_around", "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "buffer_nbytes")
+
+    def __init__(self, ledger: Ledger, budget: Budget, around: Pages | None) -> None:
+        self._ledger = ledger
+        self._budget = budget
+        self._around = around
+        self._storage: Disk | None = None
+        self._keys = 0
+        # Values that may come back, the oldest first.
+        self._waiting: dict[int, weakref.ref[SavedValue]] = {}
+        self._largest = 0
+        self._most = budget.memory // _PART
+        self.buffer_nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the values take on disk."""
+        return 0 if self._storage is None else self._storage.nbytes
+
+    def put(self, cell: SavedValue, back: deque[weakref.ref[SavedValue]]) -> None:
+        """
+        Page a value: it leaves memory, and comes back when the cell is opened.
+
+        Args:
+            cell: The saved value, one plain array.
+            back: Where the cell is noted when its value is in memory again.
+
+        Raises:
+            StorageError: It cannot be written, or an earlier one could not.
+        """
+        storage = self._open()
+        self._keys += 1
+        key = self._keys
+        # In the order of memory, which it has again when it is read: results of products depend on it.
+        axes = sorted(range(cell.value.ndim), key=lambda axis: -cell.value.strides[axis])
+        packed = cell.value.transpose(axes)
+        if not packed.flags.c_contiguous:
+            axes, packed = sorted(axes), cell.value
+        order = tuple([axes.index(k) for k in range(len(axes))])
+        written = storage.put(key, [packed])
+        if self._ledger.report is not None:
+            self._ledger.report.bytes_written += written
+        self._waiting[key] = weakref.ref(cell)
+        shape, nbytes = packed.shape, packed.nbytes
+        del packed
+        cell.size = Size(cell.value.nbytes)
+        self._ledger.let_go(cell)
+        cell.value = None
+        self._largest = max(self._largest, nbytes)
+
+        def load(waiting: SavedValue) -> Any:
+            array = self._load(key).reshape(shape).transpose(order)
+            waiting.page = waiting.size = None
+            self._ledger.hold(waiting, owner_of(array))
+            back.append(weakref.ref(waiting))
+            return array
+
+        cell.page = load
+
+    def _load(self, key: int) -> Any:
+        assert self._storage is not None
+        if self.buffer_nbytes:
+            self._storage.prefetch(self._next_keys(self._storage))
+        array = self._storage.take(key)[0]
+        del self._waiting[key]
+        return array
+
+    def _next_keys(self, storage: Disk) -> list[int]:
+        """Return the keys of the values that a sweep needs next, the newest, and remove those that nobody needs."""
+        found: list[int] = []
+        dead: list[int] = []
+        for key in reversed(self._waiting):
+            (dead if self._waiting[key]() is None else found).append(key)
+            if len(found) == _AHEAD:
+                break
+        for key in dead:
+            del self._waiting[key]
+            storage.delete(key)
+        return found
+
+    def _open(self) -> Disk:
+        if self._storage is None:
+            taken, pages = 0, self._around
+            while pages is not None:
+                taken, pages = taken + pages.nbytes, pages._around
+            self._storage = Disk(self._budget.directory, limit=max(0, self._budget.disk - taken))
+        return self._storage
+
+    @property
+    def wish(self) -> int:
+        """Bytes that a buffer would take, or a larger one; 0 if they are too many or nothing has been paged."""
+        wanted = _VALUES * self._largest
+        return wanted - self.buffer_nbytes if self.buffer_nbytes < wanted <= self._most else 0
+
+    def take_buffer(self, room: int) -> None:
+        """Take the buffer that is wished for if there is room for it."""
+        more = self.wish
+        if self._storage is not None and 0 < more <= room:
+            self.buffer_nbytes += more
+            self._storage.resize(self.buffer_nbytes)
+            self._ledger.add(BUFFERS, more)
+
+    def give_up(self) -> int:
+        """Give up the buffer for good; return the bytes that this frees."""
+        freed, self.buffer_nbytes, self._most = self.buffer_nbytes, 0, 0
+        if freed and self._storage is not None:
+            self._ledger.add(BUFFERS, -freed)
+            self._storage.resize(0)
+        return freed
+
+    def close(self) -> None:
+        """Remove the file and forget the values."""
+        self._waiting.clear()
+        self._ledger.add(BUFFERS, -self.buffer_nbytes)
+        self.buffer_nbytes = self._most = 0
+        if self._storage is not None:
+            self._storage.close()

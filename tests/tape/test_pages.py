@@ -1,0 +1,106 @@
+"""Paging outside of time loops: a thread writes behind and reads ahead, in a buffer that is part of the budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+
+from ebbtide import Budget, BudgetError, grad, profile
+from ebbtide.ledger import BUFFERS, KINDS
+from ebbtide.storage import Disk, pipeline
+from ebbtide.tape import pages
+
+SIZE, STEPS = 50_000, 60
+UNIT = 8 * SIZE
+
+
+def chain(x):
+    """A chain that saves a value in each step."""
+    for _ in range(STEPS):
+        x = np.sin(x) + 0.01
+    return np.sum(x)
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """What is handed to the thread: whether each job writes."""
+    seen = []
+    submit = pipeline.Worker.submit
+    monkeypatch.setattr(pipeline.Worker, "submit", lambda me, job: seen.append(job.writes) or submit(me, job))
+    return seen
+
+
+def test_values_are_written_behind_and_read_ahead(tmp_path, jobs):
+    """Under 20 of 60 units most values go through the thread, both ways, within the budget and with the same bits."""
+    x = np.linspace(0, 1, SIZE)
+    alone = peak_bytes(lambda: chain(x))
+    call = grad(chain, budget=Budget(20 * UNIT, disk="1 GiB", directory=tmp_path))
+    expected = grad(chain)(x)
+    assert peak_bytes(lambda: call(x)) - alone <= 20 * UNIT
+    jobs.clear()
+    assert np.array_equal(call(x), expected)
+    assert jobs.count(True) >= 30
+    assert jobs.count(False) >= 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_buffer_is_in_the_account(tmp_path):
+    """The ledger counts two units of buffer while there is paging, and none afterwards."""
+    x = np.linspace(0, 1, SIZE)
+    with profile() as p:
+        grad(chain, budget=Budget(20 * UNIT, disk="1 GiB", directory=tmp_path))(x)
+    buffers = [held[KINDS.index(BUFFERS)] for _, held, _ in p.timeline.points]
+    assert max(buffers) == pages._VALUES * UNIT
+    assert buffers[-1] == 0
+
+
+@pytest.mark.parametrize("units", [4, 8, 15])
+def test_a_small_budget_has_no_buffer(tmp_path, jobs, units):
+    """Where two units are more than an eighth of the budget, each value is worth more in memory."""
+    x = np.linspace(0, 1, SIZE)
+    assert np.array_equal(grad(chain, budget=Budget(units * UNIT, disk="1 GiB", directory=tmp_path))(x), grad(chain)(x))
+    assert jobs == []
+
+
+def test_the_buffer_is_given_up_where_room_is_needed(tmp_path, jobs, monkeypatch):
+    """An operation that needs nearly the whole budget gets the bytes of the buffer too, and the bits are the same."""
+
+    def wide(x):
+        """A chain, and after it an operation whose saved value and cotangent fill the budget that is given below."""
+        return np.sum(np.sin(np.concatenate([x * chain(x)] * 9)))
+
+    x = np.linspace(0, 1, SIZE)
+    with pytest.raises(BudgetError) as caught:
+        grad(wide, budget=Budget(4 * UNIT, disk="1 GiB", directory=tmp_path))(x)
+    least = caught.value.least
+    assert least > 16 * UNIT
+    jobs.clear()
+    given_up = []
+    give_up = pages.Pages.give_up
+    monkeypatch.setattr(pages.Pages, "give_up", lambda me: given_up.append(me.buffer_nbytes) or give_up(me))
+    alone = peak_bytes(lambda: wide(x))
+    call = grad(wide, budget=Budget(least, disk="1 GiB", directory=tmp_path))
+    assert peak_bytes(lambda: call(x)) - alone <= least
+    assert jobs
+    assert given_up == [2 * UNIT]
+    assert np.array_equal(call(x), grad(wide)(x))
+
+
+def test_values_that_nobody_needs_leave_the_disk(tmp_path, monkeypatch):
+    """What was paged and is not needed any more is not read, and the others are found behind it."""
+    x = np.linspace(0, 1, SIZE)
+
+    def forked(x):
+        """Two chains of which one is forgotten."""
+        y = chain(x)
+        chain(2 * x)
+        return y
+
+    deleted = []
+    delete = Disk.delete
+    monkeypatch.setattr(Disk, "delete", lambda me, key: deleted.append(key) or delete(me, key))
+    call = grad(forked, budget=Budget(20 * UNIT, disk="1 GiB", directory=tmp_path))
+    assert np.array_equal(call(x), grad(forked)(x))
+    # Each page once: those that were read, and those of the other chain.
+    assert len(deleted) == len(set(deleted)) > STEPS
