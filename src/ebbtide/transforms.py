@@ -12,6 +12,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import (
     as_value,
+    check_vectors,
     flatten,
     output_type,
     output_types,
@@ -24,6 +25,7 @@ from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.vectors import lowered, vector_of
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError, ReleasedValueError
@@ -335,6 +337,7 @@ def jvp(
     with account(budget) as acct:
         arguments = []
         for k, (primal, tangent) in enumerate(zip(primals, tangents, strict=True)):
+            check_vectors(primal)
             leaves, structure = flatten(primal)
             directions, theirs = flatten(tangent)
             if structure != theirs:
@@ -370,15 +373,17 @@ def stop_gradient(x: Any) -> Any:
     Return a plain copy of an array, which is a constant to all derivatives.
 
     Args:
-        x: An array, traced or plain.
+        x: An array, traced or plain, or a vector of a registered type.
 
     Returns:
-        A plain array, or NumPy scalar, that the caller owns.
+        A plain array, NumPy scalar or vector, that the caller owns.
 
     Example:
         >>> import numpy as np
         >>> grad(lambda x: x * stop_gradient(x))(3.0)
         np.float64(3.0)
     """
-    value = bottom(x.present()) if type(x) is TracedArray else x
-    return np.array(value) if isinstance(value, np.ndarray) else value
+    array, kind = lowered(x)
+    value = bottom(array.present()) if type(array) is TracedArray else array
+    value = np.array(value) if isinstance(value, np.ndarray) else value
+    return value if kind is None else vector_of(kind, value)

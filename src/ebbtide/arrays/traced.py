@@ -18,7 +18,13 @@ def _binary(ufunc: np.ufunc) -> tuple[Any, Any, Any]:
     """Return the operator methods (x op y, y op x, x op= y) of a ufunc with two operands."""
 
     def forward(self: TracedArray, other: Any) -> Any:
-        return HANDLERS[ufunc](self, other)
+        try:
+            return HANDLERS[ufunc](self, other)
+        except TraceError:
+            # As in NumPy, the operand of higher priority decides: a traced vector has operators of its own.
+            if getattr(other, "__array_priority__", 0.0) > TracedArray.__array_priority__:
+                return NotImplemented
+            raise
 
     def reflected(self: TracedArray, other: Any) -> Any:
         return HANDLERS[ufunc](other, self)
