@@ -13,7 +13,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.context import current_or_none
 from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, innermost, missing, needs_of, promoted
 from ebbtide.arrays.spaces import SPACES, VectorKind, advice
-from ebbtide.arrays.vectors import is_vector, lowered, vector_of
+from ebbtide.arrays.vectors import is_vector, lowered, operand, vector_of
 from ebbtide.errors import CotangentError
 
 Rule = Callable[..., Any]
@@ -45,9 +45,8 @@ def primitive(
         TypeError: There is not one rule for each parameter, or a rule asks for a value that there is not.
 
     Memory:
-        A recorded call keeps exactly the values that the rules of its active operands name. Functions and rules
-        must not write into the vectors that they are given, which may be what is kept; a vector that a function
-        returns is copied.
+        A recorded call keeps exactly the values that the rules of its active operands name. A vector that *fun*
+        returns is copied: solvers return the same one each time.
 
     Example:
         >>> import numpy as np
@@ -91,7 +90,7 @@ def _bind(arrays: Primitive, vectors: Primitive, operands: tuple[Any, ...]) -> A
         vectors: The same, for operands with vectors.
         operands: Arrays, numbers and vectors, traced or plain.
     """
-    pairs = [lowered(operand) for operand in operands]
+    pairs = [operand(value) for value in operands]
     kinds = Kinds(tuple(kind for _, kind in pairs))
     bare = tuple(array for array, _ in pairs)
     if innermost(bare) is None:
@@ -118,7 +117,16 @@ class Kinds:
     def whole(self, values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
         """Return values as users see them: operands by number, or the result as -1, where they are vectors."""
         kinds = [self.result if k < 0 else self.operands[k] for k in positions]
-        return [v if kind is None else vector_of(kind, v) for v, kind in zip(values, kinds, strict=True)]
+        return [v if kind is None else vector_of(kind, _shown(v)) for v, kind in zip(values, kinds, strict=True)]
+
+
+def _shown(array: Any) -> Any:
+    """Return a view of an array that cannot be written: a vector may share it, and it may be what is saved."""
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _declare(

@@ -8,6 +8,7 @@ check, to page, to snapshot and to resume is done on the array, by the same code
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -62,6 +63,13 @@ class Space:
                 f"pack of the vector type {self.name} returned {found!s}. It returns a tuple (array, form) with one "
                 "floating-point or complex NumPy array of all numbers of the vector: concatenate several."
             )
+        try:
+            hash(packed[1])
+        except TypeError as error:
+            raise TypeError(
+                f"pack of the vector type {self.name} returned the form {packed[1]!r:.60}, which has no hash ({error}). "
+                "Forms are compared at each step: use numbers, strings, and tuples of them."
+            ) from None
         return np.asarray(packed[0]), VectorKind(self, packed[1])
 
     def unpack(self, array: np.ndarray, form: Any) -> Any:
@@ -137,8 +145,9 @@ def register_space(
             which may share its memory or not, and a form, what is to be known beside them: a value that `==` and
             `hash` take, of which the `repr` is the same in each process (a tuple of shapes). A vector with the same
             form has an array of the same shape and dtype.
-        unpack: `unpack(array, form)` returns the vector, for all numbers in the array; it may keep the array as its
-            memory, and does not write it.
+        unpack: `unpack(array, form)` returns the vector, whatever the numbers in the array. It may keep the array as
+            its memory. What functions and rules of the user's are to read comes as an array that cannot be written:
+            where a vector needs memory that it can write, unpack copies that.
 
     Raises:
         TypeError: It is no class, or arrays, numbers or containers have this type.
@@ -168,6 +177,33 @@ def register_space(
     space = Space(type, pack, unpack)
     if SPACES.setdefault(type, space) is not space:
         raise ValueError(f"The vector type {type.__name__} is registered already, and that is never replaced.")
+
+
+@final
+class PackedVectors:
+    """
+    Plain vectors that recorded operations were given: one that is used again is kept once, though it is packed again.
+
+    Memory:
+        A weak reference for each; the arrays are those of the nodes that save them.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, weakref.ref[np.ndarray]] = {}
+
+    def find(self, vector: Any, array: np.ndarray) -> np.ndarray:
+        """Return the array that is kept of a vector if it has the numbers of *array*, else that."""
+        reference = self._known.get(id(vector))
+        known = None if reference is None else reference()
+        # Equal numbers may be shared, whosever address it is by now. A nan equals nothing, and is kept twice.
+        if known is not None and (known is array or (known.dtype == array.dtype and np.array_equal(known, array))):
+            return known
+        if len(self._known) >= 64 and not len(self._known) & (len(self._known) - 1):
+            self._known = {key: kept for key, kept in self._known.items() if kept() is not None}
+        self._known[id(vector)] = weakref.ref(array)
+        return array
 
 
 def advice(value: Any) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
+from ebbtide.arrays.context import current_or_none
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.registry import HANDLERS
 from ebbtide.arrays.spaces import SPACES, VectorKind
@@ -119,6 +120,15 @@ def lowered(value: Any) -> tuple[Any, VectorKind | None]:
     return (value, None) if space is None else space.pack(value)
 
 
+def operand(value: Any) -> tuple[Any, VectorKind | None]:
+    """Return what `lowered` does of an operand, for a plain vector that is saved already what is saved."""
+    array, kind = lowered(value)
+    context = None if kind is None or type(value) is TracedVector else current_or_none()
+    if context is not None and context.tape is not None:
+        array = context.tape.packed.find(value, array)
+    return array, kind
+
+
 def vector_of(kind: VectorKind, array: Any) -> Any:
     """Return the vector of a kind with these numbers: traced if the array is, else of the user's type."""
     if type(array) is TracedArray:
@@ -136,7 +146,7 @@ def combined(ufunc: np.ufunc, x: Any, y: Any) -> Any:
     Raises:
         TypeError: The operands are no such pair.
     """
-    (a, left), (b, right) = lowered(x), lowered(y)
+    (a, left), (b, right) = operand(x), operand(y)
     if left is not None and right is not None:
         kind = _of_one_space(ufunc.__name__, left, a, right, b)
         if ufunc in (np.add, np.subtract):
@@ -173,7 +183,7 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     Source:
         Lawson, Hanson, Kincaid, Krogh, Basic Linear Algebra Subprograms (1979).
     """
-    (first, left), (second, right) = lowered(x), lowered(y)
+    (first, left), (second, right) = operand(x), operand(y)
     if left is None or right is None or not _is_number(a):
         raise TypeError(
             f"axpy(a, x, y) at {user_line()} takes a number and two vectors of a registered type, and was given "
@@ -202,7 +212,7 @@ def inner(x: Any, y: Any) -> Any:
     Memory:
         Saves the operand whose partner is differentiated.
     """
-    (a, left), (b, right) = lowered(x), lowered(y)
+    (a, left), (b, right) = operand(x), operand(y)
     if left is None or right is None:
         raise TypeError(
             f"inner(x, y) at {user_line()} takes two vectors of a registered type, and was given {_describe(x, left)} "
