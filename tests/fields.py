@@ -85,10 +85,17 @@ def same_bits(a, b):
 
 # Operations as users write them, with rules that can be differentiated again.
 
+
+def _transposed_x(g, y):
+    return product(g, y)
+
+
+def _transposed_y(g, x):
+    return product(g, x)
+
+
 product = primitive(
-    lambda x, y: Field(x.u * y.u, x.p * y.p),
-    vjp=(lambda g, y: product(g, y), lambda g, x: product(g, x)),
-    jvp=(lambda t, y: product(t, y), lambda t, x: product(t, x)),
+    lambda x, y: Field(x.u * y.u, x.p * y.p), vjp=(_transposed_x, _transposed_y), jvp=(_transposed_x, _transposed_y)
 )
 sine = primitive(
     lambda x: Field(np.sin(x.u), np.sin(x.p)),
@@ -100,14 +107,25 @@ cosine = primitive(
     vjp=(lambda g, x: -product(g, sine(x)),),
     jvp=(lambda t, x: -product(t, sine(x)),),
 )
+
 # From a vector to an array and back: the mean velocity, and its transpose.
-velocity = primitive(
-    lambda x: x.u.mean(axis=0),
-    vjp=(lambda g, x: spread(g, x),),
-    jvp=(lambda t: velocity(t),),
-)
+
+
+def _spread(g, x):
+    return spread(g, x)
+
+
+def _velocity(g):
+    return velocity(g)
+
+
+def _spread_tangent(t, like):
+    return spread(t, like)
+
+
+velocity = primitive(lambda x: x.u.mean(axis=0), vjp=(_spread,), jvp=(_velocity,))
 spread = primitive(
     lambda a, like: Field(np.broadcast_to(a / like.u.shape[0], like.u.shape).copy(), np.zeros(like.p.shape)),
-    vjp=(lambda g: velocity(g), None),
-    jvp=(lambda t, like: spread(t, like), None),
+    vjp=(_velocity, None),
+    jvp=(_spread_tangent, None),
 )

@@ -170,7 +170,8 @@ def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) ->
             return result
         array = np.asarray(result)
         if array.dtype.hasobject:
-            raise TypeError(f"{name} returned a {type(result).__name__}; a primitive returns one array.{advice(result)}")
+            found = type(result).__name__
+            raise TypeError(f"{name} returned a {found}; a primitive returns one array or vector.{advice(result)}")
         return array[()]
 
     return checked

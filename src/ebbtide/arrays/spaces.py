@@ -16,10 +16,8 @@ from typing import Any, final
 import numpy as np
 import optree
 
-from ebbtide.arrays.traced import TracedArray
-
 _CLASS = type
-_NO_VECTORS = (np.ndarray, np.generic, TracedArray, int, float, complex, str, bytes, tuple, list, dict, set)
+_NO_VECTORS = (np.ndarray, np.generic, int, float, complex, str, bytes, tuple, list, dict, set)
 
 
 @final
@@ -67,8 +65,8 @@ class Space:
             hash(packed[1])
         except TypeError as error:
             raise TypeError(
-                f"pack of the vector type {self.name} returned the form {packed[1]!r:.60}, which has no hash ({error}). "
-                "Forms are compared at each step: use numbers, strings, and tuples of them."
+                f"pack of the vector type {self.name} returned the form {packed[1]!r:.60}, which has no hash ({error}"
+                "). Forms are compared at each step: use numbers, strings, and tuples of them."
             ) from None
         return np.asarray(packed[0]), VectorKind(self, packed[1])
 

@@ -20,19 +20,28 @@ def _binary(ufunc: np.ufunc) -> tuple[Any, Any, Any]:
     def forward(self: TracedArray, other: Any) -> Any:
         try:
             return HANDLERS[ufunc](self, other)
-        except TraceError:
-            # As in NumPy, the operand of higher priority decides: a traced vector has operators of its own.
-            if getattr(other, "__array_priority__", 0.0) > TracedArray.__array_priority__:
-                return NotImplemented
-            raise
+        except TraceError as error:
+            return _of_vectors(ufunc, self, other, error)
 
     def reflected(self: TracedArray, other: Any) -> Any:
-        return HANDLERS[ufunc](other, self)
+        try:
+            return HANDLERS[ufunc](other, self)
+        except TraceError as error:
+            return _of_vectors(ufunc, other, self, error)
 
     def in_place(self: TracedArray, other: Any) -> Any:
         return self._updated(HANDLERS[ufunc](self, other), ufunc)
 
     return forward, reflected, in_place
+
+
+def _of_vectors(ufunc: np.ufunc, x: Any, y: Any, error: TraceError) -> Any:
+    """Return what an array and a vector give together; raise the error of the arrays' rule if there is no vector."""
+    handler = HANDLERS.get((ufunc, "vector"))
+    result = NotImplemented if handler is None else handler(x, y)
+    if result is NotImplemented:
+        raise error
+    return result
 
 
 def _unary(ufunc: np.ufunc) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ebbtide.arrays.context import current_or_none
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.registry import HANDLERS
+from ebbtide.arrays.registry import HANDLERS, register
 from ebbtide.arrays.spaces import SPACES, VectorKind
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
@@ -32,9 +32,6 @@ class TracedVector:
     """
 
     __slots__ = ("__weakref__", "_array", "_kind")
-
-    # Above that of traced arrays: `number * vector` comes here.
-    __array_priority__ = 2000.0
 
     def __init__(self, kind: VectorKind, array: TracedArray) -> None:
         self._kind = kind
@@ -100,8 +97,8 @@ class TracedVector:
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
                 f"A traced vector of type {self._kind.space.name} has no attribute {name!r}: its derivative would be "
-                f"lost. Use it in a function declared with ebbtide.primitive, which is given the {self._kind.space.name} "
-                "itself, or look at the plain vector that ebbtide.stop_gradient returns.",
+                "lost. Use it in a function declared with ebbtide.primitive, which is given the vector itself, or look "
+                "at the plain vector that ebbtide.stop_gradient returns.",
                 name=name,
                 obj=self,
             )
@@ -136,7 +133,14 @@ def vector_of(kind: VectorKind, array: Any) -> Any:
     return kind.space.unpack(np.asarray(array), kind.form)
 
 
+def _operator(ufunc: np.ufunc) -> Any:
+    """Return the handler of an operator of a traced array and what may be a vector."""
+    return lambda x, y: combined(ufunc, x, y) if is_vector(x) or is_vector(y) else NotImplemented
+
+
 _OPERATORS = frozenset({np.add, np.subtract, np.multiply, np.true_divide})
+for _ufunc in _OPERATORS:
+    register([(_ufunc, "vector")], _operator(_ufunc))
 
 
 def combined(ufunc: np.ufunc, x: Any, y: Any) -> Any:
@@ -156,8 +160,8 @@ def combined(ufunc: np.ufunc, x: Any, y: Any) -> Any:
     elif left is not None and ufunc in (np.multiply, np.true_divide) and _is_number(b):
         return vector_of(left, _cast(_apply(ufunc, a, b), a.dtype, left))
     raise TypeError(
-        f"{ufunc.__name__} at {user_line()} was given {_describe(x, left)} and {_describe(y, right)}. Vectors are added "
-        "to vectors of their space, and multiplied or divided by numbers; declare other operations with "
+        f"{ufunc.__name__} at {user_line()} was given {_describe(x, left)} and {_describe(y, right)}. Vectors are "
+        "added to vectors of their space, and multiplied or divided by numbers; declare other operations with "
         "ebbtide.primitive."
     )
 

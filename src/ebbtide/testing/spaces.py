@@ -69,8 +69,8 @@ def _check_round_trip(space: Space, vector: Any) -> None:
         assert same, f"{_name(numbers)} of {space.name} comes back as {_name(found)}."
         differ = int(np.sum(~(np.equal(found, numbers) | (np.isnan(found) & np.isnan(numbers)))))
         assert not differ, (
-            f"{differ} of {found.size} numbers of {space.name} come back changed. unpack takes any numbers as they are: "
-            "constraints, such as boundary values, belong into operations."
+            f"{differ} of {found.size} numbers of {space.name} come back changed. unpack takes any numbers as they "
+            "are: constraints, such as boundary values, belong into operations."
         )
     assert np.array_equal(space.pack(vector)[0], before, equal_nan=True), f"A vector of {space.name} changed."
 
@@ -106,6 +106,7 @@ def _check_derivatives(space: Space, vector: Any) -> None:
         gradient = grad(f)(vector)
         found, again = space.pack(gradient)
         assert again == kind, f"A gradient of {space.name} has the form {again.form!r}, not {kind.form!r}."
-        assert np.allclose(found, 2 * np.conj(before), equal_nan=True), f"The gradient of |v|^2 of {space.name} is not 2 v."
+        right = np.allclose(found, 2 * np.conj(before), equal_nan=True)
+        assert right, f"The gradient of |v|^2 of {space.name} is not 2 conj(v)."
         found = space.pack(vector)[0]
         assert np.array_equal(found, before, equal_nan=True), f"A gradient changed a vector of {space.name}."
