@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import gc
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,7 +76,7 @@ def test_numbers_times_vectors():
 
 
 def test_gradient_has_the_type_and_form():
-    """A gradient is a vector of the type and form of its argument, and the value is that of the plain run, bit for bit."""
+    """A gradient is a vector of the type and form of its argument, and the value has the bits of the plain run."""
     value, gradient = value_and_grad(energy)(V)
     assert type(gradient) is Field
     assert (gradient.u.shape, gradient.p.shape) == (V.u.shape, V.p.shape)
@@ -152,7 +154,9 @@ def test_vectors_as_the_functions_of_an_operation_see_them():
         seen.extend(map(type, values))
         return values[0]
 
-    twice = primitive(lambda v: see(2.0 * v), vjp=(lambda g, v, out: 2.0 * see(g, v, out),), jvp=(lambda t: 2.0 * see(t),))
+    twice = primitive(
+        lambda v: see(2.0 * v), vjp=(lambda g, v, out: 2.0 * see(g, v, out),), jvp=(lambda t: 2.0 * see(t),)
+    )
     grad(lambda v: inner(twice(v), W))(V)
     jvp(twice, (V,), (W,))
     assert len(seen) == 6
@@ -560,6 +564,13 @@ def test_gradient_of_a_vector_valued_function():
     """`grad` of a function that returns a vector says what to return instead."""
     with pytest.raises(TypeError, match=r"returned a vector.*ebbtide\.inner"):
         grad(sine)(V)
+
+
+def test_page():
+    """The sessions of docs/spaces.md run as they are printed."""
+    found = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "spaces.md"), module_relative=False)
+    assert found.attempted >= 15
+    assert found.failed == 0
 
 
 def test_missing_rule():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import cache
 
 import numpy as np
 import pytest
+from tests.fields import Field, Tensor, pack, product, random_field, same_bits, sine, spread, velocity
+from tests.measure import peak_bytes
 
 from ebbtide import (
     Budget,
@@ -28,8 +31,6 @@ from ebbtide import (
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, Memory
 from ebbtide.testing import check_grads
-from tests.fields import Field, Tensor, pack, product, random_field, same_bits, sine, spread, velocity
-from tests.measure import peak_bytes
 
 STEPS = 11
 V, W, CONSTANT = random_field(1), random_field(2), random_field(3)
@@ -78,7 +79,7 @@ EXPECTED = grad(lambda c: objective(c, schedule=StoreAll()))(CONTROLS)
 
 
 def test_derivatives():
-    """Derivatives of a loop over vectors agree with differences and with those of the loop with `for`, also the second."""
+    """Derivatives of a loop over vectors agree with differences, also the second, and with those of a `for` loop."""
     check_grads(lambda c: objective(c, schedule=Revolve(2)), CONTROLS, order=2)
     check_grads(lambda v: objective({**CONTROLS, "v": v, "forced": True}, schedule=Revolve(2)), V, order=1)
     by_hand = grad(lambda c: objective(c, loop=plain_loop))(CONTROLS)
@@ -197,8 +198,8 @@ def test_constant_that_changes(schedule):
     ("step", "error", "message"),
     [
         (lambda s, i: random_field(1, rows=5), TypeError, r"structure .*Field\[\(\(5, 4\)"),
-        (lambda s, i: random_field(1, dtype=np.float32), TraceError, r"float32\[22\] for a leaf .* that was float64\[22\]"),
-        (lambda s, i: velocity(s), TypeError, "structure"),
+        (lambda s, i: random_field(1, dtype=np.float32), TraceError, r"float32\[22\] for .* that was float64\[22\]"),
+        (lambda s, i: np.ones(22), TypeError, "structure"),
         (lambda s, i: Tensor(np.ones(3)), TypeError, "structure .*Tensor"),
     ],
 )
@@ -239,14 +240,20 @@ def test_state_of_a_type_that_is_not_registered():
 
 # Memory.
 
-BIG, BIG_START = random_field(1, rows=20_000), random_field(2, rows=20_000)
+BIG, BIG_START = random_field(1, rows=3000), random_field(2, rows=3000)
 
 
 def big_objective(v, **options):
     """A loop over large vectors with a vector for a static value."""
     start = axpy(0.5, v, BIG_START)
-    last = timeloop(lambda s, i: axpy(0.1, product(sine(s), v), s), start, 40, **options)
+    last = timeloop(lambda s, i: axpy(0.1, product(sine(s), v), s), start, 20, **options)
     return inner(last, last)
+
+
+@cache
+def big_expected():
+    """The gradient by `StoreAll`, and the peak of the function alone."""
+    return grad(lambda v: big_objective(v, schedule=StoreAll()))(BIG), peak_bytes(lambda: big_objective(BIG))
 
 
 def test_snapshots_take_their_bytes_and_die():
@@ -255,15 +262,14 @@ def test_snapshots_take_their_bytes_and_die():
     for steps in (10, 40):
         f = lambda v, steps=steps: inner(timeloop(lambda s, i: sine(s), v, steps, schedule=Revolve(4)), v)  # noqa: E731
         peaks.append(peak_bytes(lambda f=f: grad(f)(BIG)))
-    assert abs(peaks[1] - peaks[0]) <= 0.1 * BIG.nbytes
+    assert abs(peaks[1] - peaks[0]) <= 0.25 * BIG.nbytes
 
 
 @pytest.mark.parametrize("units", [14, 20, 30])
 @pytest.mark.parametrize("disk", [0, 1 << 30])
 def test_budget(units, disk):
     """A loop keeps its budget, or is refused with bytes at which it runs; the plan is never below the measurement."""
-    expected = grad(lambda v: big_objective(v, schedule=StoreAll()))(BIG)
-    alone = peak_bytes(lambda: big_objective(BIG))
+    expected, alone = big_expected()
     budget = Budget(memory=units * BIG.nbytes, disk=disk)
     try:
         with profile() as p:
@@ -281,7 +287,7 @@ def test_budget(units, disk):
 
 def test_constants_are_kept_once():
     """A plain vector that all steps save is kept once, whatever the schedule."""
-    constant = random_field(3, rows=20_000)
+    constant = random_field(3, rows=3000)
 
     def f(v, schedule):
         return inner(timeloop(lambda s, i: product(s, constant), v, 30, schedule=schedule), v)
@@ -298,10 +304,13 @@ def test_nothing_is_left():
         refs.append(weakref.ref(v))
         return sine(v)
 
+    def pull(g, v):
+        return product(g, v)
+
     def fail(g):
         raise ValueError("in the sweep")
 
-    good = primitive(watch, vjp=(lambda g, v: product(g, v),))
+    good = primitive(watch, vjp=(pull,))
     bad = primitive(watch, vjp=(fail,))
     gc.collect()
     grad(lambda v: inner(timeloop(lambda s, i: good(s), v, 6, schedule=Revolve(2)), W))(V)
