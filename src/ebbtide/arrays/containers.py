@@ -8,7 +8,7 @@ sees arrays only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import optree
@@ -32,12 +32,16 @@ class VectorNode:
         self.kind = kind
 
 
-optree.register_pytree_node(
-    VectorNode,
-    lambda node: ((node.array,), node.kind, (None,)),
-    lambda kind, children: vector_of(kind, children[0]),
-    namespace=_NAMESPACE,
-)
+def _taken_apart(node: Any) -> tuple[Any, Any, Any]:
+    """Return the leaf of a vector, its kind, and a path entry that messages leave out."""
+    return (node.array,), node.kind, (None,)
+
+
+def _put_together(kind: Any, children: Any) -> Any:
+    return vector_of(kind, children[0])
+
+
+optree.register_pytree_node(cast("Any", VectorNode), _taken_apart, _put_together, namespace=_NAMESPACE)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:

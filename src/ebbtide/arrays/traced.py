@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ebbtide.arrays import misuse
-from ebbtide.arrays.registry import HANDLERS
+from ebbtide.arrays.registry import HANDLERS, of_vectors
 from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
 from ebbtide.errors import RuleMissingError, TraceError
 
@@ -21,27 +21,18 @@ def _binary(ufunc: np.ufunc) -> tuple[Any, Any, Any]:
         try:
             return HANDLERS[ufunc](self, other)
         except TraceError as error:
-            return _of_vectors(ufunc, self, other, error)
+            return of_vectors(ufunc, self, other, error)
 
     def reflected(self: TracedArray, other: Any) -> Any:
         try:
             return HANDLERS[ufunc](other, self)
         except TraceError as error:
-            return _of_vectors(ufunc, other, self, error)
+            return of_vectors(ufunc, other, self, error)
 
     def in_place(self: TracedArray, other: Any) -> Any:
         return self._updated(HANDLERS[ufunc](self, other), ufunc)
 
     return forward, reflected, in_place
-
-
-def _of_vectors(ufunc: np.ufunc, x: Any, y: Any, error: TraceError) -> Any:
-    """Return what an array and a vector give together; raise the error of the arrays' rule if there is no vector."""
-    handler = HANDLERS.get((ufunc, "vector"))
-    result = NotImplemented if handler is None else handler(x, y)
-    if result is NotImplemented:
-        raise error
-    return result
 
 
 def _unary(ufunc: np.ufunc) -> Any:
