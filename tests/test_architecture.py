@@ -47,6 +47,7 @@ FUNCTION_LINES = 60
 ALLOWED_STATE: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("ebbtide.arrays.registry", "HANDLERS"): "the registry of rules, which only `register` lets grow",
+        ("ebbtide.arrays.spaces", "SPACES"): "the registry of vector spaces, which only `register_space` lets grow",
     }
 )
 

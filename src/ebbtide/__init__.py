@@ -3,6 +3,9 @@
 from ebbtide import optimize as optimize
 from ebbtide import rules as _rules  # noqa: F401 - to import the rules is to have them
 from ebbtide.arrays.custom import primitive as primitive
+from ebbtide.arrays.spaces import register_space as register_space
+from ebbtide.arrays.vectors import axpy as axpy
+from ebbtide.arrays.vectors import inner as inner
 from ebbtide.budget import Budget as Budget
 from ebbtide.errors import BudgetError as BudgetError
 from ebbtide.errors import CotangentError as CotangentError
@@ -42,15 +45,18 @@ __all__ = [
     "StaleViewError",
     "StorageError",
     "TraceError",
+    "axpy",
     "checkpoint",
     "gauss_newton_product",
     "grad",
     "hvp",
+    "inner",
     "jvp",
     "linearize",
     "optimize",
     "primitive",
     "profile",
+    "register_space",
     "stop_gradient",
     "timeloop",
     "value_and_grad",

@@ -1,20 +1,55 @@
-"""Containers of arrays: any nesting that optree knows, and the checks of what can be differentiated."""
+"""
+Containers of arrays: any nesting that optree knows, and the checks of what can be differentiated.
+
+Vectors of registered types are containers too, each of one array: what takes a container apart and puts it together
+sees arrays only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast, final
 
 import numpy as np
 import optree
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.spaces import SPACES, VectorKind, advice
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.vectors import is_vector, lowered, vector_of
+
+_NAMESPACE = "ebbtide"
+
+
+@final
+class VectorNode:
+    """A vector in a container, traced or not: its array, which is the leaf, and its kind, a part of the structure."""
+
+    __slots__ = ("array", "kind")
+
+    def __init__(self, array: Any, kind: VectorKind | None) -> None:
+        self.array = array
+        self.kind = kind
+
+
+def _taken_apart(node: Any) -> tuple[Any, Any, Any]:
+    """Return the leaf of a vector, its kind, and a path entry that messages leave out."""
+    return (node.array,), node.kind, (None,)
+
+
+def _put_together(kind: Any, children: Any) -> Any:
+    return vector_of(kind, children[0])
+
+
+optree.register_pytree_node(cast("Any", VectorNode), _taken_apart, _put_together, namespace=_NAMESPACE)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of a container and its structure."""
-    leaves, structure = optree.tree_flatten(tree)
+    """Return the leaves of a container and its structure; the leaf of a vector is its packed array."""
+    leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
+    if SPACES and any(map(is_vector, leaves)):
+        nodes = [VectorNode(*lowered(leaf)) if is_vector(leaf) else leaf for leaf in leaves]
+        leaves, structure = optree.tree_flatten(optree.tree_unflatten(structure, nodes), namespace=_NAMESPACE)
     return leaves, structure
 
 
@@ -23,9 +58,28 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     return optree.tree_unflatten(structure, leaves)
 
 
+def objects_in(tree: Any) -> list[Any]:
+    """Return the leaves of a container as the user gave them, vectors whole."""
+    return optree.tree_leaves(tree, namespace=_NAMESPACE)
+
+
+def check_vectors(tree: Any) -> None:
+    """
+    Do nothing if the vectors in a container are what they are packed and unpacked to.
+
+    Raises:
+        ValueError: One is not.
+    """
+    if SPACES:
+        for leaf in objects_in(tree):
+            if type(leaf) in SPACES:
+                SPACES[type(leaf)].check(leaf)
+
+
 def paths_of(structure: Any) -> list[str]:
     """Return for each leaf how to reach it, such as `[0]['weights']`."""
-    return ["".join(f"[{key!r}]" for key in path) for path in optree.treespec_paths(structure)]
+    paths = optree.treespec_paths(structure)
+    return ["".join(f"[{key!r}]" for key in path if key is not None) for path in paths]
 
 
 def is_array(value: Any) -> bool:
@@ -64,7 +118,7 @@ def as_value(leaf: Any, place: str) -> Any:
         return np.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
     raise TypeError(
         f"Cannot differentiate with respect to {place}: it is a {type(leaf).__name__}. Arguments are arrays, "
-        "numbers, and containers of them; choose other argnums, or pass it by a closure."
+        f"numbers, and containers of them; choose other argnums, or pass it by a closure.{advice(leaf)}"
     )
 
 
@@ -85,12 +139,13 @@ def output_type(leaf: Any, transform: str, place: str) -> ArrayType:
         if kind.dtype.kind in "fciub":
             return kind
         found = f"an array of dtype {kind.dtype}"
+        more = ""
     else:
-        found = f"{leaf!r:.40} of type {type(leaf).__name__}"
+        found, more = f"{leaf!r:.40} of type {type(leaf).__name__}", advice(leaf)
     raise TypeError(
         f"{transform} was given a function that returned {found}{f' at {place}' if place else ''}. The outputs of a "
         "function are arrays, numbers, and containers of them: leave the rest out, or give it to the caller by "
-        "has_aux=True of grad and value_and_grad."
+        f"has_aux=True of grad and value_and_grad.{more}"
     )
 
 
@@ -109,6 +164,11 @@ def single_output(leaves: Sequence[Any], structure: Any, transform: str) -> Any:
     container = structure.type
     if container is None:
         return leaves[0]
+    if container is VectorNode:
+        raise TypeError(
+            f"{transform} was given a function that returned a vector. It needs one real number: return "
+            "ebbtide.inner(x, y) or another functional of it, or use vjp."
+        )
     name = "None (is a `return` missing?)" if container is type(None) else f"a {container.__name__} of {len(leaves)}"
     raise TypeError(
         f"{transform} was given a function that returned {name}. It needs one real number, as a scalar or an array "

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any
+from functools import partial, wraps
+from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.context import current_or_none
 from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, innermost, missing, needs_of, promoted
+from ebbtide.arrays.spaces import SPACES, VectorKind, advice
+from ebbtide.arrays.vectors import is_vector, lowered, operand, vector_of
+from ebbtide.errors import CotangentError
 
 Rule = Callable[..., Any]
 
@@ -25,10 +29,11 @@ def primitive(
     Return *fun* as one operation with rules of its own.
 
     Args:
-        fun: Computes the operation on plain arrays and returns one array.
+        fun: Computes the operation on plain arrays, and vectors of registered types, and returns one of them.
         vjp: For each parameter of *fun* the rule of its cotangent, or None where it has no derivative. The first
             parameter of a rule is the cotangent of the result; the others are names of parameters of *fun* or
-            *output*, and are what the rule saves. A rule returns the shape and dtype of its parameter.
+            *output*, and are what the rule saves. A rule returns the shape and dtype of its parameter, for a
+            vector a vector of its form.
         jvp: For each parameter of *fun* the rule of the tangent of the result; its first parameter is the tangent
             of that parameter, the others as in *vjp*.
         output: What rules call the result; choose another name for a *fun* with a parameter `out`.
@@ -40,7 +45,8 @@ def primitive(
         TypeError: There is not one rule for each parameter, or a rule asks for a value that there is not.
 
     Memory:
-        A recorded call keeps exactly the values that the rules of its active operands name.
+        A recorded call keeps exactly the values that the rules of its active operands name. A vector that *fun*
+        returns is copied: solvers return the same one each time.
 
     Example:
         >>> import numpy as np
@@ -57,29 +63,85 @@ def primitive(
             f"{name} has a parameter {output!r}, by which its rules would ask for its result. Give the result another "
             "name with output=, for example output='result'."
         )
-    pulls = [None if rule is None else _pull(rule, names, output, name) for rule in _rules(vjp, names, name, "vjp")]
+    rules = None if vjp is None else _rules(vjp, names, name, "vjp")
     pushes = _rules(jvp, names, name, "jvp")
     for rule in pushes:
         _named(rule, names, output, name)
+    run = _single(fun, name, signature)
+    push = _push(None if jvp is None else pushes, names, output, name)
+    arrays, vectors = (_declare(run, rules, push, names, output, name, of_vectors) for of_vectors in (False, True))
 
-    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
-        if jvp is None:
-            raise missing(name, "jvp")
-        known = dict(zip(names, values, strict=True)) | {output: out}
-        terms = [
-            _term(rule, tangent, [known[n] for n in needs_of(rule, 1)], name)
-            for tangent, rule in zip(tangents, pushes, strict=True)
-            if tangent is not None and rule is not None
-        ]
-        return promoted(terms, out)
+    @wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        operands = tuple(bound.arguments[n] for n in names)
+        return _bind(arrays, vectors, operands) if SPACES else arrays.bind(operands)
+
+    return call
+
+
+def _bind(arrays: Primitive, vectors: Primitive, operands: tuple[Any, ...]) -> Any:
+    """
+    Do an operation whose operands or result may be vectors.
+
+    Args:
+        arrays: The operation, for operands without vectors among them.
+        vectors: The same, for operands with vectors.
+        operands: Arrays, numbers and vectors, traced or plain.
+    """
+    pairs = [operand(value) for value in operands]
+    kinds = Kinds(tuple(kind for _, kind in pairs))
+    bare = tuple(array for array, _ in pairs)
+    if innermost(bare) is None:
+        return arrays.function(*operands)
+    result = (vectors if any(kinds.operands) else arrays).bind(bare, {"kinds": kinds})
+    return result if kinds.result is None else vector_of(kinds.result, result)
+
+
+@final
+class Kinds:
+    """
+    What the operands and the result of one call of a user's operation are, beside their numbers.
+
+    Args:
+        operands: The kind of each vector among the operands; None for the others.
+    """
+
+    __slots__ = ("operands", "result")
+
+    def __init__(self, operands: tuple[VectorKind | None, ...]) -> None:
+        self.operands = operands
+        self.result: VectorKind | None = None  # known when the function has run
+
+    def whole(self, values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+        """Return values as users see them: operands by number, or the result as -1, where they are vectors."""
+        kinds = [self.result if k < 0 else self.operands[k] for k in positions]
+        return [v if kind is None else vector_of(kind, _shown(v)) for v, kind in zip(values, kinds, strict=True)]
+
+
+def _shown(array: Any) -> Any:
+    """Return a view of an array that cannot be written: a vector may share it, and it may be what is saved."""
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _declare(
+    run: Any, rules: list[Rule | None] | None, push: Any, names: tuple[str, ...], output: str, name: str, vectors: bool
+) -> Primitive:
+    """Return the primitive of a user's function, for calls with vectors or without."""
+    pulls = [None if r is None else _pull(r, k, names, output, name, vectors) for k, r in enumerate(rules or ())]
 
     def pull(k: int) -> Pull | None:
-        if vjp is None:
+        if rules is None:
             raise missing(name, "vjp")
         return pulls[k]
 
-    made = Primitive(
-        _single(fun, name, signature),
+    return Primitive(
+        run,
         name=name,
         operands=tuple(_internal(n, output) for n in names),
         pull=pull,
@@ -87,13 +149,13 @@ def primitive(
         aliases=True,  # nobody knows what a user's function returns
     )
 
-    @wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return made.bind(tuple(bound.arguments[n] for n in names))
 
-    return call
+def _apply(
+    rule: Rule, k: int, kinds: Kinds, positions: tuple[int, ...], names: tuple[str, ...], name: str, t: Any, *saved: Any
+) -> Any:
+    """Return what the tangent of operand k adds to that of the result, as an array."""
+    term = rule(*kinds.whole((t,), (k,)), *kinds.whole(saved, positions))
+    return _numbers(term, kinds.result, f"The jvp rule of {name} for {names[k]!r}", "a tangent")
 
 
 def _term(rule: Rule, tangent: Any, saved: list[Any], name: str) -> Any:
@@ -114,20 +176,40 @@ def _no_pull(k: int) -> None:
 
 def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) -> Callable[..., Any]:
     """Return *fun* as a function of its parameters in order, with a check that it returns one array."""
-    kinds = [parameter.kind for parameter in signature.parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
+    places = [parameter.kind for parameter in signature.parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in places or inspect.Parameter.VAR_KEYWORD in places:
         raise TypeError(f"{name}{signature} takes any number of arguments, and each needs a rule: name them.")
-    pairs = zip(signature.parameters, kinds, strict=True)
-    keywords = tuple(n for n, kind in pairs if kind is inspect.Parameter.KEYWORD_ONLY)
-    count = len(kinds) - len(keywords)
+    pairs = zip(signature.parameters, places, strict=True)
+    keywords = tuple(n for n, place in pairs if place is inspect.Parameter.KEYWORD_ONLY)
+    count = len(places) - len(keywords)
 
-    def checked(*args: Any) -> Any:
-        result = fun(*args[:count], **dict(zip(keywords, args[count:], strict=True))) if keywords else fun(*args)
+    def checked(*args: Any, kinds: Kinds | None = None) -> Any:
+        given = args if kinds is None else kinds.whole(args, range(len(args)))
+        result = fun(*given[:count], **dict(zip(keywords, given[count:], strict=True))) if keywords else fun(*given)
         if isinstance(result, (tuple, list, dict)):
             raise TypeError(f"{name} returned a {type(result).__name__}; a primitive returns one array.")
-        return result if hasattr(result, "dtype") else np.asarray(result)[()]
+        if is_vector(result):
+            return result if kinds is None else _packed(result, args, kinds)
+        if hasattr(result, "dtype"):
+            return result
+        array = np.asarray(result)
+        if array.dtype.hasobject:
+            found = type(result).__name__
+            raise TypeError(f"{name} returned a {found}; a primitive returns one array or vector.{advice(result)}")
+        return array[()]
 
     return checked
+
+
+def _packed(result: Any, args: tuple[Any, ...], kinds: Kinds) -> Any:
+    """Return the array of a vector that a function returned: a copy, as solvers return the same vector each time."""
+    array, kinds.result = lowered(result)
+    context = current_or_none()
+    pager = None if context is None or context.tape is None else context.tape.pager
+    if pager is not None:
+        vectors = [arg for arg, kind in zip(args, kinds.operands, strict=True) if kind is not None]
+        pager.reserve(array.nbytes + sum(vector.nbytes for vector in vectors))
+    return np.array(array) if isinstance(array, np.ndarray) else array
 
 
 def _rules(given: Any, names: tuple[str, ...], name: str, mode: str) -> list[Rule | None]:
@@ -158,8 +240,49 @@ def _internal(name: str, output: str) -> str:
     return "out" if name == output else "(out)" if name == "out" else name
 
 
-def _pull(rule: Rule, names: tuple[str, ...], output: str, name: str) -> Pull:
-    def apply(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
-        return rule(g, *saved)
+def _pull(rule: Rule, k: int, names: tuple[str, ...], output: str, name: str, of_vectors: bool) -> Pull:
+    needs = _named(rule, names, output, name)
+    positions = _positions(rule, names)
 
-    return Pull(apply, _named(rule, names, output, name), BORROWED)
+    def apply(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
+        if params is None:
+            return rule(g, *saved)
+        kinds = params["kinds"]
+        result = rule(*kinds.whole((g,), (-1,)), *kinds.whole(saved, positions))
+        return _numbers(result, kinds.operands[k], f"The vjp rule of {name} for {names[k]!r}", "a cotangent")
+
+    # What it unpacks and packs: the cotangent, the saved vectors, and the result as a vector and as its array.
+    return Pull(apply, needs, BORROWED, temporaries=3 + len(needs) if of_vectors else 0)
+
+
+def _push(rules: list[Rule | None] | None, names: tuple[str, ...], output: str, name: str) -> Callable[..., Any]:
+    """Return the rule of tangents of a user's function."""
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        if rules is None:
+            raise missing(name, "jvp")
+        kinds = Kinds((None,) * len(names)) if params is None else params["kinds"]
+        known = dict(zip(names, values, strict=True)) | {output: out}
+        terms = []
+        for k, (tangent, rule) in enumerate(zip(tangents, rules, strict=True)):
+            if tangent is not None and rule is not None:
+                apply = partial(_apply, rule, k, kinds, _positions(rule, names), names, name)
+                terms.append(_term(apply, tangent, [known[n] for n in needs_of(rule, 1)], name))
+        return promoted(terms, out)
+
+    return push
+
+
+def _positions(rule: Rule, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the numbers of the operands that a rule asks for; -1 for the result."""
+    return tuple(names.index(need) if need in names else -1 for need in needs_of(rule, 1))
+
+
+def _numbers(result: Any, kind: VectorKind | None, who: str, what: str) -> Any:
+    """Return what a rule returned as an array, after a check that it is a vector where one is due."""
+    array, found = lowered(result)
+    if found == kind:
+        return array
+    given = found or f"a {type(result).__name__}"
+    wanted = "an array or a number" if kind is None else f"a vector {kind!r}"
+    raise CotangentError(f"{who} returned {given}, and {what} of {wanted} is one like it.{advice(result)}")

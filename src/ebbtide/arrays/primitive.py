@@ -18,6 +18,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current_or_none
+from ebbtide.arrays.spaces import SPACES
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import RuleMissingError, TraceError
 
@@ -239,9 +240,11 @@ def plain(operand: Any) -> Any:
     """Return an operand that is not traced in a form with a shape and a dtype or as a Python scalar."""
     if isinstance(operand, (np.ndarray, np.generic, TracedArray, bool, int, float, complex, ArrayType)):
         return operand
-    if hasattr(operand, "__array_ufunc__") or hasattr(operand, "__array_function__"):
+    known = type(operand) in SPACES
+    if known or hasattr(operand, "__array_ufunc__") or hasattr(operand, "__array_function__"):
         raise TraceError(
-            f"Cannot combine a traced array with a {type(operand).__name__}. Convert it to a NumPy array first."
+            f"Cannot combine a traced array with a {type(operand).__name__}. "
+            + ("Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first.")
         )
     return np.asarray(operand)
 

@@ -29,3 +29,20 @@ def register(functions: Any | Iterable[Any], handler: Handler) -> Handler:
             name = getattr(function, "__name__", function)
             raise ValueError(f"There is a rule for {name} already, and a rule is never replaced.")
     return handler
+
+
+def of_vectors(operator: Any, x: Any, y: Any, error: Exception) -> Any:
+    """
+    Return what an array and a vector of a registered type give together.
+
+    Args:
+        operator: The ufunc of the operator.
+        x: Its left operand.
+        y: Its right operand.
+        error: What the rule of arrays raised, raised again if neither operand is a vector.
+    """
+    handler = HANDLERS.get((operator, "vector"))
+    result = NotImplemented if handler is None else handler(x, y)
+    if result is NotImplemented:
+        raise error
+    return result

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ebbtide.arrays import misuse
-from ebbtide.arrays.registry import HANDLERS
+from ebbtide.arrays.registry import HANDLERS, of_vectors
 from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
 from ebbtide.errors import RuleMissingError, TraceError
 
@@ -18,10 +18,16 @@ def _binary(ufunc: np.ufunc) -> tuple[Any, Any, Any]:
     """Return the operator methods (x op y, y op x, x op= y) of a ufunc with two operands."""
 
     def forward(self: TracedArray, other: Any) -> Any:
-        return HANDLERS[ufunc](self, other)
+        try:
+            return HANDLERS[ufunc](self, other)
+        except TraceError as error:
+            return of_vectors(ufunc, self, other, error)
 
     def reflected(self: TracedArray, other: Any) -> Any:
-        return HANDLERS[ufunc](other, self)
+        try:
+            return HANDLERS[ufunc](other, self)
+        except TraceError as error:
+            return of_vectors(ufunc, other, self, error)
 
     def in_place(self: TracedArray, other: Any) -> Any:
         return self._updated(HANDLERS[ufunc](self, other), ufunc)

@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.storage import compute_crc32c
@@ -41,7 +42,7 @@ def owned(value: Any, place: str = "the state") -> Any:
         return value
     raise TypeError(
         f"A leaf of {place} is a {type(value).__name__}. A state is a container of arrays and numbers; keep other "
-        "objects outside of it, by a closure."
+        f"objects outside of it, by a closure.{advice(value)}"
     )
 
 

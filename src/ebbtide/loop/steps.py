@@ -10,9 +10,10 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, TraceError
 from ebbtide.loop.state import alike, owned, settled
@@ -200,7 +201,7 @@ class Stepper:
                     f"{type(result).__name__}."
                 )
             result, emitted = result
-            output, output_structure = flatten(emitted)
+            output, output_structure = objects_in(emitted), flatten(emitted)[1]
             if self.output_structure is None:
                 self.output_structure = output_structure
             elif self.output_structure != output_structure:
@@ -216,6 +217,11 @@ class Stepper:
 
     def _check_output(self, index: int, output: list[Any]) -> None:
         """Raise if an output is of another type than at the first step, which it is stacked with."""
+        if any(map(is_vector, output)):
+            raise TypeError(
+                f"Step {index} returned a vector as its output, and the outputs of all steps are stacked into arrays. "
+                "Return arrays or numbers computed from it, or keep it in the state."
+            )
         kinds = [type_of(owned(leaf, "the output") if not hasattr(leaf, "dtype") else leaf) for leaf in output]
         if not self._output_types:
             self._output_types = kinds

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
+from ebbtide.arrays.containers import check_vectors, flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
@@ -134,6 +134,7 @@ def timeloop(
             "collect_every": collect_every, "progress": progress,
         }  # fmt: skip
         return dual_loop(timeloop, context.tangent, step, state, steps, inputs, rest)
+    check_vectors(state)
     leaves, structure = flatten(state)
     if length and linear is not None:
         return linear_loop(

@@ -9,7 +9,7 @@ from typing import Any, final
 from ebbtide.arrays.context import current, current_or_none
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import BUFFERS, Ledger
 from ebbtide.tape.joint import shed
 from ebbtide.tape.pager import PAGE, Pager
 
@@ -28,7 +28,7 @@ class Account:
         The pager's files until `close`.
     """
 
-    __slots__ = ("_limit", "_open", "budget", "ledger", "pager")
+    __slots__ = ("_lent", "_limit", "_open", "budget", "ledger", "pager")
 
     def __init__(self, ledger: Ledger, budget: Budget | None, pager: Pager | None, limit: int | None) -> None:
         self.ledger = ledger
@@ -36,11 +36,19 @@ class Account:
         self.pager = pager
         self._limit = limit
         self._open = False
+        self._lent = 0
 
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
         if self.pager is not None:
             self.pager.exclude(values)
+
+    def lend(self, packed: list[Any]) -> None:
+        """Count packed vectors, which may be copies, until the account is closed, whoever saves them."""
+        if self.pager is not None:
+            self.pager.exclude(packed)
+            self._lent += sum(array.nbytes for array in packed)
+            self.ledger.add(BUFFERS, sum(array.nbytes for array in packed))
 
     def settle(self, seeds: list[Any]) -> None:
         """Raise `BudgetError` if the sweep from these seeds would pass the budget."""
@@ -61,6 +69,8 @@ class Account:
         if self.pager is not None:
             self.pager.close()
             self.ledger.limit = self._limit
+            self.ledger.add(BUFFERS, -self._lent)
+            self._lent = 0
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import PLAIN
 from ebbtide.arrays.location import OURS, is_ours, user_line
 from ebbtide.arrays.primitive import Primitive, Signature, plain
+from ebbtide.arrays.spaces import PackedVectors
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import Sharing
 from ebbtide.errors import TraceError
@@ -45,8 +46,8 @@ class Tape:
     """
 
     __slots__ = (
-        "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "outer", "pager",
-        "statics",
+        "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "outer", "packed",
+        "pager", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,7 @@ class Tape:
         self.constancy = constancy
         self.outer = outer
         self.around = around
+        self.packed: PackedVectors = PackedVectors() if outer is None else outer.packed
         # Whether nothing but the operation itself has to be thought of: no budget, no profile, no region inside.
         self.fast = pager is None
         # Static values of a region: address of the node outside -> (node here, array outside).

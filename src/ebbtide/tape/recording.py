@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, owner_of
-from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
+from ebbtide.arrays.containers import as_value, check_vectors, flatten, objects_in, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -33,11 +33,14 @@ class Recording:
             acct.ledger.phase = "forward"
         self.inputs: list[Any] = []
         self.structures = []
-        acct.exclude(flatten((args, kwargs))[0])
+        acct.exclude(objects_in((args, kwargs)))
         full = list(args)
         arrays: list[TracedArray] = []
         for k in argnums:
+            check_vectors(args[k])
             leaves, structure = flatten(args[k])
+            given = set(map(id, objects_in(args[k])))
+            acct.lend([leaf for leaf in leaves if isinstance(leaf, np.ndarray) and id(leaf) not in given])
             places = paths_of(structure)
             values = [as_value(leaf, f"argument {k}{p}") for leaf, p in zip(leaves, places, strict=True)]
             traced = [self.tape.leaf(v, reachable=isinstance(v, np.ndarray)) for v in values]

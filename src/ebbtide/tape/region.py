@@ -16,7 +16,7 @@ from typing import Any, final
 
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.primitive import Primitive
+from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
@@ -70,7 +70,7 @@ class Bypass:
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""
-        return primitive.bind(tuple([self.inside(operand) for operand in operands]), params)
+        return primitive.bind(tuple([plain(self.inside(operand)) for operand in operands]), params)
 
     def inside(self, value: Any) -> Any:
         """Return a value as the region sees it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ebbtide.testing.gradients import check_grads
 from ebbtide.testing.schedules import ScheduleCount, check_schedule
+from ebbtide.testing.spaces import check_space
 from ebbtide.testing.storage import StorageContract
 
-__all__ = ["ScheduleCount", "StorageContract", "check_grads", "check_schedule"]
+__all__ = ["ScheduleCount", "StorageContract", "check_grads", "check_schedule", "check_space"]

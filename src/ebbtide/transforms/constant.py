@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.vectors import lowered, vector_of
 from ebbtide.arrays.views import bottom
 
 
@@ -15,10 +16,10 @@ def stop_gradient(x: Any) -> Any:
     Return a plain copy of an array, which is a constant to all derivatives.
 
     Args:
-        x: An array, traced or plain.
+        x: An array, traced or plain, or a vector of a registered type.
 
     Returns:
-        A plain array, or NumPy scalar, that the caller owns.
+        A plain array, NumPy scalar or vector, that the caller owns.
 
     Example:
         >>> import numpy as np
@@ -26,5 +27,7 @@ def stop_gradient(x: Any) -> Any:
         >>> grad(lambda x: x * stop_gradient(x))(3.0)
         np.float64(3.0)
     """
-    value = bottom(x.present()) if type(x) is TracedArray else x
-    return np.array(value) if isinstance(value, np.ndarray) else value
+    array, kind = lowered(x)
+    value = bottom(array.present()) if type(array) is TracedArray else array
+    value = np.array(value) if isinstance(value, np.ndarray) else value
+    return value if kind is None else vector_of(kind, value)

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.containers import as_value, flatten, output_types, paths_of, unflatten
+from ebbtide.arrays.containers import as_value, check_vectors, flatten, output_types, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
@@ -38,6 +38,7 @@ class Point:
         self.values: list[Any] = []
         self.structures: list[Any] = []
         for k, primal in enumerate(primals):
+            check_vectors(primal)
             leaves, structure = flatten(primal)
             places = paths_of(structure)
             self.values += [as_value(x, f"argument {k}{place}") for x, place in zip(leaves, places, strict=True)]
