@@ -63,7 +63,8 @@ def timeloop(
         step: `step(state, x)` returns the new state, or (new state, output) with *outputs*. It may write into
             its state. Arrays that it uses from outside (by closure, global, attribute or default) are static
             values: kept once, their cotangents summed over the steps; they must not change in the loop.
-        state: A container of arrays and numbers; copied once.
+        state: A container of arrays, numbers and random generators (`numpy.random.Generator`, from which each run of
+            a step draws the same); copied once, so that the caller's generators stay where they are.
         steps: The number of steps; None with *until*.
         until: `until(state)` says before each step whether the loop ends there, from the state's values; the number of
             steps is then not differentiated.
@@ -91,7 +92,7 @@ def timeloop(
 
     Raises:
         ValueError: The number of inputs is not *steps*.
-        TypeError: The step returned another structure, or a leaf is no array or number.
+        TypeError: The step returned another structure, or a leaf is no array, number or generator.
         BudgetError: Not even one snapshot fits into the budget.
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
@@ -191,7 +192,9 @@ def _recorded(
     count = len(final)
     results = final + emitted
     if rule.links.parents:
-        traced = record_joint(tape, rule, rule.links.parents, results)
+        # What is no array has no derivative, and only its place counts.
+        shown = [v if is_array(v) else 0 for v in results]
+        traced = record_joint(tape, rule, rule.links.parents, shown)
         results = [t if is_array(v) else v for t, v in zip(traced, results, strict=True)]
         rule.emitted = []
     else:
