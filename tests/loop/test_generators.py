@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
-from ebbtide import DeterminismError, ResumeError, TraceError, checkpoint, grad, jvp, timeloop, vjp
+from ebbtide import Budget, DeterminismError, ResumeError, TraceError, checkpoint, grad, jvp, timeloop, vjp
 from ebbtide.loop.generators import pack_generator, unpack_generator
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, Memory
-from tests.measure import peak_bytes
 
 STEPS = 11
 U0 = np.linspace(0.2, 1.3, 6)
@@ -110,7 +110,7 @@ def test_in_loops_within_loops_and_checkpoints(schedule):
 
     found = grad(lambda u: misfit(u, step=inner, schedule=schedule))(U0)
     np.testing.assert_allclose(found, grad(lambda u: misfit(u, step=nested, schedule=StoreAll()))(U0), rtol=1e-12)
-    again = grad(lambda u: checkpoint(lambda v: misfit(v, schedule=schedule))(u))(U0)
+    again = grad(checkpoint(lambda v: misfit(v, schedule=schedule)))(U0)
     np.testing.assert_allclose(again, grad(misfit)(U0), rtol=1e-12)
 
 
@@ -119,7 +119,7 @@ def test_until_a_random_end():
 
     def f(u, schedule):
         def step(state, i):
-            u, random, drawn = state
+            u, random, _ = state
             return u * (1 + 0.1 * np.sin(u)), random, random.random()
 
         end = {"until": lambda state: state[2] > 0.9, "max_steps": 1000, "schedule": schedule}
@@ -234,15 +234,14 @@ def test_a_packed_generator_goes_on_the_same(seed):
         assert pack_generator(twin)[0].tobytes() == pack_generator(random)[0].tobytes()
 
 
-def test_a_snapshot_of_a_generator_is_small():
-    """Each snapshot of a generator takes less than 2 KiB."""
+@pytest.mark.parametrize(("kind", "kib"), [(np.random.PCG64, 52), (np.random.PCG64, 68), (np.random.MT19937, 100)])
+def test_a_budget_counts_generators(kind, kib):
+    """A budget in which generators are all that counts is kept."""
 
-    def peak(snapshots):
-        def f(u):
-            return timeloop(lambda s, i: (s[0] * 0.9, s[1]), (u, np.random.default_rng(1)), 200,
-                            schedule=Revolve(snapshots))[0]  # fmt: skip
+    def f(u):
+        return timeloop(lambda s, i: (s[0] * 0.9, s[1]), (u, np.random.Generator(kind(1))), 300)[0]
 
-        grad(f)(1.0)
-        return peak_bytes(lambda: grad(f)(1.0))
-
-    assert peak(150) - peak(50) < 100 * 2048
+    gradient = grad(f, budget=Budget(memory=f"{kib} KiB"))
+    f(1.0)
+    gradient(1.0)
+    assert peak_bytes(lambda: gradient(1.0)) - peak_bytes(lambda: f(1.0)) <= kib * 1024

@@ -16,7 +16,7 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
-from ebbtide.loop.generators import pack_generator, unpack_generator
+from ebbtide.loop.generators import pack_generator, packed_nbytes, unpack_generator
 from ebbtide.storage import compute_crc32c
 from ebbtide.tape.node import Node
 
@@ -83,8 +83,10 @@ def settled(value: Any, taken: set[int]) -> Any:
 
 
 def bytes_of(leaves: list[Any]) -> int:
-    """Return the bytes of the arrays of a state."""
-    return sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in leaves)
+    """Return the bytes of the arrays and generators of a state."""
+    generators = sum(packed_nbytes(leaf) for leaf in leaves if isinstance(leaf, np.random.Generator))
+    arrays = [leaf for leaf in leaves if not isinstance(leaf, np.random.Generator)]
+    return generators + sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in arrays)
 
 
 def checksums_of(leaves: list[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from ebbtide.loop.collect import stacked
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
+from ebbtide.loop.generators import working_nbytes
 from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.loop.links import Links
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
@@ -250,7 +251,7 @@ def _first_step(
         state=bytes_of(values),
         saved=saved,
         nodes=max(0, saved - swappable_bytes(record)),
-        sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0),
+        sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0) + working_nbytes(values),
         gradients=sum(kinds) + whole,
         stored=entry_nbytes(pack(values).arrays),
     )
