@@ -19,16 +19,7 @@ from ebbtide.loop.resume import Resumption
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.verify import Verifier
-from ebbtide.schedules import (
-    Copy,
-    Delete,
-    EndForward,
-    EndReverse,
-    Forward,
-    Move,
-    Position,
-    Reverse,
-)
+from ebbtide.schedules import Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse
 from ebbtide.tape.joint import JointRule
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
@@ -250,11 +241,11 @@ class LoopRule(JointRule):
             if first is not None:
                 (record, self.state, output), first = first.take(), None
             else:
-                before = self.verifier.before(self.state) if again else None
+                self.verifier.before(index, self.state, again=again)
                 pager = Pager(self._ledger, None) if self._ledger.watched else None
                 record, self.state, output = self.stepper.taped(index, self.state, pager)
                 if again:
-                    self.verifier.taped(index, before, self.state)
+                    self.verifier.taped(index, self.state)
             if index == self.position.steps - 1 and not self.position.open:
                 self.verifier.ended(self.position.steps, self.state)
             if not again:
@@ -280,6 +271,7 @@ class LoopRule(JointRule):
         else:
             loaded = self.snapshots.get_state(step, keep=keep)
             self.state = loaded or []
+            self.verifier.loaded(step)
         if loaded is None:
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
             left = tuple(one for one in self.position.snapshots if one is not kept)
@@ -379,6 +371,7 @@ class LoopRule(JointRule):
         elif record.tape.pager is not None:
             record.tape.pager.close()
         self.cotangent = state
+        self.verifier.swept(index)
         collector.add(sums)
         self.links.keep_inputs(index, x, collector)
         bar.advance()
