@@ -161,7 +161,7 @@ def test_f3_one_open_file_for_all_snapshots(tmp_path, monkeypatch):
             )
             puts.append(storage.bytes_written)
         assert len([path for path in opened if str(tmp_path) in path]) <= 2  # the file, and the directory to lock it
-    assert puts[1] > 5 * puts[0]
+    assert puts[1] >= 5 * puts[0]
 
 
 def test_f4_what_the_user_keeps_is_kept(tmp_path):
