@@ -20,7 +20,7 @@ from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
 from ebbtide.loop.generators import working_nbytes
 from ebbtide.loop.journal import ResumeDirectory
-from ebbtide.loop.links import Links
+from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, Sizes, make_plan
 from ebbtide.loop.resume import Resumption, plain
@@ -132,7 +132,8 @@ def timeloop(
     values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
     if until is not None and stepper.holds(until, values):
         return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
-    first, plan = _first_step(stepper, values, length, schedule, budget, costs, until is not None, storage)
+    rows = gradient_nbytes(region, inputs)
+    first, plan = _first_step(stepper, values, length, schedule, budget, costs, until is not None, storage, rows)
     allowed = budget or context.budget
     verifier = Verifier(paths_of(structure), outputs, verify)
     snapshots = Snapshots(context.ledger, storage, partial(_make_disk, allowed, plan))
@@ -227,6 +228,7 @@ def _first_step(
     costs: Costs | None,
     open_: bool,
     storage: Storage | None,
+    input_gradients: int,
 ) -> tuple[_First, Plan]:
     """Run the first step on a tape, measure it, and make the plan."""
     context = current()
@@ -245,14 +247,13 @@ def _first_step(
     seconds = time.perf_counter() - start
     seeds = [(node, None, True) for node in record.state_nodes + record.output_nodes if node is not None]
     kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
-    whole = stepper.inputs.nbytes if hasattr(stepper.inputs, "nbytes") and any(record.input_leaves) else 0
     saved = measure.held[SAVED] + pager.uncounted
     sizes = Sizes(
         state=bytes_of(values),
         saved=saved,
         nodes=max(0, saved - swappable_bytes(record)),
         sweep=pager.forecast(seeds).peak + (max(kinds) if kinds else 0) + working_nbytes(values),
-        gradients=sum(kinds) + whole,
+        gradients=sum(kinds) + input_gradients,
         stored=entry_nbytes(pack(values).arrays),
     )
     disk = allowed.disk if allowed else 0
