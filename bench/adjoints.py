@@ -5,8 +5,8 @@ The model is the explicit step of viscous Burgers of `bench.timeloop`, with as m
 its schedule from checkpoint_schedules (Multistage in memory: the least number of forward steps), and its step is a
 block with the derivative by hand. equinox's loop is compiled by XLA, which fuses the step and uses all cores; what it
 plans to allocate is not what tracemalloc sees, so read its bytes as a size. The limit is the gradient by hand, in plain
-NumPy, with every state kept. Bars: the forward steps of Revolve, and as many states at a time as snapshots and nine more
-(those that the step itself needs); for disk against memory at most 1.5 of the time.
+NumPy, with every state kept. Bars: the forward steps of Revolve, as many states at a time as snapshots and nine more
+(those that the step itself needs), and for disk against memory 1.5 of the time.
 """
 
 from __future__ import annotations

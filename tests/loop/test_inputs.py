@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, grad, timeloop
+from ebbtide import Budget, TraceError, grad, jvp, timeloop
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 STEPS = 20
@@ -54,6 +55,12 @@ def misfit(u: Any, inputs: Any, **options: Any) -> Any:
     return np.sum(timeloop(lambda u, x: np.sin(u) * (1 + 0.1 * x), u, STEPS, inputs=inputs, **options) ** 2)
 
 
+class Shaped(Dataset):
+    """A dataset that has a shape and no length, as zarr's."""
+
+    __len__ = None  # type: ignore[assignment]
+
+
 def memory_map(path: Path, rows: np.ndarray) -> Any:
     """An array in a file that NumPy maps into memory."""
     np.save(path / "rows.npy", rows)
@@ -86,9 +93,10 @@ def test_rows_of_a_file(make, schedule, tmp_path):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_an_input_is_let_go_with_its_step(schedule):
+@pytest.mark.parametrize("kind", [Dataset, Shaped])
+def test_an_input_is_let_go_with_its_step(kind, schedule):
     """Of what a dataset gives one row is alive at a time, forward and in reverse, and each run of a step reads one."""
-    rows = Dataset(STEPS, lambda k: FORCING[k])
+    rows = kind(STEPS, lambda k: FORCING[k])
     right = grad(lambda u: misfit(u, FORCING, schedule=schedule))(U)
     assert grad(lambda u: misfit(u, rows, schedule=schedule))(U).tobytes() == right.tobytes()
     assert len(rows.read) == schedule.forward_steps(STEPS)
@@ -121,3 +129,29 @@ def test_a_dataset_larger_than_the_budget(kind, tmp_path):
     assert peak_bytes(lambda: gradient(u)) - peak_bytes(lambda: f(u)) <= budget.memory
 
 
+
+
+def test_second_derivatives_read_row_by_row():
+    """Forward mode, alone and around a gradient, reads one row for each run of a step, too."""
+    t, schedule = np.cos(U), Revolve(3)
+    rows = Dataset(STEPS, lambda k: FORCING[k])
+    bent = jvp(grad(lambda u: misfit(u, FORCING, schedule=schedule)), (U,), (t,))[1]
+    assert jvp(grad(lambda u: misfit(u, rows, schedule=schedule)), (U,), (t,))[1].tobytes() == bent.tobytes()
+    assert len(rows.read) == schedule.forward_steps(STEPS)
+    assert rows.most <= 2
+    jvp(lambda u: misfit(u, rows), (U,), (t,))
+    assert len(rows.read) == schedule.forward_steps(STEPS) + STEPS
+
+    def traced(c):
+        return misfit(U, deque([c * 1.0] * STEPS))
+
+    for call in (grad(traced), grad(lambda c: jvp(traced, (c,), (1.0,))[1])):
+        with pytest.raises(TraceError, match=r"list\(inputs\)"):
+            call(0.5)
+
+
+def test_what_is_no_sequence():
+    """Inputs without length and shape are an error that says what to give."""
+    for call in (misfit, grad(misfit)):
+        with pytest.raises(TypeError, match="a generator. Give a sequence"):
+            call(U, (x for x in FORCING))
