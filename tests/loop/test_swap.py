@@ -68,11 +68,13 @@ def test_a_step_that_leads_elsewhere_is_named_with_its_leaf() -> None:
     first, second = [np.zeros(3), np.ones(3)], [np.ones(3), np.ones(3)]
     verifier.ended(2, second)
     verifier.ended(2, second)
-    verifier.taped(1, verifier.before(first), second)
-    with pytest.raises(DeterminismError, match=r"Step 0 gave another result in \['v'\]"):
-        verifier.taped(0, verifier.before(first), [np.zeros(3), np.zeros(3)])
+    verifier.before(1, first, again=True)
+    verifier.taped(1, second)
+    verifier.loaded(0)
+    with pytest.raises(DeterminismError, match=r"Step 0 gave another result in \['v'\].*steps 0 to 0"):
+        verifier.taped(0, [np.zeros(3), np.zeros(3)])
     verifier.begin()
-    verifier.taped(0, verifier.before(first), second)
+    verifier.taped(0, second)
     verifier.emitted(0, [np.zeros(2)])
     verifier.emitted(0, [np.zeros(2)])
     with pytest.raises(DeterminismError, match="Step 0 gave another output"):
@@ -84,10 +86,24 @@ def test_a_step_that_leads_elsewhere_is_named_with_its_leaf() -> None:
 def test_without_verify_nothing_is_compared() -> None:
     """verify=False takes no checksum."""
     verifier = Verifier(["u"], outputs=True, active=False)
-    assert verifier.before([np.zeros(3)]) is None
     verifier.ended(2, [np.zeros(3)])
     verifier.ended(2, [np.ones(3)])
-    verifier.taped(1, None, [np.zeros(3)])
-    verifier.taped(0, None, [np.ones(3)])
+    verifier.before(1, [np.zeros(3)], again=True)
+    verifier.taped(0, [np.ones(3)])
     verifier.emitted(0, [np.zeros(3)])
     verifier.emitted(0, [np.ones(3)])
+
+
+def test_steps_that_the_forward_sweep_taped_are_compared() -> None:
+    """A step that runs again must lead to where the first of a row of steps started that the forward sweep taped."""
+    verifier = Verifier(["u"], outputs=False, active=True)
+    for index in (3, 4, 7):
+        verifier.before(index, [np.full(3, float(index))], again=False)
+    verifier.loaded(2)
+    verifier.taped(6, [np.full(3, 7.0)])
+    verifier.taped(3, [np.zeros(3)])  # of a row: its result went into the next step as it was
+    for _ in range(2):
+        with pytest.raises(DeterminismError, match=r"Step 2 .*steps 2 to 2"):
+            verifier.taped(2, [np.zeros(3)])
+        verifier.swept(2)
+        verifier.begin()  # another sweep is compared, too

@@ -10,6 +10,7 @@ from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
 
 
 def dual_loop(
@@ -46,7 +47,9 @@ def dual_loop(
 
     def dual_step(pair: Any, x: Any) -> Any:
         values, tangents = pair
-        if rows:
+        if foreign:
+            _refuse_traced(x, type(inputs).__name__)
+        elif rows:
             (x,) = join([x[0]], [x[1]])
         elif inputs is not None and pairs is None:
             value, tangent = _present(trace, x)
@@ -73,7 +76,9 @@ def dual_loop(
     # Inputs that are one array stay one array: a row of values beside a row of tangents.
     rows = type(inputs) is TracedArray and inputs.present()._trace is trace
     pairs: list[Any] | None = None
-    if inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray)):
+    # Others are read row by row, perhaps from a file, and have no tangents.
+    foreign = inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray, list, tuple))
+    if isinstance(inputs, (list, tuple)):
         pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
     with entered(tangent=None, traces=tuple(t for t in current().traces if t is not trace)):
         if rows:
@@ -83,6 +88,15 @@ def dual_loop(
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(shapes[0], join(*emitted))
+
+
+def _refuse_traced(x: Any, kind: str) -> None:
+    """Raise if there are traced arrays in an input that was read from a sequence of an unknown kind."""
+    if any(type(leaf) is TracedArray for leaf in flatten(x)[0]):
+        raise TraceError(
+            f"inputs= is a {kind} with traced elements, and only an array, a list or a tuple can have derivatives. Give "
+            "list(inputs)."
+        )
 
 
 def _of_values(until: Any, structure: Any) -> Any:

@@ -28,6 +28,7 @@ import scipy
 
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
+from ebbtide.loop.generators import pack_generator
 from ebbtide.storage import compute_crc32c
 
 
@@ -111,6 +112,8 @@ def _kind_of(leaf: Any) -> str:
 
 def _checksum(leaf: Any) -> str:
     value = bottom(leaf)
+    if isinstance(value, np.random.Generator):
+        value, _ = pack_generator(value)
     if not isinstance(value, (np.ndarray, np.generic)):
         return repr(value)
     return f"{compute_crc32c(np.ascontiguousarray(value)):08x}"

@@ -94,3 +94,16 @@ class Links:
             position = self.statics[key]
             if position is not None:
                 yield position, total, isinstance(total, np.ndarray)
+
+
+def gradient_nbytes(region: Region, inputs: Any) -> int:
+    """
+    Return the bytes of the cotangents of inputs: of arrays of the tape around only, and not of those in files.
+
+    Args:
+        region: The region of the steps.
+        inputs: As the user gave them.
+    """
+    rows = inputs if isinstance(inputs, (list, tuple)) else [inputs] if isinstance(inputs, TracedArray) else []
+    nodes = [region.node(leaf) for x in rows for leaf in flatten(x)[0]]
+    return sum({id(node): node.type.nbytes for node in nodes if node is not None}.values())

@@ -13,6 +13,7 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import entered
 from ebbtide.budget import Budget
 from ebbtide.ledger import SAVED, Ledger
+from ebbtide.loop.generators import working_nbytes
 from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import bytes_of, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
@@ -69,7 +70,9 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     return First(record, after, output, time.perf_counter() - start)
 
 
-def measure_sizes(stepper: Stepper, values: list[Any], first: First, ledger: Ledger, before: dict[str, int]) -> Sizes:
+def measure_sizes(
+    stepper: Stepper, values: list[Any], first: First, ledger: Ledger, before: dict[str, int], rows: int
+) -> Sizes:
     """
     Return what the parts of a loop take, from its first step.
 
@@ -79,11 +82,11 @@ def measure_sizes(stepper: Stepper, values: list[Any], first: First, ledger: Led
         first: The taped step.
         ledger: The account in which it is counted.
         before: Bytes in it before the step, by kind.
+        rows: Bytes of the gradient with respect to the inputs.
     """
     record = first.record
     assert record is not None
     kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
-    whole = stepper.inputs.nbytes if hasattr(stepper.inputs, "nbytes") and any(record.input_leaves) else 0
     counted = ledger.held[SAVED] - before[SAVED] + record.tape.pager.uncounted
     shared = min(counted, _bytes_kept_by_others(record, ledger))
     record.nbytes = counted
@@ -92,8 +95,8 @@ def measure_sizes(stepper: Stepper, values: list[Any], first: First, ledger: Led
         saved=counted - shared,
         shared=shared,
         nodes=max(0, counted - shared - swappable_bytes(record)),
-        sweep=record.forecast() - sum(before.values()),
-        gradients=sum(kinds) + whole,
+        sweep=record.forecast() - sum(before.values()) + working_nbytes(values),
+        gradients=sum(kinds) + rows,
         stored=entry_nbytes(pack(values).arrays),
     )
 

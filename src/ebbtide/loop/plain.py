@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sized
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,23 @@ def check_length(steps: Any, until: Any, max_steps: Any) -> int:
     return int(count)
 
 
+def count_inputs(inputs: Any) -> int:
+    """Return the number of inputs; some arrays in files have a shape and no length."""
+    if isinstance(inputs, Sized):
+        return len(inputs)
+    if not hasattr(inputs, "shape"):
+        raise TypeError(
+            f"inputs= is a {type(inputs).__name__}. Give a sequence with a length or a shape, or a function of the step."
+        )
+    return int(inputs.shape[0])
+
+
 def check_arguments(steps: int, until: Any, inputs: Any, outputs: bool, schedule: Any, collect_every: Any) -> None:
     """Raise if the arguments of a loop do not fit together."""
-    if inputs is not None and not callable(inputs) and len(inputs) != steps and (until is None or len(inputs) < steps):
+    count = steps if inputs is None or callable(inputs) else count_inputs(inputs)
+    if count != steps and (until is None or count < steps):
         most = "at most " if until is not None else ""
-        raise ValueError(f"There are {len(inputs)} inputs for {most}{steps} steps. Give one input for each step.")
+        raise ValueError(f"There are {count} inputs for {most}{steps} steps. Give one input for each step.")
     if outputs and steps == 0:
         raise ValueError("A loop of 0 steps has no outputs, not even their shapes. Leave outputs= out.")
     if schedule is not None and not isinstance(schedule, Schedule):

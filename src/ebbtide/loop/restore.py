@@ -10,6 +10,7 @@ import numpy as np
 from ebbtide.loop import ahead
 from ebbtide.loop.journal_entries import Forward
 from ebbtide.loop.resume import Resumption, from_leaves
+from ebbtide.loop.state import owned
 from ebbtide.schedules import Position, Snapshot
 from ebbtide.schedules.parts import Parts
 
@@ -79,7 +80,7 @@ def _nearest(resumption: Resumption, anchors: tuple[int, ...], target: int) -> t
 
 def _copied(state: list[Any]) -> list[Any]:
     """Return leaves that a step may write into."""
-    return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in state]
+    return [owned(leaf) for leaf in state]
 
 
 def _restore_outputs(rule: Any, place: Forward) -> None:

@@ -13,6 +13,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.every import Every
 from ebbtide.loop.fingerprint import InputsRead
+from ebbtide.loop.generators import pack_generator, unpack_generator
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
 from ebbtide.loop.state import checksums_of, owned
@@ -165,7 +166,7 @@ def checksum_of(static: Any) -> int:
 
 
 def to_leaves(values: Sequence[Any]) -> Leaves:
-    """Return arrays, numbers and None in the form of a journal."""
+    """Return arrays, numbers, generators and None in the form of a journal."""
     arrays: list[np.ndarray | None] = []
     forms: list[Any] = []
     for leaf in values:
@@ -173,6 +174,10 @@ def to_leaves(values: Sequence[Any]) -> Leaves:
         if isinstance(value, (np.ndarray, np.generic)):
             arrays.append(np.asarray(value))
             forms.append("array" if isinstance(value, np.ndarray) else "scalar")
+        elif isinstance(value, np.random.Generator):
+            packed, form = pack_generator(value)
+            arrays.append(packed)
+            forms.append(["generator", form])
         elif isinstance(value, complex):
             arrays.append(None)
             forms.append(["complex", value.real.hex(), value.imag.hex()])
@@ -194,6 +199,9 @@ def from_leaves(leaves: Leaves) -> list[Any]:
         elif form == "scalar":
             assert array is not None
             found.append(array[()])
+        elif form[0] == "generator":
+            assert array is not None
+            found.append(unpack_generator(array, form[1]))
         elif form[0] == "complex":
             found.append(complex(float.fromhex(form[1]), float.fromhex(form[2])))
         else:

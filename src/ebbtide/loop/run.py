@@ -256,11 +256,11 @@ class LoopRule(JointRule):
                 (record, self.state, output), first = first.take(), None
             else:
                 self.loss.taping(index, self.state)
-                before = self.verifier.before(self.state) if again else None
+                self.verifier.before(index, self.state, again=again)
                 pager = self.room.pager(self._region.outer.pager, self.plan)
                 record, self.state, output = self.stepper.taped(index, self.state, pager)
                 if again:
-                    self.verifier.taped(index, before, self.state)
+                    self.verifier.taped(index, self.state)
             done = self.room.judge(self, action, index, record)
             if index == self.position.steps - 1 and not self.position.open:
                 self.verifier.ended(self.position.steps, self.state)
@@ -289,6 +289,7 @@ class LoopRule(JointRule):
         else:
             loaded = self.snapshots.get_state(step, keep=keep)
             self.state = loaded or []
+            self.verifier.loaded(step)
         if loaded is None:
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
             self.plan, left = ahead.without(self.plan, self.position, kept)
@@ -388,6 +389,7 @@ class LoopRule(JointRule):
         elif record.tape.pager is not None:
             record.tape.pager.close()
         self.cotangent = state
+        self.verifier.swept(index)
         collector.add(sums)
         if again is not None:
             self.loss.reversed(again, seeds, state, sums, collector.static_sums)

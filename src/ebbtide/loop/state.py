@@ -1,8 +1,9 @@
 """
 The state of a time loop: leaves that the loop owns, their bytes, and their way into a storage.
 
-A leaf is an array, a number, or, while derivatives of derivatives are taken, a traced array of an outer trace. Duals
-(value and tangent) are stored as two arrays; arrays of an outer tape are kept as they are.
+A leaf is an array, a number, a random generator, or, while derivatives of derivatives are taken, a traced array of an
+outer trace. Duals (value and tangent) are stored as two arrays, generators as the bytes of their state; arrays of an
+outer tape are kept as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
+from ebbtide.loop.generators import pack_generator, packed_nbytes, unpack_generator
 from ebbtide.storage import compute_crc32c
 from ebbtide.tape.node import Node
 
@@ -24,10 +26,10 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 def owned(value: Any, place: str = "the state") -> Any:
     """
-    Return a leaf as the loop hands it to a step: C-contiguous memory that only the loop has.
+    Return a leaf as the loop hands it to a step: C-contiguous memory, or a generator, that only the loop has.
 
     Raises:
-        TypeError: The leaf is neither an array nor a number.
+        TypeError: The leaf is neither an array nor a number, nor a random generator in its place.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
@@ -40,9 +42,12 @@ def owned(value: Any, place: str = "the state") -> Any:
         return TracedArray(value._trace, kept, owned(value._value))
     if isinstance(value, _NUMBERS):
         return value
+    if isinstance(value, np.random.Generator) and place != "the output":
+        return unpack_generator(*pack_generator(value))
     raise TypeError(
-        f"A leaf of {place} is a {type(value).__name__}. A state is a container of arrays and numbers; keep other "
-        f"objects outside of it, by a closure.{advice(value)}"
+        f"A leaf of {place} is a {type(value).__name__}. A state is a container of arrays, numbers and random "
+        "generators (np.random.Generator), an output one of arrays and numbers; keep other objects outside of them, "
+        f"by a closure.{advice(value)}"
     )
 
 
@@ -79,8 +84,10 @@ def settled(value: Any, taken: set[int]) -> Any:
 
 
 def bytes_of(leaves: list[Any]) -> int:
-    """Return the bytes of the arrays of a state."""
-    return sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in leaves)
+    """Return the bytes of the arrays and generators of a state."""
+    generators = sum(packed_nbytes(leaf) for leaf in leaves if isinstance(leaf, np.random.Generator))
+    arrays = [leaf for leaf in leaves if not isinstance(leaf, np.random.Generator)]
+    return generators + sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in arrays)
 
 
 def checksums_of(leaves: list[Any]) -> list[Any]:
@@ -140,6 +147,9 @@ def _lower(leaf: Any) -> tuple[list[np.ndarray], Any]:
     """Return the plain arrays of a leaf, and a form: "array", ("dual", trace, tangent, value) or ("kept", leaf)."""
     if isinstance(leaf, np.ndarray):
         return [leaf], "array"
+    if isinstance(leaf, np.random.Generator):
+        packed, form = pack_generator(leaf)
+        return [packed], ("generator", form)
     if type(leaf) is TracedArray and leaf._node is not None and not isinstance(leaf._node, Node):
         tangents, tangent_form = _lower(leaf._node)
         values, value_form = _lower(leaf._value)
@@ -154,6 +164,8 @@ def _lower(leaf: Any) -> tuple[list[np.ndarray], Any]:
 def _raise(form: Any, arrays: Any) -> Any:
     if form == "array":
         return next(arrays)
+    if form[0] == "generator":
+        return unpack_generator(next(arrays), form[1])
     if form[0] == "dual":
         tangent = _raise(form[2], arrays)
         return TracedArray(form[1], tangent, _raise(form[3], arrays))

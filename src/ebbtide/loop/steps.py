@@ -184,7 +184,7 @@ class Stepper:
                 _refuse_traced(index, leaves, region, type(self.inputs).__name__)
             leaves = [region.value(leaf) for leaf in leaves]
         # A copy, so that a step that writes into its input does not change the caller's.
-        is_own = (np.ndarray, TracedArray)
+        is_own = (np.ndarray, TracedArray, np.random.Generator)
         return [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves], structure
 
     def _call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
@@ -322,11 +322,12 @@ def _entering(tape: Tape, leaf: Any) -> Any:
     Return a leaf of the state or the input as a taped step takes it.
 
     A Python number carries no derivative (what has one is an array or a NumPy scalar), and stays what it is: to
-    NumPy it has a weaker dtype than any array. An array of integers is copied: the step may write into it.
+    NumPy it has a weaker dtype than any array. An array of integers is copied, as the step may write into it, and a
+    generator, from which it may draw.
     """
     if is_array(leaf) and type(leaf) not in (float, complex):
         return tape.leaf(leaf, reachable=False)
-    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+    return owned(leaf) if isinstance(leaf, (np.ndarray, np.random.Generator)) else leaf
 
 
 def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]:
@@ -355,6 +356,11 @@ def check_types(index: int, before: list[Any], after: list[Any]) -> None:
 
 
 def _check_type(index: int, old: Any, new: Any) -> None:
+    if np.random.Generator in (type(old), type(new)):
+        if type(old) is not type(new):
+            names = type(new).__name__, type(old).__name__
+            raise TraceError(f"Step {index} returned a {names[0]} for a leaf of the state that was a {names[1]}.")
+        return
     kinds = type_of(old), type_of(new)
     numbers = kinds[0].shape == kinds[1].shape == () and not isinstance(bottom(old), np.ndarray)
     if kinds[0] != kinds[1] and not numbers:

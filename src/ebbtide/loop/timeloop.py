@@ -21,7 +21,7 @@ from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop, linear_trace
-from ebbtide.loop.links import Links
+from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.measure import (
     EXTRA_STEPS,
     First,
@@ -75,7 +75,8 @@ def timeloop(
         step: `step(state, x)` returns the new state, or (new state, output) with *outputs*. It may write into
             its state. Arrays that it uses from outside (by closure, global, attribute or default) are static
             values: kept once, their cotangents summed over the steps; they must not change in the loop.
-        state: A container of arrays and numbers; copied once.
+        state: A container of arrays, numbers and random generators (`numpy.random.Generator`, from which each run of
+            a step draws the same); copied once, so that the caller's generators stay where they are.
         steps: The number of steps; None with *until*.
         until: `until(state)` says before each step whether the loop ends there, from the state's values; the number of
             steps is then not differentiated.
@@ -103,7 +104,7 @@ def timeloop(
 
     Raises:
         ValueError: The number of inputs is not *steps*.
-        TypeError: The step returned another structure, or a leaf is no array or number.
+        TypeError: The step returned another structure, or a leaf is no array, number or generator.
         BudgetError: Not even one snapshot fits into the budget.
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
@@ -153,12 +154,13 @@ def timeloop(
     values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
     if until is not None and stepper.holds(until, values):
         return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
+    rows = gradient_nbytes(region, inputs)
     allowed = budget or context.budget
     choose = partial(make_plan, disk=allowed.disk if allowed else 0)
     room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
     with room.limited():
         first, plan, report = _first_steps(
-            stepper, values, length, schedule, allowed, costs, until is not None, storage, choose
+            stepper, values, length, schedule, allowed, costs, until is not None, storage, choose, rows
         )
     verifier = Verifier(paths_of(structure), outputs, verify)
     snapshots = Snapshots(ledger, storage, partial(_make_disk, allowed, plan.buffer))
@@ -208,7 +210,9 @@ def _recorded(
     count = len(final)
     results = final + emitted
     if rule.links.parents:
-        traced = record_joint(tape, rule, rule.links.parents, results)
+        # What is no array has no derivative, and only its place counts.
+        shown = [v if is_array(v) else 0 for v in results]
+        traced = record_joint(tape, rule, rule.links.parents, shown)
         results = [t if is_array(v) else v for t, v in zip(traced, results, strict=True)]
         rule.emitted = []
     else:
@@ -227,6 +231,7 @@ def _first_steps(
     open_: bool,
     storage: Storage | None,
     choose: Callable[..., Plan],
+    rows: int,
 ) -> tuple[First, Plan, Any]:
     """
     Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
@@ -242,7 +247,7 @@ def _first_steps(
     held = sum(before.values())
     available = None if ledger.limit is None else ledger.limit - held
     first = run_first(stepper, values, account, allowed)
-    sizes = measure_sizes(stepper, values, first, account, before)
+    sizes = measure_sizes(stepper, values, first, account, before, rows)
     planned = partial(choose, steps, memory=available, schedule=schedule, held=held, open=open_)
     plan = planned(sizes, costs=costs)
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None

@@ -15,7 +15,8 @@ class Verifier:
     Checksums of what a time loop ran through.
 
     A step that is taped in the reverse sweep must lead to the state that the step after it, taped before, started from,
-    and the last one to the result of the forward sweep. So each run again is compared, step by step.
+    and the last one to the result of the forward sweep. So each run again is compared, step by step, and the steps that
+    are swept are those of one run. Those that the forward sweep tapes count, too: of a row of them the first.
 
     Args:
         names: Names of the leaves of the state, for messages.
@@ -23,30 +24,40 @@ class Verifier:
         active: Whether to check at all.
 
     Memory:
-        The checksums of two states, and 8 bytes for each step with an output.
+        The checksums of the states that taped steps started from until the step before has been swept, and 8 bytes
+        for each step with an output.
     """
 
-    __slots__ = ("_active", "_expected", "_last", "_names", "_outputs")
+    __slots__ = ("_active", "_begun", "_last", "_names", "_outputs", "_row", "_starts", "_starts_again")
 
     def __init__(self, names: list[str], outputs: bool, active: bool) -> None:
         self._names = names
         self._active = active
-        # The step that was taped last in the reverse sweep, and the checksums of the state that it started from.
-        self._expected: tuple[int, Any] | None = None
+        # What taped steps started from: of the forward sweep, which hold for every reverse sweep, and of this one.
+        self._starts: dict[int, Any] = {}
+        self._starts_again: dict[int, Any] = {}
+        self._row = -1  # the step that the forward sweep taped last
+        self._begun = 0  # where the steps that run now began
         self._last: Any = None
         self._outputs: array[int] | None = array("q") if outputs and active else None
 
     def begin(self) -> None:
         """Begin another reverse sweep."""
-        self._expected = None
+        self._starts_again.clear()
 
     def relax(self) -> None:
         """Check no more: a rounded state was loaded, so that steps run again lead elsewhere by design."""
         self._active, self._outputs = False, None
 
-    def before(self, state: list[Any]) -> Any:
-        """Return the checksums of the state that a step is about to start from."""
-        return checksums_of(state) if self._active else None
+    def loaded(self, step: int) -> None:
+        """Note that steps run again from a stored state."""
+        self._begun = step
+
+    def before(self, index: int, state: list[Any], *, again: bool) -> None:
+        """Note what a step starts from that is about to be taped, in the forward sweep or *again*."""
+        follows, self._row = not again and index == self._row + 1, index
+        if self._active and not follows:
+            (self._starts_again if again else self._starts)[index] = checksums_of(state)
 
     def ended(self, steps: int, state: list[Any]) -> None:
         """Note or check the result of the last step."""
@@ -58,15 +69,17 @@ class Verifier:
         elif self._last != found:
             raise self._changed(steps - 1, self._last, found)
 
-    def taped(self, index: int, before: Any, state: list[Any]) -> None:
-        """Check the result of a step that was taped in the reverse sweep, and note what it started from."""
-        if not self._active:
-            return
-        if self._expected is not None and self._expected[0] == index + 1:
+    def taped(self, index: int, state: list[Any]) -> None:
+        """Check the result of a step that was taped in the reverse sweep."""
+        expected = self._starts_again.get(index + 1, self._starts.get(index + 1))
+        if expected is not None:
             found = checksums_of(state)
-            if found != self._expected[1]:
-                raise self._changed(index, self._expected[1], found)
-        self._expected = index, before
+            if found != expected:
+                raise self._changed(index, expected, found)
+
+    def swept(self, index: int) -> None:
+        """Forget what the step after one that was swept started from."""
+        self._starts_again.pop(index + 1, None)
 
     def emitted(self, index: int, output: list[Any]) -> None:
         """Note the output of a step, or check it if the step ran before."""
@@ -85,8 +98,8 @@ class Verifier:
 
     def _error(self, index: int, what: str) -> DeterminismError:
         return DeterminismError(
-            f"Step {index} gave {what} when it was run again, so the gradient would be wrong (step {index} itself or "
-            "one between it and the snapshot before it changed). A step depends on its state, its input and static "
-            "values only: make random numbers from the step index, or put the generator's state into the state; put "
-            "what changes from step to step into the state. verify=False switches this check off."
+            f"Step {index} gave {what} when it was run again, so the gradient would be wrong (what changed is one of "
+            f"the steps {min(self._begun, index)} to {index}, which were run again from the snapshot before them). A "
+            "step depends on its state, its input and static values only: put the generator of random numbers into "
+            "the state, and what changes from step to step, too. verify=False switches this check off."
         )

@@ -11,7 +11,7 @@ import numpy as np
 from ebbtide.arrays.spaces import SPACES, Space
 from ebbtide.arrays.vectors import axpy, inner
 from ebbtide.tape.checkpoint import checkpoint
-from ebbtide.transforms import grad
+from ebbtide.transforms.reverse import grad
 
 # Numbers to unpack are drawn from this seed, so that a failure can be repeated.
 SEED = 20170204

@@ -1,0 +1,157 @@
+"""Inputs of steps from where they lie: in memory, in files, in functions; one at a time, let go with their step."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+
+from ebbtide import Budget, TraceError, grad, jvp, timeloop
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
+
+STEPS = 20
+U = np.linspace(0.2, 1.2, 6)
+FORCING = np.sin(np.arange(STEPS * 6.0)).reshape(STEPS, 6)
+SCHEDULES = (
+    StoreAll(), StoreAll("disk"), Revolve(3), Mixed(5), Hierarchical(2, 2, Costs(write=1.0, read=1.0)),
+    Periodic(5, 2), Online(3),
+)  # fmt: skip
+
+
+class Dataset:
+    """What arrays in files have in common: a length, a shape, and rows that are read when they are asked for."""
+
+    def __init__(self, rows: int, row: Any) -> None:
+        self.shape = (rows, *np.shape(row(0)))
+        self.dtype = np.dtype(float)
+        self.nbytes = int(np.prod(self.shape)) * 8  # of the whole, which is nowhere
+        self._row = row
+        self.read: list[int] = []
+        self.alive: list[Any] = []
+        self.most = 0
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        assert isinstance(index, int), "one row at a time"
+        self.read.append(index)
+        row = np.array(self._row(index))
+        self.alive = [ref for ref in self.alive if ref() is not None] + [weakref.ref(row)]
+        self.most = max(self.most, len(self.alive))
+        return row
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("loaded as a whole")
+
+
+def misfit(u: Any, inputs: Any, **options: Any) -> Any:
+    """A scalar of a loop with forcing that its derivative needs."""
+    return np.sum(timeloop(lambda u, x: np.sin(u) * (1 + 0.1 * x), u, STEPS, inputs=inputs, **options) ** 2)
+
+
+class Shaped(Dataset):
+    """A dataset that has a shape and no length, as zarr's."""
+
+    __len__ = None  # type: ignore[assignment]
+
+
+def memory_map(path: Path, rows: np.ndarray) -> Any:
+    """An array in a file that NumPy maps into memory."""
+    np.save(path / "rows.npy", rows)
+    return np.load(path / "rows.npy", mmap_mode="r")
+
+
+def hdf5(path: Path, rows: np.ndarray) -> Any:
+    """A dataset of an HDF5 file."""
+    file = pytest.importorskip("h5py", reason="an HDF5 file, by the package h5py").File(path / "rows.h5", "w")
+    return file.create_dataset("rows", data=rows, chunks=(1, *rows.shape[1:]))
+
+
+def zarr(path: Path, rows: np.ndarray) -> Any:
+    """An array of a zarr store."""
+    package = pytest.importorskip("zarr", reason="a zarr store, by the package zarr")
+    array = package.create_array(str(path / "rows.zarr"), shape=rows.shape, chunks=(1, *rows.shape[1:]), dtype="f8")
+    array[:] = rows
+    return array
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("make", [memory_map, hdf5, zarr])
+def test_rows_of_a_file(make, schedule, tmp_path):
+    """Rows of a file give the bits of an array in memory."""
+    right = grad(lambda u: misfit(u, FORCING, schedule=StoreAll()))(U)
+    rows = make(tmp_path, FORCING)
+    assert grad(lambda u: misfit(u, rows, schedule=schedule))(U).tobytes() == right.tobytes()
+    if make is hdf5:
+        rows.file.close()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("kind", [Dataset, Shaped])
+def test_an_input_is_let_go_with_its_step(kind, schedule):
+    """Of what a dataset gives one row is alive at a time, forward and in reverse, and each run of a step reads one."""
+    rows = kind(STEPS, lambda k: FORCING[k])
+    right = grad(lambda u: misfit(u, FORCING, schedule=schedule))(U)
+    assert grad(lambda u: misfit(u, rows, schedule=schedule))(U).tobytes() == right.tobytes()
+    assert len(rows.read) == schedule.forward_steps(STEPS)
+    assert rows.most <= 2
+    assert [ref for ref in rows.alive if ref() is not None] == []
+
+
+@pytest.mark.parametrize("kind", ["dataset", "memory map", "function"])
+def test_a_dataset_larger_than_the_budget(kind, tmp_path):
+    """A budget counts the rows that are read, and not those that are on disk: nothing is loaded as a whole."""
+    n, state = 64, 2**15
+    u = np.full(state // 8, 0.3)
+
+    def row(k: int) -> Any:
+        return np.full(state // 8, 0.01 * k)
+
+    rows: Any = Dataset(n, row)
+    if kind == "memory map":
+        rows = memory_map(tmp_path, np.stack([row(k) for k in range(n)]))
+    elif kind == "function":
+        rows = row
+    budget = Budget(memory=20 * state)
+    assert n * state > 3 * budget.memory
+
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(lambda u, x: np.sin(u) * (1 + 0.1 * x), u, n, inputs=rows))
+
+    gradient = grad(f, budget=budget)
+    gradient(u)
+    assert peak_bytes(lambda: gradient(u)) - peak_bytes(lambda: f(u)) <= budget.memory
+
+
+
+
+def test_second_derivatives_read_row_by_row():
+    """Forward mode, alone and around a gradient, reads one row for each run of a step, too."""
+    t, schedule = np.cos(U), Revolve(3)
+    rows = Dataset(STEPS, lambda k: FORCING[k])
+    bent = jvp(grad(lambda u: misfit(u, FORCING, schedule=schedule)), (U,), (t,))[1]
+    assert jvp(grad(lambda u: misfit(u, rows, schedule=schedule)), (U,), (t,))[1].tobytes() == bent.tobytes()
+    assert len(rows.read) == schedule.forward_steps(STEPS)
+    assert rows.most <= 2
+    jvp(lambda u: misfit(u, rows), (U,), (t,))
+    assert len(rows.read) == schedule.forward_steps(STEPS) + STEPS
+
+    def traced(c):
+        return misfit(U, deque([c * 1.0] * STEPS))
+
+    for call in (grad(traced), grad(lambda c: jvp(traced, (c,), (1.0,))[1])):
+        with pytest.raises(TraceError, match=r"list\(inputs\)"):
+            call(0.5)
+
+
+def test_what_is_no_sequence():
+    """Inputs without length and shape are an error that says what to give."""
+    for call in (misfit, grad(misfit)):
+        with pytest.raises(TypeError, match="a generator. Give a sequence"):
+            call(U, (x for x in FORCING))
