@@ -48,6 +48,8 @@ class Verifier:
     def relax(self) -> None:
         """Check no more: a rounded state was loaded, so that steps run again lead elsewhere by design."""
         self._active, self._outputs = False, None
+        self._starts.clear()
+        self._starts_again.clear()
 
     def loaded(self, step: int) -> None:
         """Note that steps run again from a stored state."""
