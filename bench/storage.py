@@ -137,7 +137,7 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
                 # Memory that looks like a disk is as fast as a checksum: it shows what we cost, and has no bar.
                 bar, met = ("", None) if directory == SHARED else ("0.90", reached.median >= 0.9)
                 table.add(f"{what}, {name}", f"{speed[name]:.0f}", cells, f"{speed[limit]:.0f}", bar, met)
-        table.note("New: pages of a preallocated file that are written for the first time. Again: they are in the cache.")
+        table.note("New: pages of a preallocated file that are written for the first time. Again: of the cache.")
         table.note("At once: no thread and no buffer. Buffer: two states, written behind and read ahead.")
         table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")
         table.show()
