@@ -1,9 +1,10 @@
 """
 The chain of dots under a budget: 100 units of saved values in 20 units of memory, the rest on disk.
 
-The oldest saved values are paged to disk, as the sweep needs them last, and come back one by one. The limit by hand is
-that of the bytes: what does not fit is written once and read once. Bars: the peak of the call less that of the function
-alone is within the budget, and the gradient has the same bits as without one.
+The oldest saved values are paged to disk, as the sweep needs them last, and come back one by one; a thread writes behind
+and reads ahead, in a buffer that is part of the budget. The limit by hand is that of the bytes: what does not fit is
+written once and read once. Bars: the peak of the call less that of the function alone is within the budget, the gradient
+has the same bits as without one, and takes 1.25 of the time (the pages may sit in the cache of the system).
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def main(quick: bool = False) -> None:
         cells = [
             in_units(free, x.nbytes),
             in_units(seen.bytes_written, x.nbytes),
-            str(ratio(times, "bounded", "free")),
+            str(slower := ratio(times, "bounded", "free")),
             median_of(times, "free", 1),
         ]
-        met = same and peak <= memory * x.nbytes
+        met = same and peak <= memory * x.nbytes and slower.median <= 1.25
         least = f"{max(0, steps - 1 - memory)}"
-        table.add(f"{memory} units", in_units(peak, x.nbytes), cells, least, f"{memory}, same bits", met)
+        table.add(f"{memory} units", in_units(peak, x.nbytes), cells, least, f"{memory}, same bits, 1.25", met)
     table.note("Peak: of the call less that of the function alone. In brackets the range of the ratios.")
     table.show()
 

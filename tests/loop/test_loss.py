@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from ebbtide import Budget, grad, profile, timeloop
+from ebbtide import Budget, grad, profile, timeloop, vjp
 from ebbtide.loop import loss
 from ebbtide.schedules import Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, Zfp
@@ -131,8 +131,21 @@ def test_rounded_saved_values_have_no_estimate(tmp_path):
     assert "nan  of the gradient" in str(p)
 
 
+def test_each_sweep_has_its_own_estimate(tmp_path):
+    """A pullback that is called twice gives the same cotangents, and its errors count as those of two gradients."""
+    with Disk(tmp_path, compression={"restart": "float32"}) as storage, profile() as p:
+        run, m = loss_of("burgers", SCHEDULES["revolve"], "state", storage)
+        _, pull = vjp(run, m, retain=True)
+        errors, found = [], []
+        for _ in range(2):
+            found.append(pull(1.0))
+            errors.append(p.gradient_error)
+    assert np.allclose(found[0], found[1], rtol=1e-5)
+    assert 0 < errors[0] < errors[1] < 3 * errors[0]
+
+
 def test_a_budget_without_room_for_the_estimate_has_none(tmp_path, monkeypatch):
-    """Where a budget leaves no room for a second sweep there is none: the estimate is unknown, the gradient the same."""
+    """Where a budget has no room for a second sweep there is none: the estimate is unknown, the gradient the same."""
     room = loss.Loss.__init__
     found, errors = [], []
     for sweep in (1 << 20, 1 << 32):

@@ -10,7 +10,6 @@ import numpy as np
 from ebbtide.loop.state import bytes_of
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
-from ebbtide.schedules import Snapshot
 from ebbtide.tape.pager import Pager
 
 # Of rounding errors the largest is about three times the usual one.
@@ -65,20 +64,23 @@ class Loss:
         return math.sqrt(self._squares * self._intervals / max(1, self._measured))
 
     def tell(self) -> None:
-        """Give the estimate to the profile, if there is one."""
+        """Give the estimate of a sweep to the profile, if there is one, and begin anew."""
         if self._ledger.report is not None:
             self._ledger.report.rounded(self.relative_error)
+        self._steps = self._intervals = self._measured = 0
+        self._squares, self._unknown = 0.0, False
+        self._origin = self._start = None
 
-    def loaded(self, kept: Snapshot, error: float | None, verifier: Verifier) -> None:
+    def loaded(self, step: int, kind: str, error: float | None, verifier: Verifier) -> None:
         """Note that a snapshot was loaded with a relative error, which ends all checks; None for one without loss."""
         if error is not None:
             verifier.relax()
-        if kept.kind == "saved":
+        if kind == "saved":
             self._unknown = self._unknown or error is not None
             return
-        known = self._errors.get(kept.step)
+        known = self._errors.get(step)
         found = error if known is None else max(known, error or 0.0)
-        self._origin = None if found is None else (kept.step, found)
+        self._origin = None if found is None else (step, found)
 
     def stored(self, step: int) -> None:
         """Note that the working state was stored."""

@@ -294,7 +294,7 @@ class LoopRule(JointRule):
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
             self.plan, left = ahead.without(self.plan, self.position, kept)
             return left
-        self.loss.loaded(kept, self.snapshots.error, self.verifier)
+        self.loss.loaded(step, kept.kind, self.snapshots.error, self.verifier)
         if kept.tier == "disk":
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
         return after
@@ -362,9 +362,8 @@ class LoopRule(JointRule):
             raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
         self.position = prefix
         if prefix.state is not None:
-            state = self.snapshots.get_state(prefix.state, keep=True)
-            assert state is not None
-            self.state = state
+            self.state = self.snapshots.get_state(prefix.state, keep=True) or []
+            self.loss.loaded(prefix.state, "restart", self.snapshots.error, self.verifier)
         self.verifier.begin()
         self._mark = None
 

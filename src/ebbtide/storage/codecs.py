@@ -92,10 +92,10 @@ class Codecs:
     __slots__ = ("_default", "_found")
 
     def __init__(self, compression: Compression | Mapping[str, Compression] = None) -> None:
-        named = compression if isinstance(compression, Mapping) else {}
+        named: Mapping[str, Compression] = compression if isinstance(compression, Mapping) else {}
         self._default = None if isinstance(compression, Mapping) else compression
         # Filled as kinds are met: what is faster is measured for each.
-        self._found = {kind: make_codec(wanted) for kind, wanted in named.items()}
+        self._found: dict[str, Codec | None] = {kind: make_codec(wanted) for kind, wanted in named.items()}
         make_codec(self._default)
 
     def of(self, kind: str) -> Codec | None:
