@@ -153,7 +153,8 @@ def timeloop(
         stepper, plan, snapshots, verifier, ledger, room, until, collect_every, progress, resumption, directory
     )
     try:
-        final = rule.run_forward(values, first)
+        with room.limited(), entered(ledger=ledger):
+            final = rule.run_forward(values, first)
     except BaseException:
         rule.fail()
         raise
@@ -231,7 +232,7 @@ def _first_steps(
     if chosen and allowed is not None:
         timed = is_timed(values, steps)
         if timed:
-            first, costs = measure_steps(stepper, values, first, account, allowed)
+            first, costs = measure_steps(stepper, values, first, sizes, account, allowed)
         if timed or allowed.disk >= sizes.stored:
             costs = estimate_steps(first) if costs is None else costs
             costs = with_transfers(costs, values, allowed) if allowed.disk >= sizes.stored else costs
