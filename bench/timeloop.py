@@ -4,10 +4,6 @@ The time loop: what the derivative of a loop costs over the loop itself, in time
 The step is an explicit one of viscous Burgers in one dimension, in place, as in the demo. The limit of the time is what
 the schedule has to do: its forward steps (those that are taped among them) in plain NumPy, and a reverse sweep by hand
 for each step. Bar: with the same number of snapshots the peak of 1,000 steps and of 100,000 differs by at most 16 KiB.
-
-What a plan predicts is compared with what happens: its costs are measured on a few steps of the loop and the gradient
-that keeps all saved values. Bars: forward steps equal, the peak of the call within 5%, less that of the function alone
-never above the prediction and the budget, and the time within 15%.
 """
 
 from __future__ import annotations
@@ -19,17 +15,13 @@ from typing import Any
 import numpy as np
 
 from bench.measure import Table, alternate, generator, median_of, peak_bytes, ratio, run
-from ebbtide import Budget, grad, profile, timeloop
-from ebbtide.schedules import Costs, Revolve, StoreAll
-from ebbtide.storage import Disk
+from ebbtide import grad, timeloop
+from ebbtide.schedules import Revolve, StoreAll
 
 NODES, STEPS, SNAPSHOTS, RUNS = 100_000, 100, 10, 5
 TINY, LENGTHS = 4, (1_000, 100_000)
 SPACING, TIME_STEP, VISCOSITY = 1.0, 0.1, 0.3
 BAR = 16 * 2**10
-# Of the predictions: steps of 5 ms and more, and budgets in restart states, memory and disk.
-LARGE, FEW_STEPS, BUDGETS = 1_000_000, 40, ((24, 0), (48, 0), (96, 0), (24, 60), (24, 1000))
-MEASURED, WITHIN_TIME, WITHIN_PEAK = 20, 0.15, 0.05
 
 
 def step(u: Any, i: Any) -> Any:
@@ -185,70 +177,11 @@ def peaks_of(lengths: tuple[int, ...]) -> None:
     table.show()
 
 
-def costs_of(u: Any, steps: int, runs: int) -> Costs:
-    """Return seconds of a step forward, of one in reverse, and of a state to disk and back, by the page cache."""
-    everything = gradient(StoreAll(), steps)
-    with Disk(limit=4 * u.nbytes) as disk:
-        disk.put("read", [u])
-
-        def write() -> None:
-            disk.put("write", [u])
-            disk.delete("write")
-
-        calls: dict[str, Callable[[], Any]] = {
-            "loop": lambda: timeloop(step, u, steps, progress=False),
-            "all": lambda: everything(u),
-            "write": write,
-            "read": lambda: disk.get("read"),
-        }
-        times = {name: statistics.median(found) for name, found in alternate(calls, runs).items()}
-    forward = times["loop"] / steps
-    reverse = max(0.0, times["all"] / steps - forward)
-    return Costs(forward=forward, reverse=reverse, write=times["write"], read=times["read"])
-
-
-def predictions_of(nodes: int, steps: int, budgets: tuple[tuple[int, int], ...], runs: int) -> None:
-    """Print the table of what plans predict, and what happens."""
-    u = 0.5 * np.sin(np.linspace(0, 40 * np.pi, nodes))
-    costs = costs_of(u, min(steps, MEASURED), runs)
-
-    def misfit(u: Any, **planned: Any) -> Any:
-        after = timeloop(step, u, steps, progress=False, **planned)
-        return 0.5 * np.sum(after * after)
-
-    alone = peak_bytes(lambda: misfit(u))
-    title = f"Predicted and measured, {steps} steps on {nodes:,} nodes, a step of {1e3 * costs.forward:.2f} ms"
-    table = Table(title, ("predicted",), "budget")
-    for memory, disk in budgets:
-        allowed = Budget(memory=memory * u.nbytes, disk=disk * u.nbytes)
-        taken = grad(lambda u: misfit(u, costs=costs), budget=allowed)
-        plans: list[Any] = []
-        with profile(on_plan=plans.append) as found:
-            taken(u)
-        plan = plans[-1]
-        beyond = peak_bytes(lambda taken=taken: taken(u)) - alone
-        seconds = statistics.median(alternate({"taken": lambda taken=taken: taken(u)}, runs)["taken"])
-        name = f"{memory} + {disk} states, {type(plan.schedule).__name__}"
-        steps_met = found.steps_forward == plan.predicted_steps_forward
-        cells = [f"{plan.predicted_steps_forward}"]
-        table.add(f"{name}: forward steps", f"{found.steps_forward}", cells, "", "equal", steps_met)
-        predicted, limit = plan.predicted_peak_bytes, allowed.memory
-        whole = beyond + alone
-        peak_met = abs(whole / predicted - 1) <= WITHIN_PEAK and beyond <= min(predicted, limit)
-        ours, cells = f"{whole / u.nbytes:.2f} ({beyond / u.nbytes:.2f})", [f"{predicted / u.nbytes:.2f}"]
-        table.add(f"{name}: peak in states", ours, cells, f"{memory}", "5%", peak_met)
-        time_met = abs(seconds / plan.predicted_time - 1) <= WITHIN_TIME
-        table.add(f"{name}: time in s", f"{seconds:.3f}", [f"{plan.predicted_time:.3f}"], "", "15%", time_met)
-    table.note("In brackets the peak less that of the function alone, which the budget bounds.")
-    table.show()
-
-
 def main(quick: bool = False) -> None:
     """Print the tables."""
     times_of(*((200, 6, 2, 2) if quick else (NODES, STEPS, SNAPSHOTS, RUNS)))
     overhead_of(20 if quick else 1000, 2 if quick else RUNS)
     peaks_of((50, 100) if quick else LENGTHS)
-    predictions_of(*((20_000, 6, ((24, 0),), 2) if quick else (LARGE, FEW_STEPS, BUDGETS, 3)))
 
 
 if __name__ == "__main__":

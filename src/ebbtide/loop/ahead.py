@@ -59,6 +59,14 @@ def size_of(plan: Plan, kept: Snapshot) -> int:
     return plan.sizes.state if kept.kind == "restart" else plan.sizes.saved
 
 
+def without_saved(position: Position) -> Position:
+    """Return a position with the initial state in place of all saved values but those of the step in work."""
+    last = position.end - 1 if position.forward_ended else None
+    kept = [one for one in position.snapshots if one.kind == "restart" or one.tier != "memory"]
+    at_hand = None if last is None or position.saved is None else (last, last + 1)
+    return replace(position, saved=at_hand, snapshots=(Snapshot(0), *kept))
+
+
 def find_spare(position: Position) -> tuple[Snapshot, ...]:
     """Return the snapshots in memory without which all steps can still be run again, or have their saved values."""
     base = count_base(position)
@@ -68,13 +76,20 @@ def find_spare(position: Position) -> tuple[Snapshot, ...]:
     return tuple(kept for kept in position.snapshots if kept.step > first.step and kept.tier == "memory")
 
 
-def sheddable_bytes(plan: Plan, position: Position) -> int:
-    """Return the bytes of memory that a loop could do without: spare snapshots, and with `StoreAll` nearly all."""
-    spare = sum(size_of(plan, kept) for kept in find_spare(position))
-    schedule = plan.schedule.inner if isinstance(plan.schedule, Parts) else plan.schedule
-    if not isinstance(schedule, StoreAll) or position.saved is None or not position.snapshots:
-        return spare
-    return spare + max(0, position.saved[1] - position.saved[0] - position.forward_ended) * plan.sizes.saved
+def sheddable_bytes(plan: Plan, position: Position, *, spare: bool) -> int:
+    """
+    Return the bytes of memory that a loop could do without.
+
+    Args:
+        plan: Its plan.
+        position: Where it stands.
+        spare: Whether the initial state is kept beside the snapshots, so that no saved values are needed.
+    """
+    if not spare:
+        return sum(size_of(plan, kept) for kept in find_spare(position))
+    at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
+    held = [kept for kept in position.snapshots if kept.tier == "memory"]
+    return max(0, at_hand) * plan.sizes.saved + sum(size_of(plan, kept) for kept in held)
 
 
 def find_cheapest(position: Position) -> Snapshot | None:
@@ -162,7 +177,7 @@ def prefix_of(position: Position) -> Position:
     """Return from where a reverse sweep can be run again, with as little kept as possible."""
     steps = position.steps
     restart = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
-    if restart is None or position.saved == (0, steps):
+    if restart is None:
         return replace(position, state=None)
     first = tuple(kept for kept in position.snapshots if kept.step <= restart.step)
     return Position(steps=steps, state=restart.step, snapshots=first)

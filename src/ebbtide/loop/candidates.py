@@ -184,15 +184,13 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
     table = MixedTable(steps, units * unit, restart * unit, saved * unit)
     if not table.exact:
         return None
-    fewest = table.cost(table.row(units * unit), steps)
-    low, high = restart - 1, units
-    while high - low > 1:
-        middle = (low + high) // 2
-        if table.cost(table.row(middle * unit), steps) > fewest:
-            low = middle
-        else:
-            high = middle
-    schedule = Mixed(high * unit, restart * unit, saved * unit)
+    # Where the first step's saved values come first, there is the initial state beside them; see `needs_spare`.
+    rows_of = {count: table.row(count * unit) for count in range(restart, units + 1)}
+    fitting = [count for count, row in rows_of.items() if count + restart <= units or table.place(row, steps) > 0]
+    if not fitting:
+        return None
+    _, fewest = min((table.cost(rows_of[count], steps), count) for count in fitting)
+    schedule = Mixed(fewest * unit, restart * unit, saved * unit)
     # The table of more units has all rows that fewer need, and a second one would take as long.
     schedule._tables.append(table)
     return schedule

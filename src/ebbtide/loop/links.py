@@ -10,6 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import DeterminismError
 from ebbtide.tape.node import Node
 from ebbtide.tape.region import Region
 
@@ -56,6 +57,19 @@ class Links:
             self._inputs = links if any(k is not None for row in links for k in row) else None
         self.statics = {key: place(array._node) for key, array in statics.items()}
         self.parents = tuple(parents)
+
+    def check_statics(self, index: int, statics: dict[int, Any]) -> None:
+        """
+        Check the static values of a step that was run again.
+
+        Raises:
+            DeterminismError: It used one that it had not used before.
+        """
+        if any(key not in self.statics for key in statics):
+            raise DeterminismError(
+                f"Step {index} used an array from outside, when it was run again, that it had not used before. What "
+                "a step uses may depend on its state, its input and static values only."
+            )
 
     def keep_inputs(self, index: int, pairs: list[Any], collector: Any) -> None:
         """Keep the cotangents of the leaves of one step's input."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from types import NoneType
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import entered
+from ebbtide.arrays.primitive import Signature
 from ebbtide.budget import Budget
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.generators import working_nbytes
@@ -115,21 +117,18 @@ def _bytes_kept_by_others(record: TapedStep, ledger: Ledger) -> int:
         for cell in held_by(node, ledger.holds)
         if type(cell) is SavedValue and cell.crc is not None and type(cell.value) is np.ndarray
     }
-    # For each buffer: it, and who of the step holds it, as it is or by a view.
+    # For each array of the step, and for each buffer: it, and who of the step holds it.
     found: dict[int, tuple[Any, set[int]]] = {0: (np.empty(0), set())}
     for cell in cells.values():
+        found.setdefault(id(cell.value), (cell.value, set()))[1].add(id(cell))
         owner = owner_of(cell.value)
-        holder = id(cell) if cell.value is owner else id(cell.value)
-        found.setdefault(id(owner), (owner, set()))[1].add(holder)
+        if owner is not cell.value:
+            found.setdefault(id(owner), (owner, set()))[1].add(id(cell.value))
         del owner
     nobody = sys.getrefcount(found[0][0])
-    others = {
-        key
-        for key, entry in found.items()
-        if key in static or sys.getrefcount(entry[0]) > nobody + len(entry[1])
-    }
-    counted = {key_of(cell): bytes_saved(cell) for cell in cells.values() if id(owner_of(cell.value)) in others}
-    return sum(counted.values())
+    others = {key for key, entry in found.items() if sys.getrefcount(entry[0]) > nobody + len(entry[1])} | static
+    kept = [cell for cell in cells.values() if not others.isdisjoint({id(cell.value), id(owner_of(cell.value))})]
+    return sum({key_of(cell): bytes_saved(cell) for cell in kept}.values())
 
 
 def is_timed(values: list[Any], steps: int) -> bool:
@@ -137,14 +136,17 @@ def is_timed(values: list[Any], steps: int) -> bool:
     return steps >= LEAST_STEPS and all(isinstance(leaf, (np.ndarray, np.generic, float, complex)) for leaf in values)
 
 
-def measure_steps(stepper: Stepper, values: list[Any], first: First, ledger: Ledger, allowed: Budget) -> tuple[First, Costs]:
+def measure_steps(
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget
+) -> tuple[First, Costs]:
     """
-    Sweep the first step, and run it again twice, plain and taped: now that all is warm, it takes the time of any step.
+    Run the first step again twice, plain and taped, and sweep it: now that all is warm, it takes the time of any step.
 
     Args:
         stepper: Runs it.
         values: Leaves of the initial state, plain.
         first: The taped first step; used up.
+        sizes: What it takes.
         ledger: The account.
         allowed: The budget.
 
@@ -152,18 +154,16 @@ def measure_steps(stepper: Stepper, values: list[Any], first: First, ledger: Led
         (the taped first step, costs without transfers).
 
     Memory:
-        No more than a sweep of the step takes: one taped step at a time.
+        No more than a sweep of the step takes: one taped step at a time. A sweep after which the step is still there
+        takes more; where there is no room for that, or where sweeps are not repeated as they were, the sweep is that of
+        the run before.
     """
-    record, after, output = first.take()
-    ones = [np.ones_like(leaf) if node is not None else None for node, leaf in zip(record.state_nodes, after, strict=True)]
-    none = [None] * len(output)
-    del after, output
-    start = time.perf_counter()
-    with entered(ledger=ledger), np.errstate(all="ignore"):
-        record.sweep([None if one is None else (one, True) for one in ones], none, retain=False)
-    reverse = time.perf_counter() - start
+    record, after, _ = first.take()
+    retained = ledger.limit is None or ledger.live + sizes.sweep + sizes.state <= ledger.limit
+    retained = retained and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(record))
+    reverse = 0.0 if retained else _time_sweep(record, after, ledger, retain=False)
     record.tape.pager.close()
-    del record, ones
+    del record, after
     region = stepper.region
     assert region is not None
     bypass = region.bypass()
@@ -174,7 +174,22 @@ def measure_steps(stepper: Stepper, values: list[Any], first: First, ledger: Led
     forward = time.perf_counter() - start
     del copies
     first = run_first(stepper, values, ledger, allowed)
+    assert first.record is not None
+    first.record.nbytes = sizes.saved + sizes.shared
+    if retained:
+        reverse = _time_sweep(first.record, values, ledger, retain=True)
     return first, Costs(forward=max(forward, 1e-9), reverse=reverse + max(0.0, first.seconds - forward))
+
+
+def _time_sweep(record: TapedStep, state: list[Any], ledger: Ledger, *, retain: bool) -> float:
+    """Return the seconds that a sweep of a step takes, from cotangents of ones; *state* has the types of the result."""
+    pairs = zip(record.state_nodes, state, strict=True)
+    ones = [None if node is None else (np.ones_like(leaf), True) for node, leaf in pairs]
+    none = [None] * len(record.output_nodes)
+    start = time.perf_counter()
+    with entered(ledger=ledger), np.errstate(all="ignore"):
+        record.sweep(ones, none, retain=retain)
+    return time.perf_counter() - start
 
 
 def estimate_steps(first: First) -> Costs:

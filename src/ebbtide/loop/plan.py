@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from ebbtide.agree import agree
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_open
-from ebbtide.loop.predict import Prediction, buffer_of, predict
+from ebbtide.loop.predict import buffer_of, needs_spare, predict
 from ebbtide.loop.sizes import Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
 
@@ -143,27 +144,19 @@ def make_plan(
     # Seconds differ from process to process, and the decision must not.
     forward, reverse, write, read = agree((costs.forward, costs.reverse, costs.write, costs.read))
     costs = Costs(forward=forward, reverse=reverse, write=write, read=read)
+    planned = partial(_planned, steps=steps, sizes=sizes, costs=costs, memory=memory)
     if schedule is not None:
-        taken = predict(schedule, steps, sizes, costs)
-        return _buffered(_planned(schedule, steps, sizes, costs, taken), memory)
-    everything = _planned(StoreAll(), steps, sizes, costs, predict(StoreAll(), steps, sizes, costs))
-    if memory is None or steps <= 1:
-        bounded = everything
-    else:
-        # Within a bound the initial state is kept, so that a loop whose steps come to save more can go on otherwise.
-        bounded = replace(everything, predicted_peak_bytes=everything.predicted_peak_bytes + sizes.restart)
-    if memory is None or bounded.predicted_peak_bytes <= memory:
-        return bounded
+        return _buffered(planned(schedule), memory)
+    everything = planned(StoreAll())
+    if memory is None or everything.predicted_peak_bytes <= memory:
+        return everything
     bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
     if open:
         chosen = find_open(bounds)
         found = [] if chosen is None else [(chosen, False)]
     else:
         found = find_candidates(bounds)
-    plans = [
-        _planned(candidate, steps, sizes, costs, predict(candidate, steps, sizes, costs, buffered=buffered))
-        for candidate, buffered in found
-    ]
+    plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
         raise _describe_least(steps, sizes, memory, disk, find_least(bounds, open_end=open) + sizes.fixed + held)
     return _buffered(min(plans, key=_rank), memory)
@@ -174,7 +167,11 @@ def _rank(plan: Plan) -> tuple[float, int, int]:
     return float(f"{plan.predicted_time:.{_DIGITS}g}"), plan.predicted_steps_forward, plan.predicted_peak_bytes
 
 
-def _planned(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, taken: Prediction) -> Plan:
+def _planned(
+    schedule: Schedule, *, steps: int, sizes: Sizes, costs: Costs, memory: int | None, buffered: bool = False
+) -> Plan:
+    taken = predict(schedule, steps, sizes, costs, buffered=buffered)
+    spare = sizes.restart if memory is not None and needs_spare(schedule, steps) else 0
     return Plan(
         schedule=schedule,
         steps=steps,
@@ -182,7 +179,7 @@ def _planned(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, taken: 
         costs=costs,
         snapshots=taken.snapshots,
         predicted_steps_forward=taken.forward,
-        predicted_peak_bytes=sizes.fixed + taken.memory,
+        predicted_peak_bytes=sizes.fixed + taken.memory + spare,
         predicted_disk_bytes=taken.disk,
         predicted_time=taken.time,
         buffer=taken.buffer,
@@ -197,8 +194,9 @@ def _buffered(plan: Plan, memory: int | None) -> Plan:
     saved = isinstance(plan.schedule, StoreAll)
     if memory is not None and plan.predicted_peak_bytes + buffer_of(plan.sizes, saved=saved) > memory:
         return plan
-    taken = predict(plan.schedule, plan.steps, plan.sizes, plan.costs, buffered=True)
-    return _planned(plan.schedule, plan.steps, plan.sizes, plan.costs, taken)
+    return _planned(
+        plan.schedule, steps=plan.steps, sizes=plan.sizes, costs=plan.costs, memory=memory, buffered=True
+    )  # fmt: skip
 
 
 def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int) -> BudgetError:

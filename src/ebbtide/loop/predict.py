@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from ebbtide.loop.sizes import BUFFERED_ENTRIES, Sizes, count_tuples
 from ebbtide.schedules import (
     Costs,
+    Forward,
     Hierarchical,
     Mixed,
     NoReverse,
@@ -99,6 +100,19 @@ def predict(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffe
     return _followed(schedule, steps, sizes, costs, buffered=buffered)
 
 
+def needs_spare(schedule: Schedule, steps: int) -> bool:
+    """
+    Return whether a loop within a bound keeps its initial state though its schedule does not.
+
+    Where the first thing that is kept in memory is what the first step saves, there is no way back to it: the initial state
+    is one for a loop whose later steps come to save more.
+    """
+    if steps <= 1 or not isinstance(schedule, (StoreAll, Mixed)):
+        return False
+    action = schedule.next_action(Position(steps=steps))
+    return isinstance(action, Forward) and action.tier == "memory" and (action.save or action.kind == "saved")
+
+
 def buffer_of(sizes: Sizes, *, saved: bool = False) -> int:
     """Return the bytes of the buffers of a writer thread, for restart states or for the saved values of steps."""
     return BUFFERED_ENTRIES * (sizes.stored_saved if saved else sizes.stored)
@@ -117,6 +131,9 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
     if schedule.tier == "memory":
         return _in_memory(steps, 0, others * sizes.taped, _time(costs, steps, steps))
     buffer = buffer_of(sizes, saved=True) if buffered and others else 0
+    # The costs are those of a restart state.
+    size = sizes.stored_saved / max(1, sizes.stored)
+    costs = replace(costs, write=size * costs.write, read=size * costs.read)
     if buffered:
         # Each write is made behind the next step, each read behind the reversal before it.
         apart = costs.forward + costs.reverse

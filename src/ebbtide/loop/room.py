@@ -13,9 +13,12 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop import ahead
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.predict import needs_spare
 from ebbtide.loop.steps import TapedStep
-from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, StoreAll
+from ebbtide.loop.swap import nodes_of
+from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve
 from ebbtide.tape.pager import Pager
+from ebbtide.tape.saved import SavedValue
 
 
 @final
@@ -36,7 +39,7 @@ class Room:
         Nothing.
     """
 
-    __slots__ = ("_allowed", "_choose", "_held", "_ledger", "_own", "_saved_before", "stale")
+    __slots__ = ("_allowed", "_choose", "_held", "_ledger", "_own", "_saved_before", "spare", "stale")
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
         self._ledger = ledger
@@ -46,6 +49,7 @@ class Room:
         self._choose = choose
         self._saved_before = 0
         self.stale = False  # whether the schedule is one for another position than that of the loop
+        self.spare = False  # whether the initial state is kept beside the snapshots
 
     @property
     def bounded(self) -> bool:
@@ -64,12 +68,19 @@ class Room:
             yield
         finally:
             self._held = ledger.live - base
-            ledger.limit = outer
+            if self._own is not None:
+                ledger.limit = outer
 
     def enlist(self, rule: Any) -> None:
-        """Let the ledger ask a loop for room."""
-        if self.bounded:
-            self._ledger.lenders.append(weakref.ref(rule))
+        """Let the ledger ask a loop for room, when it begins."""
+        if not self.bounded:
+            return
+        self._ledger.lenders.append(weakref.ref(rule))
+        begins = rule.position.state == 0 and not rule.position.snapshots
+        if begins and needs_spare(rule.plan.schedule, rule.plan.steps):
+            # Until the reverse sweep begins, the bytes of its cotangents are free.
+            rule.snapshots.put_state(0, rule.state, "memory")
+            self.spare = True
 
     def dismiss(self, rule: Any) -> None:
         """Let the ledger ask a loop no more."""
@@ -130,7 +141,7 @@ class Room:
             rule.records.clear()
             return replace(action, save=False)
         if passed:
-            raise self._refusal(rule, index, record.forecast())
+            raise self._refusal(rule, index, record, record.forecast())
         return action
 
     def make_for(self, rule: Any, action: Any) -> bool:
@@ -150,22 +161,31 @@ class Room:
             BudgetError: There is none.
         """
         ledger, pager, sizes = self._ledger, record.tape.pager, rule.plan.sizes
-        if pager is None or ledger.limit is None or ledger.live + sizes.sweep - sizes.saved <= ledger.limit:
+        if pager is None or ledger.limit is None:
             return
-        over = record.forecast() - ledger.limit
-        if over <= 0 or ledger.relieve(over) >= over or (self._allowed is not None and self._allowed.disk):
-            return
-        raise self._refusal(rule, index, ledger.limit + over)
+        over = ledger.live + sizes.sweep - sizes.saved - ledger.limit
+        if over > 0:
+            over = record.forecast() - ledger.limit
+            over -= ledger.relieve(over)
+        if over <= 0 and not _is_paged(record):
+            pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
+        elif over > 0 and not (pager.budget is not None and pager.budget.disk):
+            raise self._refusal(rule, index, record, ledger.limit + over)
 
     def shed(self, rule: Any, nbytes: int) -> int:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
         before, saved_before = self._ledger.live, self._ledger.held[SAVED]
-        if isinstance(rule.plan.schedule, StoreAll):
+
+        def is_short() -> bool:
+            return before - self._ledger.live < nbytes
+
+        while is_short() and self._give_up_one(rule):
+            pass
+        if is_short() and self.spare:
             self._give_up_saved(rule)
-        else:
-            while before - self._ledger.live < nbytes and self._give_up_one(rule):
+            while is_short() and self._give_up_one(rule):
                 pass
         freed = before - self._ledger.live
         self._saved_before -= saved_before - self._ledger.held[SAVED]
@@ -174,16 +194,18 @@ class Room:
         return freed
 
     def _give_up_saved(self, rule: Any) -> None:
-        """Give up the saved values of all steps but the one in work: the steps run again from the initial state."""
-        position = rule.position
-        last = position.end - 1 if position.forward_ended else None
-        for step in [step for step in rule.records if step != last]:
+        """Give up all saved values but those of the step in work; what they were of runs again from the initial state."""
+        after = ahead.without_saved(rule.position)
+        for kept in rule.position.snapshots:
+            if kept not in after.snapshots:
+                rule.snapshots.drop(kept)
+        first = after.end if after.saved is None else after.saved[0]
+        for step in [step for step in rule.records if step < first]:
             record = rule.records.pop(step)
             if record.tape.pager is not None:
                 record.tape.pager.close()
             del record
-        rule.position = replace(position, saved=None if last is None else (last, last + 1))
-        self.stale = True
+        rule.position, self.spare, self.stale = after, False, True
 
     def _give_up_one(self, rule: Any) -> bool:
         """Give up one snapshot; return whether there was one."""
@@ -230,7 +252,7 @@ class Room:
         rule.plan = plan
         rule.watch.changed(plan, more)
 
-    def _refusal(self, rule: Any, index: int, peak: int) -> BudgetError:
+    def _refusal(self, rule: Any, index: int, record: TapedStep, peak: int) -> BudgetError:
         """Return the error for a step that does not fit, with what the step alone takes beside one restart state."""
         limit = self._ledger.limit
         assert limit is not None
@@ -238,7 +260,7 @@ class Room:
         sizes = rule.plan.sizes
         least = self._allowed.memory + max(0, peak - limit)
         with_one = sizes.fixed + sizes.restart + self._allowed.memory - limit
-        others = self._ledger.live - self._held_by(rule)
+        others = self._ledger.live - self._held_by(rule) - record.nbytes
         least = max(least, with_one + others)
         return BudgetError(
             f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, more "
@@ -246,3 +268,9 @@ class Room:
             f"bytes ({format_bytes(least)}) of memory.",
             least,
         )
+
+
+def _is_paged(record: TapedStep) -> bool:
+    """Return whether saved values of a step are on disk, each by itself."""
+    values = (value for node in nodes_of(record) for value in node.saved or ())
+    return any(type(value) is SavedValue and value.page is not None for value in values)

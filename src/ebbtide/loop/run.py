@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.arrays.context import entered
-from ebbtide.errors import DeterminismError, MutationError, ScheduleError
+from ebbtide.errors import MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.directory import ResumeDirectory
@@ -20,18 +20,7 @@ from ebbtide.loop.room import Room
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.verify import Verifier
-from ebbtide.schedules import (
-    Copy,
-    Delete,
-    EndForward,
-    EndReverse,
-    Forward,
-    Move,
-    Position,
-    Reverse,
-    Snapshot,
-    StoreAll,
-)
+from ebbtide.schedules import Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse
 from ebbtide.tape.joint import JointRule
 from ebbtide.tape.node import Node
 
@@ -114,7 +103,9 @@ class LoopRule(JointRule):
     @property
     def sheddable(self) -> int:
         """Bytes that it could do without, but for what a retained sweep begins with again."""
-        return 0 if self._prefix is not None else ahead.sheddable_bytes(self.plan, self.position)
+        if self._prefix is not None:
+            return 0
+        return ahead.sheddable_bytes(self.plan, self.position, spare=self.room.spare)
 
     def shed(self, nbytes: int) -> int:
         """Go on with less in memory."""
@@ -146,18 +137,9 @@ class LoopRule(JointRule):
         # No caller's name keeps the initial state alive.
         self.state = state[:]
         state.clear()
-        with self.room.limited(), entered(ledger=self._ledger):
-            return self._run_forward(first)
-
-    def _run_forward(self, first: Any) -> list[Any]:
-        """Run the forward sweep within the bounds."""
         if self._resumption is not None:
             restore_forward(self, self._resumption, first)
             first = None if self.position.state else first
-        elif self.room.bounded and self.plan.schedule == StoreAll() and self.plan.steps > 1:
-            # So that saved values can be given up. Until the reverse sweep begins, the cotangent's bytes are free.
-            self.snapshots.put_state(0, self.state, "memory")
-            self.position = replace(self.position, snapshots=(Snapshot(0),))
         self.room.enlist(self)
         with self.watch.sweep("forward", None if self.position.open else self.plan.steps):
             while not self.position.forward_ended:
@@ -172,10 +154,10 @@ class LoopRule(JointRule):
     def _next(self) -> Any:
         if self.room.stale:
             self.room.plan_again(self)
-        action = ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
-        if not self.room.make_for(self, action):
-            return action
-        return ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
+        action = None
+        while action is None or self.room.make_for(self, action):
+            action = ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
+        return action
 
     def follow(self, action: Any, first: Any = None, sink: Any = None) -> None:
         """Follow one action of the schedule."""
@@ -270,9 +252,11 @@ class LoopRule(JointRule):
                 self.records[index] = record
             elif done.snapshot and done.kind == "saved":
                 self.snapshots.put_saved(index, record, done.tier)
-            elif done.snapshot:
+            del record
+            if done.snapshot and done.kind == "restart":
+                self.room.make_for(self, done)
                 self.snapshots.put_state(index, entering, done.tier)
-            del record, entering
+            del entering
             self._emit(index, output)
             self._count(index)
             index += 1
@@ -372,13 +356,7 @@ class LoopRule(JointRule):
         retained = self._prefix is not None and ahead.is_kept(self._prefix, index)
         at_hand = retained and self._prefix is not None and self._prefix.saved is not None
         record = self.records[index] if at_hand else self.records.pop(index)
-        statics = self.links.statics
-        unknown = [key for key in record.tape.statics if key not in statics]
-        if unknown:
-            raise DeterminismError(
-                f"Step {index} used an array from outside, when it was run again, that it had not used before. What "
-                "a step uses may depend on its state, its input and static values only."
-            )
+        self.links.check_statics(index, record.tape.statics)
         seeds = [None if g is None else g[index] for g in outputs]
         self.room.before_sweep(self, index, record)
         again = self.loss.reversing(index, self.cotangent)
@@ -395,7 +373,7 @@ class LoopRule(JointRule):
         self.links.keep_inputs(index, x, collector)
         self.watch.passed()
         if self._resumption is not None and self._prefix is None:
-            running = [collector.static_sums.get(key) for key in statics]
+            running = [collector.static_sums.get(key) for key in self.links.statics]
             self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran)
 
     def fail(self) -> None:

@@ -168,7 +168,8 @@ def timeloop(
     watch = Watch(ledger, progress, collect_every, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, until, watch, resumption, directory)
     try:
-        final = rule.run_forward(values, first)
+        with room.limited(), entered(ledger=ledger):
+            final = rule.run_forward(values, first)
     except BaseException:
         rule.fail()
         raise
@@ -254,7 +255,7 @@ def _first_steps(
     if chosen and allowed is not None:
         timed = is_timed(values, steps)
         if timed:
-            first, costs = measure_steps(stepper, values, first, account, allowed)
+            first, costs = measure_steps(stepper, values, first, sizes, account, allowed)
         if timed or allowed.disk >= sizes.stored:
             costs = estimate_steps(first) if costs is None else costs
             costs = with_transfers(costs, values, allowed) if allowed.disk >= sizes.stored else costs
