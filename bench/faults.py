@@ -14,7 +14,6 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tests.campaign.damage import PLACES, Damage
@@ -28,31 +27,32 @@ SEED = 20261121
 OFTEN, SELDOM = 1, 4
 
 
-def kills(directory: Path, strides: Mapping[str, int]) -> None:
+def kills(directory: Path, strides: Mapping[str, int], ways: tuple[tuple[str, ...], ...]) -> None:
     """Print the table of kills."""
     table = Table("Processes killed twice, by schedule: extra steps per case", ("killed", "wrong"), "mean extra")
-    for name, options in (("before", ()), ("within writes", ("torn",)), ("SIGTERM", ("SIGTERM",))):
+    for options in ways:
         for schedule, counts in launch(directory, dict(strides), *options).items():
             extra = counts["extra"] or [0]
             bound, wrong = 2 * bound_of(schedule), len(counts["problems"])
             cells = [str(counts["kills"]), str(wrong)]
+            case = ", ".join([schedule, *options, f"{counts['steps']} steps"])
             met = max(extra) <= bound and not wrong
-            case = f"{schedule}, {name}, {counts['steps']} steps"
             table.add(case, str(max(extra)), cells, f"{np.mean(extra):.1f}", str(bound), met)
-    table.note(
-        "Ours and bar: the most steps beyond those of an undisturbed run, after two kills. Wrong: other bits, or"
-    )
-    table.note("a file left behind, or more lost than was run since the last save.")
+    table.note("Ours and bar: the most steps, after two kills, beyond those of an undisturbed run. Wrong: other bits.")
     table.show()
 
 
-def damage(directory: Path, flips: int, lengths: int) -> None:
+def damage(directory: Path, flips: int, lengths: int, places: tuple[int, ...]) -> None:
     """Print the table of flipped bytes and cut files."""
     table = Table("Damage to what a kill leaves: wrong gradients", ("tried", "told", "refused"), "")
-    for place in PLACES:
+    for place in places:
         for name in ("bytes changed", "files cut or removed"):
-            found = Damage(directory / f"{place}-{name[0]}", place)
-            found.flip(flips // len(PLACES) + 1, SEED) if name[0] == "b" else found.cut(lengths)
+            with tempfile.TemporaryDirectory(dir=directory) as parent:
+                found = Damage(Path(parent), place)
+                if name == "bytes changed":
+                    found.flip(flips // len(places) + 1, SEED)
+                else:
+                    found.cut(lengths)
             counts = [str(count) for count in (found.tried, found.told, found.refused)]
             wrong = len(found.problems)
             table.add(f"{name}, killed at input {place}", str(wrong), counts, "", "0", wrong == 0)
@@ -60,24 +60,25 @@ def damage(directory: Path, flips: int, lengths: int) -> None:
     table.show()
 
 
-def failures(directory: Path, stride: int) -> None:
+def failures(directory: Path, names: tuple[str, ...], stride: int) -> None:
     """Print the table of writes and allocations that fail."""
     table = Table("Writes that fail, in journal and snapshots: wrong gradients", ("tried", "told"), "")
     local = directory / "local"
     local.mkdir()
-    for name in ("revolve", "hierarchical", "periodic"):
+    for name in names:
         expected = trouble.gradient(name, None)
         for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             tried = told = wrong = 0
             for lasting in (False, True):
-                at, events = 1, trouble.Events()
-                while at == 1 or events.count >= at - stride:
+                at, more = 1, True
+                while more:
                     events = trouble.Events(at, trouble.fail(number), ("pwrite", "allocate"), lasting=lasting)
                     with warnings.catch_warnings(record=True) as caught, events.installed():
                         warnings.simplefilter("always")
                         found = trouble.gradient(name, directory / "run", local)
                     wrong += found != expected or (directory / "run").exists() or len(caught) > 2
-                    tried, told, at = tried + 1, told + bool(caught), at + stride
+                    tried, told = tried + 1, told + bool(caught)
+                    more, at = events.count >= at, at + stride
             table.add(f"{name}, {errno.errorcode[number]}", str(wrong), [str(tried), str(told)], "", "0", not wrong)
     table.note("Each write is let fail once, and with all later ones. Told: by a warning.")
     table.show()
@@ -85,11 +86,8 @@ def failures(directory: Path, stride: int) -> None:
 
 def losses(directory: Path, count: int, intervals: tuple[int, ...]) -> None:
     """Print the table of what random kills cost."""
-    steps, slots = lost.STEPS, lost.SNAPSHOTS
-    table = Table(
-        f"Mean loss by a random kill, in % of all steps ({steps} steps, {slots} snapshots)", ("max", "min"), ""
-    )
-    legs = Table("Jobs that may run a tenth of the steps", (), "")
+    title = f"Mean loss by a random kill, in % of all steps ({lost.STEPS} steps, {lost.SNAPSHOTS} snapshots)"
+    table, legs = Table(title, ("max", "min"), ""), Table("Jobs that may run a tenth of the steps", (), "")
     for every in intervals:
         found = 100 * np.array(lost.losses(directory / "run", every=every, kills=count, seed=SEED))
         cells = [f"{found.max():.2f}", f"{found.min():.2f}"]
@@ -108,15 +106,17 @@ def main(quick: bool = False) -> None:
         places = {part: Path(name) / part for part in ("kills", "damage", "failures", "losses")}
         for path in places.values():
             path.mkdir()
-        often, seldom = (200, 200) if quick else (OFTEN, SELDOM)
-        names = ["revolve"] if quick else list(trouble.SCHEDULES)
-        kills(places["kills"], {name: often if name == "revolve" else seldom for name in names})
-        for place in PLACES:
-            for kind in "bf":
-                (places["damage"] / f"{place}-{kind}").mkdir()
-        damage(places["damage"], *((3, 1) if quick else (10_000, 500)))
-        failures(places["failures"], 500 if quick else 1)
-        losses(places["losses"], *((1, (20,)) if quick else (300, (5, 10, 20))))
+        if quick:
+            kills(places["kills"], {"revolve": 200}, ((),))
+            damage(places["damage"], 3, 1, PLACES[:1])
+            failures(places["failures"], ("revolve",), 500)
+            losses(places["losses"], 1, (20,))
+            return
+        strides = {name: OFTEN if name == "revolve" else SELDOM for name in trouble.SCHEDULES}
+        kills(places["kills"], strides, ((), ("torn",), ("SIGTERM",)))
+        damage(places["damage"], 10_000, 500, PLACES)
+        failures(places["failures"], ("revolve", "hierarchical", "periodic"), 1)
+        losses(places["losses"], 300, (5, 10, 20))
 
 
 if __name__ == "__main__":
