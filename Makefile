@@ -48,7 +48,7 @@ bench: $(READY)-bench
 	@$(BIN)/python -m bench
 
 campaign: $(READY)-test
-	@EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest tests/campaign tests/loop/test_resume.py
+	@EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest tests/campaign tests/loop/test_kills.py tests/loop/test_faults.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -7,7 +7,7 @@ from bench.measure import machine
 
 NAMES = (
     "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner", "schedules", "storage",
-    "adjoints",
+    "faults", "adjoints", "linearize",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser(prog="python -m bench", description="The measured claims of Ebbtide.")

@@ -10,15 +10,28 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.loop.trouble import EVERY, STEPS, Events, in_child, kill
 
+import ebbtide
 from ebbtide.storage.listing import list_storage
+
+
+def bound_of(name: str) -> int:
+    """
+    The most steps that a kill costs.
+
+    That is what was run since the last save, of reversed steps up to four times; the first step; and those up to the
+    first use of the late static value. Saved values of all steps die with their process, and are made again.
+    """
+    return 4 * EVERY + 1 + 8 + (STEPS if name in {"store", "store on disk"} else 0)
 
 
 def kept_places(directory: Path) -> tuple[int, int]:
@@ -78,6 +91,18 @@ class Campaign:
                 f"{self._name}, event {at}: {events.forward} steps were run and {forward} of them kept; in reverse "
                 f"{events.left} were left, and {left} by what was kept"
             )
+
+
+def launch(directory: Path, strides: dict[str, int], *options: str) -> dict[str, Any]:
+    """Run this program for schedules by name; return the counts of each."""
+    names = ",".join(f"{name},{stride}" for name, stride in strides.items())
+    command = [sys.executable, "-m", "tests.loop.kill_run", str(directory), names, *options]
+    paths = [Path(ebbtide.__path__[0]).parent, Path(__file__).parents[2]]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=directory)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout)
 
 
 def main(parent: str, names: str, *rest: str) -> None:

@@ -459,16 +459,16 @@ def test_restart_states_are_few_and_even(tmp_path, most, interval):
 
 
 def test_the_reverse_sweep_gives_restart_states_up(tmp_path):
-    """What neither of the two places in the reverse sweep needs is deleted."""
+    """What neither of the two places in the reverse sweep needs, nor a static value that is met late, is deleted."""
     directory, journal = begun(tmp_path / "run")
     for step in (10, 20, 30, 40):
         journal.save_anchor(step, Leaves([np.ones(2)]))
     kept = []
-    for end in (35, 25, 15):
-        journal.save_reverse(Reverse(end, Leaves([np.ones(2)]), Leaves([]), Leaves([]), 0, 0))
+    for end, met in ((35, ()), (25, ()), (15, (0, 33)), (5, (0, 33))):
+        journal.save_reverse(Reverse(end, Leaves([np.ones(2)]), Leaves([]), Leaves([]), 0, 0), met=met)
         kept.append(journal.anchors())
-    assert kept == [(10, 20, 30), (10, 20, 30), (10, 20)]
-    assert journal.latest_reverse().before == 25
+    assert kept == [(10, 20, 30), (10, 20, 30), (10, 20, 30), (10, 30)]
+    assert journal.latest_reverse().before == 15
     journal.forget_reverse()
     assert journal.latest_reverse() is None
     directory.close()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,48 +13,28 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.loop import lost
-from tests.loop.trouble import EVERY, SCHEDULES, STEPS, Events, gradient, interrupt
-
-import ebbtide
+from tests.loop.kill_run import bound_of, launch
+from tests.loop.trouble import SCHEDULES, Events, gradient, interrupt
 
 # `make campaign` kills at each event of `revolve`, and at each third one of the others.
 FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
-ROOT = Path(__file__).parents[2]
-SOURCE = Path(ebbtide.__path__[0]).parent
-# A kill costs what was run since the last save, here of reversed steps that run up to four times; the first step; and
-# the steps up to the first use of the late static value. Saved values die with their process, and are made again once.
-BOUND = 4 * EVERY + 1 + 8
-STORED = {"store", "store on disk"}
-
-
-def kill_everywhere(directory: Path, strides: dict[str, int], *options: str) -> dict[str, Any]:
-    """Run the program that kills; return its counts by schedule."""
-    names = ",".join(f"{name},{stride}" for name, stride in strides.items())
-    command = [sys.executable, "-m", "tests.loop.kill_run", str(directory), names, *options]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=directory)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "within"])
 def test_killed_anywhere(torn: bool, tmp_path: Path) -> None:
     """Killed at a step, before or within a write, or in the clean-up, and once more: the same bits, little lost."""
     often, seldom = (1, 4) if FULL else (19, 37) if torn else (61, 113)
-    found = kill_everywhere(
-        tmp_path, {name: often if name == "revolve" else seldom for name in SCHEDULES}, *["torn"] * torn
-    )
+    found = launch(tmp_path, {name: often if name == "revolve" else seldom for name in SCHEDULES}, *["torn"] * torn)
     for name, counts in found.items():
         assert counts["problems"] == []
-        bound = 2 * (BOUND + (STEPS if name in STORED else 0))
-        assert max(counts["extra"], default=0) <= bound, (name, counts)
+        assert max(counts["extra"], default=0) <= 2 * bound_of(name), (name, counts)
     assert sum(counts["kills"] for counts in found.values()) >= ((500 if torn else 1500) if FULL else 50)
     assert sum(len(counts["extra"]) for counts in found.values()) >= (200 if FULL else 10)
 
 
 def test_a_termination_is_a_kill(tmp_path: Path) -> None:
     """SIGTERM, as a batch system sends it, ends the process at once, and the next one goes on."""
-    found = kill_everywhere(tmp_path, {"revolve": 7 if FULL else 90}, "SIGTERM")["revolve"]
+    found = launch(tmp_path, {"revolve": 7 if FULL else 90}, "SIGTERM")["revolve"]
     assert found["problems"] == []
     assert found["kills"] >= 6
 

@@ -21,7 +21,7 @@ from ebbtide import ResumeError, grad, timeloop
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.fingerprint import fingerprint_of
 from ebbtide.loop.journal import Journal
-from ebbtide.schedules import Revolve, from_checkpoint_schedules
+from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
 from ebbtide.storage import system
 
 U = np.linspace(0.5, 1.0, 20)
@@ -41,6 +41,7 @@ class Call(NamedTuple):
     between: float = 1.0
     after: float = 1.0
     threads: int = 1
+    schedule: Any = Revolve(3)
 
     def run(self, directory: Path, stop: int = 0) -> Any:
         """Return the gradients; Ctrl-C comes in the step that is run as number *stop*."""
@@ -52,7 +53,7 @@ class Call(NamedTuple):
                 system.met_job_step()
                 return np.sin(x) * factor**power + f
 
-            options = {"schedule": Revolve(3), "resume_every": 2}
+            options = {"schedule": self.schedule, "resume_every": 2}
             first = timeloop(step, u * self.before, self.steps, inputs=self.forcing[: self.steps], **options)
             second = timeloop(lambda x, i: x - 0.1 * x * x, first * self.between, 3, **options)
             return self.after * np.sum(second**2)
@@ -117,6 +118,17 @@ def test_another_call_is_refused(row: str, tmp_path: Path) -> None:
     for found, wanted in zip(call.run(tmp_path / "run"), expected, strict=True):
         assert np.array_equal(found, wanted)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Mixed(5), Periodic(4, 2), Revolve(1)], ids=repr)
+def test_another_schedule_goes_on(schedule: Any, tmp_path: Path) -> None:
+    """How the steps are run is no part of the call: another schedule ends with the same bits."""
+    expected = Call().run(tmp_path / "whole")
+    for stop in (6, 16, 27):
+        with pytest.raises(KeyboardInterrupt):
+            Call().run(tmp_path / "run", stop)
+        for found, wanted in zip(Call(schedule=schedule).run(tmp_path / "run"), expected, strict=True):
+            assert np.array_equal(found, wanted)
 
 
 def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:

@@ -174,14 +174,22 @@ class Journal:
 
     # The reverse sweep.
 
-    def save_reverse(self, place: Reverse) -> None:
-        """Keep a place in the reverse sweep beside the one before, and give up restart states that neither needs."""
+    def save_reverse(self, place: Reverse, *, met: Sequence[int] = ()) -> None:
+        """
+        Keep a place in the reverse sweep beside the one before, and give up restart states that nobody needs.
+
+        Args:
+            place: The place.
+            met: Steps that a later process has to run again, to meet the static values that they used first.
+        """
         keys = self._keys("reverse")
         place = replace(place, before=_step_of(keys[-1]) if keys else None)
         self._store("reverse", place.end, place, f"reverse sweep down to step {place.end}", 2)
         ends = [_step_of(key) for key in self._keys("reverse")]
-        for step in self.anchors():
-            if ends and step >= max(ends):
+        anchors = self.anchors()
+        needed = {max((anchor for anchor in anchors if anchor <= step), default=0) for step in met}
+        for step in anchors:
+            if ends and step >= max(ends) and step not in needed:
                 self._directory.storage.delete(self._key("anchor", step))
 
     def latest_reverse(self) -> Reverse | None:

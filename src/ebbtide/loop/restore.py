@@ -54,14 +54,14 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
 
 def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -> int:
     """Run the steps again that were the first to use a static value; return how many steps that took."""
-    ran = 0
-    stepper, bypass = rule.stepper, rule.bypass
+    ran, done = 0, 0
+    stepper, bypass, state = rule.stepper, rule.bypass, _copied(rule.state)
     for target in sorted({step for step, _ in resumption.statics} - {0}):
-        start, state = _nearest(resumption, anchors, target) or (0, _copied(rule.state))
+        done, state = _nearest(resumption, [step for step in anchors if done < step <= target]) or (done, state)
         with stepper.region.running(bypass):
-            for index in range(start, target + 1):
+            for index in range(done, target + 1):
                 state, _ = stepper.plain(index, state, bypass)
-                ran += 1
+        ran, done = ran + target + 1 - done, target + 1
     values = list(bypass.statics.values())
     for number, met in enumerate(values):
         resumption.check_static(number, met)
@@ -69,10 +69,10 @@ def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -
     return ran
 
 
-def _nearest(resumption: Resumption, anchors: tuple[int, ...], target: int) -> tuple[int, list[Any]] | None:
-    """Return the last restart state from which a step can be run, with its step."""
+def _nearest(resumption: Resumption, anchors: list[int]) -> tuple[int, list[Any]] | None:
+    """Return the last restart state that is whole, with its step."""
     for step in reversed(anchors):
-        state = resumption.load_anchor(step) if step <= target else None
+        state = resumption.load_anchor(step)
         if state is not None:
             return step, state
     return None

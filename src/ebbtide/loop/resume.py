@@ -123,7 +123,7 @@ class Resumption:
             keys = list(inputs)
             given = to_leaves([inputs[key] for key in keys])
             place = Reverse(end, state, to_leaves(sums), Leaves(given.arrays, [keys, given.forms]), ran, self.incoming)
-            self._journal.save_reverse(place)
+            self._journal.save_reverse(place, met=[step for step, _ in self.statics])
             self._saved()
 
     def _place(self, done: int, state: Leaves, outputs: list[Any], ran: int) -> Forward:
