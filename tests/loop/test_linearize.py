@@ -57,7 +57,8 @@ def test_pushforward_is_forward_mode(name, schedule):
         found = pushforward(v)
         assert_same_bits(np.asarray(found), np.asarray(tangent))
         assert_same_bits(value, expected)
-        assert loop.count - before == loops * (STEPS - KEPT[schedule])
+        kept = 0 if name == "loop_inside_of_checkpoint" else KEPT[schedule]
+        assert loop.count - before == loops * (STEPS - kept)
 
 
 def new(u, k=1.0):
