@@ -156,8 +156,9 @@ class LinearLoop(LinearRule):
         capture = Pushing(self._tape)
         with entered(capture=capture):
             after, output = self._stepper.plain(self.steps, [self._join(leaf, None) for leaf in state], None)
+        values = [value for value, _ in capture.pairs(self._trace, after + output)]
         self._statics = capture.statics | self._statics
-        return [self._bare(leaf) for leaf in after], [split(self._trace, leaf)[0] for leaf in output]
+        return [writable(value, self._trace) for value in values[: len(state)]], values[len(state) :]
 
     def _keep(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         """Run a step and keep its derivatives, if there is room for them."""
@@ -248,18 +249,20 @@ class LinearLoop(LinearRule):
         """Run the steps that are not kept, with tangents."""
         assert self._start is not None
         first = len(self._kept)
-        with pushing(self._trace, self._tape, given), self._watch.sweep("forward", self.steps - first):
-            state = [self._join(leaf, t) for leaf, t in zip(self._start, tangents, strict=True)]
+        count = len(self._start)
+        values = [split(self._trace, leaf)[0] for leaf in self._start]
+        with pushing(self._trace, self._tape, given) as capture, self._watch.sweep("forward", self.steps - first):
             for index in range(first, self.steps):
-                state, output = self._stepper.plain(index, state, None)
-                pairs = [split(self._trace, leaf) for leaf in output]
-                self._verifier.emitted(index, [value for value, _ in pairs])
-                outputs.append([tangent for _, tangent in pairs])
+                state = [self._join(writable(v, self._trace), t) for v, t in zip(values, tangents, strict=True)]
+                after, output = self._stepper.plain(index, state, None)
+                pairs = capture.pairs(self._trace, after + output)
+                values, tangents = ([pair[k] for pair in pairs[:count]] for k in range(2))
+                self._verifier.emitted(index, [value for value, _ in pairs[count:]])
+                outputs.append([tangent for _, tangent in pairs[count:]])
                 self._watch.ran(index + 1)
                 self._watch.passed()
-        pairs = [split(self._trace, leaf) for leaf in state]
-        self._verifier.ended(self.steps, [value for value, _ in pairs])
-        return [tangent for _, tangent in pairs]
+        self._verifier.ended(self.steps, values)
+        return tangents
 
 
 def _uncount(ledger: Any, counted: list[int]) -> None:

@@ -50,8 +50,8 @@ class _LinearCheckpoint(LinearRule):
         capture = Pushing(self._tape)
         with entered(capture=capture):
             outputs, structure = self._call([None] * len(self._values))
+        values = [value for value, _ in capture.pairs(self._trace, outputs)]
         self._statics = capture.statics
-        values = [split(self._trace, leaf)[0] for leaf in outputs]
         self._checks = [checksum(value) for value in values]
         self._kinds = [type_of(value) if is_array(value) else None for value in values]
         return values, structure, list(self._statics.values())
@@ -77,9 +77,9 @@ class _LinearCheckpoint(LinearRule):
         found = [None if place is None else tangents[place] for place in self.places]
         count = len(self._values)
         given = dict(zip(self._statics, found[count:], strict=True))
-        with pushing(self._trace, self._tape, given):
+        with pushing(self._trace, self._tape, given) as capture:
             outputs, _ = self._call(found[:count])
-        pairs = [split(self._trace, leaf) for leaf in outputs]
+            pairs = capture.pairs(self._trace, outputs)
         if [checksum(value) for value, _ in pairs] != self._checks:
             raise DeterminismError(
                 f"{self.name} gave another result when it was run again. It may depend on its arguments and on arrays "

@@ -102,19 +102,28 @@ class Pushing:
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on tangents."""
-        inside = [self.lift(x) if type(x) is TracedArray and self.covers(x._trace) else x for x in operands]
-        return primitive.bind(tuple(inside), params)
+        return primitive.bind(tuple([self._inside(x) for x in operands]), params)
+
+    def _inside(self, tangent: Any) -> Any:
+        """Return a tangent as the part has it: static ones are lifted."""
+        return self.lift(tangent) if type(tangent) is TracedArray and self.covers(tangent._trace) else tangent
+
+    def pairs(self, trace: TangentTrace, leaves: list[Any]) -> list[tuple[Any, Any]]:
+        """Return values and tangents of what the part returned, static values that it returned included."""
+        found = [split(trace, leaf) for leaf in leaves]
+        return [(value, self._inside(tangent)) for value, tangent in found]
 
 
 @contextmanager
-def pushing(trace: TangentTrace, tape: LinearTape, given: dict[int, Any]) -> Iterator[None]:
+def pushing(trace: TangentTrace, tape: LinearTape, given: dict[int, Any]) -> Iterator[Pushing]:
     """Run the block, in which a part runs again, on tangents at hand, with these static ones."""
     # Its tangents are on a tape that is closed, so that nothing comes of arrays that escaped.
     trace.closed = False
     context = current()
     level, traces = max(context.level, trace.level), (*context.traces, trace)
-    with entered(level=level, tape=None, tangent=trace, traces=traces, capture=Pushing(tape, given)):
-        yield
+    capture = Pushing(tape, given)
+    with entered(level=level, tape=None, tangent=trace, traces=traces, capture=capture):
+        yield capture
 
 
 def node_of(tape: LinearTape, tangent: Any) -> Node | None:
