@@ -5,7 +5,7 @@ import importlib
 
 from bench.measure import machine
 
-NAMES = ("dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "schedules", "storage")
+NAMES = ("dots", "mlp", "rnn", "fanout", "relu", "linearize", "overhead", "budget", "timeloop", "schedules", "storage")
 
 parser = argparse.ArgumentParser(prog="python -m bench", description="The measured claims of Ebbtide.")
 parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or several of {', '.join(NAMES)}; all by default")
