@@ -1,8 +1,8 @@
 """
 A linearization that is pushed many times: 20 layers, h <- np.tanh(h @ w), of 128 rows and 256 columns, in float64.
 
-By hand: the slopes of the layers, kept, and for each push a product and a multiplication a layer. Bars: a push in 1.2 of
-that time and 2.1 arrays. Forward mode, which evaluates the layers again, stands beside it.
+By hand: the slopes of the layers, kept, and for each push a product and a multiplication a layer. Bars: a push in 1.2
+of that time and 2.1 arrays. Forward mode, which evaluates the layers again, stands beside it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(quick: bool = False) -> None:
         np.testing.assert_allclose(pushforward(t), compiled(t), rtol=1e-10, atol=1e-14)
         calls["jax"] = lambda: compiled(t).block_until_ready()
     times = alternate(calls, runs)
-    table = Table(f"Time of a push through {count} layers, by that of a push by hand", ("JAX jit",))
+    table = Table(f"Time of a push through {count} layers, by that of a push by hand", ("jax (jit)",))
     theirs = str(ratio(times, "jax", "hand")) if "jax" in times else "not installed"
     found = ratio(times, "ours", "hand")
     table.add("pushforward", str(found), [theirs], "1.00", f"{TIME}", found.median <= TIME)
