@@ -173,6 +173,7 @@ def test_printed():
     for row in ("steps", "bytes", "time"):
         assert row in text
     assert f"{p.loops[0].steps_forward:,}" in text
+    assert "loop          Revolve(snapshots=2): 67 of 67 steps, " in str(p)
 
 
 def test_usable_alone():

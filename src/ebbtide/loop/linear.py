@@ -272,8 +272,7 @@ def _uncount(ledger: Any, counted: list[int]) -> None:
 
 def _contiguous(tangent: Any) -> Any:
     """Return a tangent of the state as it enters a step, in the layout in which it does in forward mode."""
-    fits = not isinstance(tangent, np.ndarray) or (tangent.flags.c_contiguous and type(tangent) is np.ndarray)
-    return tangent if fits and type(tangent) is not TracedArray else owned(tangent)
+    return tangent if type(tangent) is np.ndarray and tangent.flags.c_contiguous else owned(tangent)
 
 
 def _whole(tangent: Any, kind: ArrayType) -> Any:
