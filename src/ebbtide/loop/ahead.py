@@ -54,14 +54,13 @@ def sheddable_bytes(plan: Plan, position: Position) -> int:
 
 
 def least_missed(schedule: Any, position: Position) -> Snapshot:
-    """Return the snapshot in memory, not the first, without which the fewest forward steps are left."""
-
-    def steps_without(kept: Snapshot) -> int:
-        rest = tuple(one for one in position.snapshots if one is not kept)
-        return schedule.forward_steps_left(replace(position, snapshots=rest))
-
-    first = next(kept for kept in position.snapshots if kept.kind == "restart")
-    return min((kept for kept in position.snapshots if kept is not first and kept.tier == "memory"), key=steps_without)
+    """Return the snapshot in memory, not the first, without which about the fewest forward steps are left."""
+    if isinstance(schedule, Mixed):
+        step = schedule.find_surplus(position)
+    else:
+        step = next(iter(Revolve(len(position.snapshots) - 1).find_surplus(position)), None)
+    # Without an answer the last one, which was the cheapest to come to.
+    return position.snapshots[-1] if step is None else stored(position, step)
 
 
 def with_room(schedule: Any, position: Position) -> Any:
