@@ -102,7 +102,7 @@ def test_measured_beside_predicted(tmp_path):
         assert loop.plan.predicted_time > 0
 
 
-@pytest.mark.parametrize(("copies", "states"), [(3, 14), (3, 22), (6, 12), (6, 20), (6, 28)])
+@pytest.mark.parametrize(("copies", "states"), [(3, 14), (6, 12), (6, 20)])
 def test_a_loop_that_sheds(copies, states):
     """A loop gives up snapshots for the cotangents of what comes after it; its first schedule repeats the run."""
 
@@ -173,6 +173,7 @@ def test_printed():
     for row in ("steps", "bytes", "time"):
         assert row in text
     assert f"{p.loops[0].steps_forward:,}" in text
+    assert "loop          Revolve(snapshots=2): 67 of 67 steps, " in str(p)
 
 
 def test_usable_alone():

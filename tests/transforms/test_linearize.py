@@ -10,6 +10,7 @@ from tests.measure import peak_bytes
 
 from ebbtide import (
     CotangentError,
+    DeterminismError,
     MutationError,
     ReleasedValueError,
     RuleMissingError,
@@ -95,6 +96,58 @@ def test_linear_part_only():
     for _ in range(3):
         np.testing.assert_allclose(pushforward(X), np.exp(X) * X)
     assert calls.count("value") == 1
+
+
+def test_checkpointed_functions_run_again():
+    """A checkpointed function keeps its arguments, also closed over, and runs once for each push."""
+    calls = []
+    x = np.linspace(0, 1, 100_000)
+    k = np.cos(x)
+
+    def f(x, k):
+        @checkpoint
+        def inner(y, n):
+            calls.append(1)
+            y[0] = k[1] * n
+            for _ in range(10):
+                y = np.sin(y) * k
+            return y, (2.0, k)
+
+        y, (two, again) = inner(x * 2.0, 3)
+        return np.sum(y * again) * two, inner(y, 2)[0]
+
+    pair = []
+    assert peak_bytes(lambda: pair.extend(linearize(f, x, k))) < 18 * x.nbytes
+    assert len(calls) == 2
+    for v in ((k, x), (x, x)):
+        assert len(calls) % 2 == 0
+        found = pair[1](*v)
+        expected, tangent = jvp(f, (x, k), v)
+        for a, b in zip((*pair[0], *found), (*expected, *tangent), strict=True):
+            np.testing.assert_array_equal(a, b)
+    step = checkpoint(lambda u, _: np.sin(u) * k)
+    _, pushforward = linearize(lambda x: timeloop(step, x, 3), x)
+    np.testing.assert_array_equal(pushforward(x), jvp(lambda x: timeloop(step, x, 3), (x,), (x,))[1])
+
+
+def test_a_checkpointed_function_that_changes():
+    """A checkpointed function that gives another result, or uses another array, when it runs again is an error."""
+    numbers = iter(range(100))
+    _, pushforward = linearize(checkpoint(lambda y: y * next(numbers)), X)
+    with pytest.raises(DeterminismError, match="another result"):
+        pushforward(X)
+    used = []
+
+    def f(x, k):
+        def inner(y):
+            used.append(1)
+            return y * k if len(used) > 1 else y * np.ones(6)
+
+        return checkpoint(inner)(x)
+
+    _, pushforward = linearize(f, X, np.ones(6))
+    with pytest.raises(DeterminismError, match="had not used before"):
+        pushforward(X, X)
 
 
 def opaque(x):

@@ -16,40 +16,45 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import is_array, paths_of, unflatten
-from ebbtide.arrays.context import Context, current, entered
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
-from ebbtide.loop.linear_step import KeptStep, Pushing, node_of
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper, frozen
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Mixed, Schedule, StoreAll
 from ebbtide.tape.linear import LinearProgram, LinearRule, LinearTape
+from ebbtide.tape.linear_region import Pushing, is_alone, node_of, pushing, split, tape_of
 from ebbtide.tape.node import Node
 from ebbtide.tape.tangent import TangentTrace
 
 
-def linear_trace(context: Context) -> TangentTrace | None:
+@final
+class _KeptStep:
     """
-    Return the forward mode of a function that is linearized, if a loop that runs here is a part of it.
+    The derivatives of one step.
 
-    Raises:
-        TraceError: Other derivatives are taken of the loop at the same time, whose tape would grow with each step.
+    Args:
+        program: Takes the tangents of the active leaves of the state, then static ones, to those of state and output.
+        active: Which leaves of the state have tangents.
+        statics: Addresses of the nodes of the static tangents.
     """
-    found = [trace for trace in context.traces if type(trace) is TangentTrace and trace.linear is not None]
-    if not found or type(context.capture) is Pushing:
-        return None
-    if context.tape is not None or context.tangent is not found[-1] or len(found) > 1:
-        raise TraceError(
-            "A function is linearized in which another derivative of a time loop is taken, as in the linearization of "
-            "a gradient: that would keep all steps of both. Use jvp or hvp, which follow the schedule of the loop."
-        )
-    return found[-1]
+
+    __slots__ = ("active", "program", "statics")
+
+    def __init__(self, program: LinearProgram, active: list[int], statics: list[int]) -> None:
+        self.program = program
+        self.active = active
+        self.statics = statics
+
+    def push(self, state: list[Any], given: dict[int, Any]) -> list[Any]:
+        """Return the tangents of the new state and the output."""
+        return self.program.push([state[k] for k in self.active] + [given[key] for key in self.statics])
 
 
 @final
@@ -88,7 +93,7 @@ class LinearLoop(LinearRule):
         self._tape, self._trace = tape, trace
         self._stepper, self._verifier, self._watch = stepper, verifier, watch
         self._most, self._limit = most, limit
-        self._kept: list[KeptStep] = []
+        self._kept: list[_KeptStep] = []
         self._owners: set[int] = set()  # of the arrays that are kept
         self._active: list[int] = []  # leaves of the state that have tangents after the steps that are kept
         self._start: list[Any] | None = None  # the state after them; None as long as all are kept
@@ -120,7 +125,7 @@ class LinearLoop(LinearRule):
         Returns:
             The values of the leaves of the final state.
         """
-        self._active = [k for k, leaf in enumerate(state) if self._split(leaf)[1] is not None]
+        self._active = [k for k, leaf in enumerate(state) if split(self._trace, leaf)[1] is not None]
         state = [self._bare(leaf) for leaf in state]
         known = None if until is not None else most_steps
         with self._watch.sweep("forward", known):
@@ -131,25 +136,19 @@ class LinearLoop(LinearRule):
                 self.steps += 1
                 self._watch.ran(self.steps)
                 self._watch.passed()
-        values = [self._split(leaf)[0] for leaf in state]
+        values = [split(self._trace, leaf)[0] for leaf in state]
         self._verifier.ended(self.steps, values)
         return values
 
-    def _split(self, leaf: Any) -> tuple[Any, Any]:
-        """Return value and tangent of a leaf; the tangent is None for a constant."""
-        if type(leaf) is TracedArray and leaf.present()._trace is self._trace:
-            return leaf._value, leaf._node
-        return leaf, None
-
     def _bare(self, leaf: Any) -> Any:
         """Return a leaf without its tangent, that a step can write tangents into."""
-        value, _ = self._split(leaf)
+        value, _ = split(self._trace, leaf)
         return writable(value, self._trace)
 
     def _join(self, leaf: Any, tangent: Any) -> Any:
         """Return a leaf for a step to take, which may write into it."""
         if tangent is not None:
-            return TracedArray(self._trace, tangent, self._split(leaf)[0])
+            return TracedArray(self._trace, tangent, split(self._trace, leaf)[0])
         return leaf.frozen() if type(leaf) is TracedArray else owned(leaf)
 
     def _pass(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -157,24 +156,25 @@ class LinearLoop(LinearRule):
         capture = Pushing(self._tape)
         with entered(capture=capture):
             after, output = self._stepper.plain(self.steps, [self._join(leaf, None) for leaf in state], None)
+        values = [value for value, _ in capture.pairs(self._trace, after + output)]
         self._statics = capture.statics | self._statics
-        return [self._bare(leaf) for leaf in after], [self._split(leaf)[0] for leaf in output]
+        return [writable(value, self._trace) for value in values[: len(state)]], values[len(state) :]
 
     def _keep(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         """Run a step and keep its derivatives, if there is room for them."""
         tape, room = self._tape, None
         if self._limit is not None:
             # Beside what is kept there are a state with its tangents, and the one after it.
-            room = self._limit - tape.ledger.live - 4 * bytes_of([self._split(leaf)[0] for leaf in state])
+            room = self._limit - tape.ledger.live - 4 * bytes_of([split(self._trace, leaf)[0] for leaf in state])
         if self.steps >= self._most or (room is not None and room <= 0):
             self._start = state
             return self._pass(state)
         inner = LinearTape(tape.level, tape.ledger, outer=tape, room=room, counted=self._owners)
-        leaves = {k: inner.leaf(zeros_like(self._split(state[k])[0])) for k in self._active}
+        leaves = {k: inner.leaf(zeros_like(split(self._trace, state[k])[0])) for k in self._active}
         with entered(capture=inner):
             before = [self._join(leaf, leaves.get(k)) for k, leaf in enumerate(state)]
             after, output = self._stepper.plain(self.steps, before, None)
-        pairs = [self._split(leaf) for leaf in after + output]
+        pairs = [split(self._trace, leaf) for leaf in after + output]
         nodes = [node_of(inner, tangent) for _, tangent in pairs]
         inner.close()
         self._statics = {key: outside for key, (_, outside) in inner.statics.items()} | self._statics
@@ -182,11 +182,11 @@ class LinearLoop(LinearRule):
             self._start = state
         else:
             inputs = [leaf._node for leaf in leaves.values()] + [node for node, _ in inner.statics.values()]
-            self._take(KeptStep(LinearProgram(inputs, nodes), self._active, list(inner.statics)))
+            self._take(_KeptStep(LinearProgram(inputs, nodes), self._active, list(inner.statics)))
             self._active = [k for k in range(len(state)) if nodes[k] is not None]
         return [self._bare(leaf) for leaf in after], [value for value, _ in pairs[len(state) :]]
 
-    def _take(self, step: KeptStep) -> None:
+    def _take(self, step: _KeptStep) -> None:
         """Keep a step, and count what it holds that no step before it does."""
         self._kept.append(step)
         new = {id(array): array.nbytes for array in step.program.arrays() if id(array) not in self._owners}
@@ -202,7 +202,7 @@ class LinearLoop(LinearRule):
         Args:
             state: Leaves of the initial state.
         """
-        tangents = [self._split(leaf)[1] for leaf in state]
+        tangents = [split(self._trace, leaf)[1] for leaf in state]
         nodes = [node_of(self._tape, t) for t in (*tangents, *self._statics.values())]
         found: list[Node] = []
         self._places = []
@@ -248,26 +248,21 @@ class LinearLoop(LinearRule):
     def _push_rest(self, tangents: list[Any], given: dict[int, Any], outputs: list[list[Any]]) -> list[Any]:
         """Run the steps that are not kept, with tangents."""
         assert self._start is not None
-        trace = self._trace
-        # Its tangents are on a tape that is closed, so that nothing comes of arrays that escaped.
-        trace.closed = False
         first = len(self._kept)
-        context = current()
-        level, traces = max(context.level, trace.level), (*context.traces, trace)
-        capture = Pushing(self._tape, given)
-        pushing = entered(level=level, tape=None, tangent=trace, traces=traces, capture=capture)
-        with pushing, self._watch.sweep("forward", self.steps - first):
-            state = [self._join(leaf, t) for leaf, t in zip(self._start, tangents, strict=True)]
+        count = len(self._start)
+        values = [split(self._trace, leaf)[0] for leaf in self._start]
+        with pushing(self._trace, self._tape, given) as capture, self._watch.sweep("forward", self.steps - first):
             for index in range(first, self.steps):
-                state, output = self._stepper.plain(index, state, None)
-                pairs = [self._split(leaf) for leaf in output]
-                self._verifier.emitted(index, [value for value, _ in pairs])
-                outputs.append([tangent for _, tangent in pairs])
+                state = [self._join(writable(v, self._trace), t) for v, t in zip(values, tangents, strict=True)]
+                after, output = self._stepper.plain(index, state, None)
+                pairs = capture.pairs(self._trace, after + output)
+                values, tangents = ([pair[k] for pair in pairs[:count]] for k in range(2))
+                self._verifier.emitted(index, [value for value, _ in pairs[count:]])
+                outputs.append([tangent for _, tangent in pairs[count:]])
                 self._watch.ran(index + 1)
                 self._watch.passed()
-        pairs = [self._split(leaf) for leaf in state]
-        self._verifier.ended(self.steps, [value for value, _ in pairs])
-        return [tangent for _, tangent in pairs]
+        self._verifier.ended(self.steps, values)
+        return tangents
 
 
 def _uncount(ledger: Any, counted: list[int]) -> None:
@@ -277,8 +272,7 @@ def _uncount(ledger: Any, counted: list[int]) -> None:
 
 def _contiguous(tangent: Any) -> Any:
     """Return a tangent of the state as it enters a step, in the layout in which it does in forward mode."""
-    fits = not isinstance(tangent, np.ndarray) or (tangent.flags.c_contiguous and type(tangent) is np.ndarray)
-    return tangent if fits and type(tangent) is not TracedArray else owned(tangent)
+    return tangent if type(tangent) is np.ndarray and tangent.flags.c_contiguous else owned(tangent)
 
 
 def _whole(tangent: Any, kind: ArrayType) -> Any:
@@ -292,6 +286,7 @@ def _stacked(rows: Sequence[Any], kind: ArrayType) -> Any:
 
 
 def linear_loop(
+    trace: TangentTrace,
     step: Any,
     leaves: list[Any],
     structure: Any,
@@ -304,6 +299,7 @@ def linear_loop(
     Run a time loop of a function that is linearized.
 
     Args:
+        trace: The forward mode of the function.
         step: The user's step.
         leaves: Leaves of the state.
         structure: Structure of the state.
@@ -314,17 +310,24 @@ def linear_loop(
 
     Returns:
         What the loop returns.
+
+    Raises:
+        TraceError: Other derivatives are taken of the loop at the same time.
     """
     context = current()
-    trace, ledger = context.tangent, context.ledger
-    tape = context.capture if type(context.capture) is LinearTape else trace.linear
+    if not is_alone(trace, context):
+        raise TraceError(
+            "A function is linearized in which another derivative of a time loop is taken, as in the linearization of "
+            "a gradient: that would keep all steps of both. Use jvp or hvp, which follow the schedule of the loop."
+        )
+    ledger = context.ledger
     inputs, outputs, until = frozen(rest["inputs"]), rest["outputs"], rest["until"]
     stepper = Stepper(step, structure, inputs, outputs, None)
     limit = ledger.limit
     if budget is not None:
         limit = ledger.live + budget.memory if limit is None else min(limit, ledger.live + budget.memory)
     loop = LinearLoop(
-        tape,
+        tape_of(trace, context),
         trace,
         stepper,
         Verifier(paths_of(structure), outputs, rest["verify"]),

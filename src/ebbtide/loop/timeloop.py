@@ -20,7 +20,7 @@ from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
 from ebbtide.loop.journal import Journal
-from ebbtide.loop.linear import linear_loop, linear_trace
+from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.measure import (
     EXTRA_STEPS,
@@ -45,6 +45,7 @@ from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.storage import Disk, Storage
 from ebbtide.tape.joint import record_joint
+from ebbtide.tape.linear_region import linear_trace
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Region
 
@@ -128,6 +129,13 @@ def timeloop(
     context = current()
     refuse_inner(resume, context)
     tape, linear = context.tape, linear_trace(context)
+    check_vectors(state)
+    leaves, structure = flatten(state)
+    if length and linear is not None:
+        return linear_loop(
+            linear, step, leaves, structure, length, schedule, budget, until=until, inputs=inputs, outputs=outputs,
+            verify=verify, collect_every=collect_every, progress=progress,
+        )  # fmt: skip
     if tape is not None and context.tangent is not None:
         rest = {
             "until": until, "max_steps": max_steps, "outputs": outputs, "schedule": schedule, "costs": costs,
@@ -135,13 +143,6 @@ def timeloop(
             "collect_every": collect_every, "progress": progress,
         }  # fmt: skip
         return dual_loop(timeloop, context.tangent, step, state, steps, inputs, rest)
-    check_vectors(state)
-    leaves, structure = flatten(state)
-    if length and linear is not None:
-        return linear_loop(
-            step, leaves, structure, length, schedule, budget, until=until, inputs=inputs, outputs=outputs,
-            verify=verify, collect_every=collect_every, progress=progress,
-        )  # fmt: skip
     if tape is None or length == 0:
         return run_plain(step, leaves, structure, length, until, inputs, outputs, collect_every, progress)
     region = Region(tape)

@@ -55,6 +55,13 @@ class LoopReport:
             self.held_bytes = max(self.held_bytes, ledger.peak - self._before)
             ledger.peak = max(before, ledger.peak)
 
+    @property
+    def line(self) -> str:
+        """The schedule, and steps and bytes of those predicted, in one line."""
+        plan = self.plan
+        steps = f"{self.steps_forward:,} of {plan.predicted_steps_forward:,} steps"
+        return f"{plan.schedule}: {steps}, {format_bytes(self.held_bytes)} of {format_bytes(plan.predicted_peak_bytes)}"
+
     def __str__(self) -> str:
         plan = self.plan
         return (

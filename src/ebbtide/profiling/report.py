@@ -15,6 +15,9 @@ from ebbtide.ledger import KINDS, Ledger, SavedEntry, Timeline
 from ebbtide.profiling.loops import LoopReport
 from ebbtide.profiling.plot import draw_timeline
 
+# A printed profile fits on a screen.
+_MOST_LINES, _MOST_LOOPS = 20, 8
+
 
 @final
 class Profile:
@@ -133,17 +136,18 @@ class Profile:
             f"steps         {self.steps_forward:>12,}  run forward, {self.predicted_steps_forward:,} predicted",
             f"written       {format_bytes(self.bytes_written):>12}  to disk",
             *([f"rounded       {self.gradient_error:>12.1e}  of the gradient, estimated"][: bool(self.gradient_error)]),
+            *[f"loop          {loop.line}" for loop in self.loops[:_MOST_LOOPS]],
             "",
             f"{'bytes':>12}  {'count':>7}  {'dtype':<10} {'shape':<16} {'operation':<12} {'reason':<10} place",
         ]
-        for entry in self.saved[:20]:
+        for entry in self.saved[:_MOST_LINES]:
             shape = "x".join(map(str, entry.shape)) or "-"
             lines.append(
                 f"{format_bytes(entry.bytes):>12}  {entry.count:>7}  {entry.dtype:<10} {shape:<16} "
                 f"{entry.operation:<12} {entry.reason:<10} {entry.location}"
             )
-        if len(self.saved) > 20:
-            lines.append(f"... and {len(self.saved) - 20} more lines")
+        if len(self.saved) > _MOST_LINES:
+            lines.append(f"... and {len(self.saved) - _MOST_LINES} more lines")
         return "\n".join(lines)
 
 

@@ -134,7 +134,7 @@ class Mixed(Schedule):
         if top.step == end - 1 and top.kind == "saved":
             return Move(step=top.step)
         if free < 0:
-            surplus = self._find_surplus(position, free)
+            surplus = self.find_surplus(position, free)
             if surplus is not None:
                 return Delete(step=surplus)
         if snapshots[0].kind == "saved" or snapshots[0].step > 0:
@@ -188,7 +188,7 @@ class Mixed(Schedule):
         if end - state == 1:
             return Forward(start=state, stop=end, save=True)
         if self._is_short(position, state, free):
-            surplus = self._find_surplus(position, free)
+            surplus = self.find_surplus(position, free)
             if surplus is not None:
                 return Delete(step=surplus)
         table = self._table(position.steps)
@@ -216,11 +216,17 @@ class Mixed(Schedule):
             return Delete(step=top.step)
         return Forward(start=state, stop=state + 1, snapshot=True)
 
-    def _find_surplus(self, position: Position, free: int) -> int | None:
+    def find_surplus(self, position: Position, free: int = -1) -> int | None:
         """
-        The step of the snapshot without which the fewest forward steps are left.
+        Return the step of the snapshot without which about the fewest forward steps are left.
 
-        If no more is held than fits, only of one whose units are worth more for the steps ahead.
+        Args:
+            position: Where the loop stands.
+            free: The units that are free, less than 0 if more is held than fits. If no more is held, a snapshot is
+                given up only if its units are worth more for the steps ahead.
+
+        Returns:
+            The step; None if there is no such snapshot beside the first.
         """
         base, snapshots = count_base(position), position.snapshots
         first = next((kept for kept in snapshots if kept.kind == "restart" and kept.step <= base), None)

@@ -16,6 +16,8 @@ from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.joint import JointRule, record_joint, shed
+from ebbtide.tape.linear_checkpoint import linear_checkpoint
+from ebbtide.tape.linear_region import is_alone, linear_trace
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.region import Region
@@ -54,6 +56,9 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         context = current()
         tape = context.tape
+        linear = linear_trace(context)
+        if linear is not None and is_alone(linear, context):
+            return linear_checkpoint(f, args, kwargs, linear)
         if tape is None or context.tangent is not None:
             return f(*args, **kwargs)  # forward mode keeps nothing: there is nothing to save
         region = Region(tape)

@@ -72,7 +72,8 @@ def gauss_newton_product(
     Return a function that computes J^T H J v: J the derivative of *residual*, H the Hessian of a convex *loss* of it.
 
     It is the Hessian of `loss(residual(x))` without the curvature of the residual: symmetric, with no negative
-    eigenvalue, and equal to it where the residual is linear or the loss is at its minimum.
+    eigenvalue, and equal to it where the residual is linear or the loss is at its minimum. For many products at one
+    point take `linearize` and `vjp(retain=True)` once, and call `pullback(hvp(loss)(value, pushforward(v)))`.
 
     Args:
         residual: A function of arrays and containers of arrays, with any outputs. It runs twice: once with tangents, of

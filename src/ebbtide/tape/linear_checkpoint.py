@@ -1,0 +1,121 @@
+"""Checkpointed functions inside of a function that is linearized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.kinds import zeros_like
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import DeterminismError
+from ebbtide.tape.linear import LinearRule, LinearTape
+from ebbtide.tape.linear_region import Pushing, node_of, pushing, split, tape_of
+from ebbtide.tape.saved import SavedValue, checksum, guarded
+from ebbtide.tape.tangent import TangentTrace
+
+
+@final
+class _LinearCheckpoint(LinearRule):
+    """One call of a checkpointed function; see `linear_checkpoint`."""
+
+    __slots__ = ("_checks", "_f", "_kinds", "_statics", "_structure", "_tape", "_trace", "_values", "places")
+
+    def __init__(self, f: Any, trace: TangentTrace, tape: LinearTape, values: list[Any], structure: Any) -> None:
+        self._f, self._trace, self._tape = f, trace, tape
+        self._values = [guarded(value) for value in values]
+        self._structure = structure
+        self._statics: dict[int, TracedArray] = {}
+        self._checks: list[int] = []
+        self._kinds: list[Any] = []
+        self.places: list[int | None] = []
+
+    @property
+    def name(self) -> str:
+        """What messages call the operation."""
+        return f"checkpoint({getattr(self._f, '__name__', 'function')})"
+
+    @property
+    def line(self) -> str:
+        """See `Node.line`."""
+        return user_line()
+
+    def run(self) -> tuple[list[Any], Any, list[TracedArray]]:
+        """Run the function at the point; return the values of its results, their structure, and its static tangents."""
+        capture = Pushing(self._tape)
+        with entered(capture=capture):
+            outputs, structure = self._call([None] * len(self._values))
+        values = [value for value, _ in capture.pairs(self._trace, outputs)]
+        self._statics = capture.statics
+        self._checks = [checksum(value) for value in values]
+        self._kinds = [type_of(value) if is_array(value) else None for value in values]
+        return values, structure, list(self._statics.values())
+
+    def _call(self, tangents: list[Any]) -> tuple[list[Any], Any]:
+        values = [v.open(self) if type(v) is SavedValue else v for v in self._values]
+        leaves = [self._dual(value, t) for value, t in zip(values, tangents, strict=True)]
+        args, kwargs = unflatten(self._structure, leaves)
+        outputs, structure = flatten(self._f(*args, **kwargs))
+        for output in outputs:
+            if type(output) is TracedArray:
+                output.present()
+        return outputs, structure
+
+    def _dual(self, value: Any, tangent: Any) -> Any:
+        """Return an argument for the function to take, which may write into it."""
+        if not is_array(value):
+            return np.array(value) if isinstance(value, np.ndarray) else value
+        return TracedArray(self._trace, tangent, value)
+
+    def push(self, tangents: list[Any]) -> list[Any]:
+        """See `LinearRule.push`."""
+        found = [None if place is None else tangents[place] for place in self.places]
+        count = len(self._values)
+        given = dict(zip(self._statics, found[count:], strict=True))
+        with pushing(self._trace, self._tape, given) as capture:
+            outputs, _ = self._call(found[:count])
+            pairs = capture.pairs(self._trace, outputs)
+        if [checksum(value) for value, _ in pairs] != self._checks:
+            raise DeterminismError(
+                f"{self.name} gave another result when it was run again. It may depend on its arguments and on arrays "
+                "that do not change only."
+            )
+        kinds = [kind for kind in self._kinds if kind is not None]
+        tangents = [t for (_, t), kind in zip(pairs, self._kinds, strict=True) if kind is not None]
+        return [np.zeros(k.shape, k.dtype)[()] if t is None else t for t, k in zip(tangents, kinds, strict=True)]
+
+
+def linear_checkpoint(f: Callable[..., Any], args: Any, kwargs: Any, trace: TangentTrace) -> Any:
+    """
+    Call a checkpointed function that is a part of one that is linearized: it runs again in each push.
+
+    Args:
+        f: The function.
+        args: Its positional arguments.
+        kwargs: Its arguments by name.
+        trace: The forward mode of the function around it.
+
+    Returns:
+        What *f* returns.
+
+    Memory:
+        The arguments, by reference.
+    """
+    tape = tape_of(trace, current())
+    leaves, structure = flatten((args, kwargs))
+    pairs = [split(trace, leaf.frozen() if type(leaf) is TracedArray else leaf) for leaf in leaves]
+    rule = _LinearCheckpoint(f, trace, tape, [value for value, _ in pairs], structure)
+    values, structure, statics = rule.run()
+    nodes = [node_of(tape, t) for t in [*[t for _, t in pairs], *statics]]
+    parents = [node for node in nodes if node is not None]
+    rest = iter(range(len(parents)))
+    rule.places = [None if node is None else next(rest) for node in nodes]
+    if not parents:
+        return unflatten(structure, values)
+    tangents = iter(tape.record(rule, parents, [zeros_like(v)[()] for v in values if is_array(v)]))
+    return unflatten(structure, [TracedArray(trace, next(tangents), v) if is_array(v) else v for v in values])

@@ -1,0 +1,133 @@
+"""
+Parts of a linearized function that run again in each push: checkpointed functions, and steps of which nothing is kept.
+
+At the point such a part runs on values, and only the tangents from outside that it meets are noted; in a push it runs
+on values and tangents at hand, which takes what forward mode takes, and the tape grows by one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+from ebbtide.arrays.context import Context, current, entered
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.primitive import Primitive
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import DeterminismError
+from ebbtide.tape.linear import LinearTape
+from ebbtide.tape.node import Node
+from ebbtide.tape.tangent import TangentTrace
+
+
+def linear_trace(context: Context) -> TangentTrace | None:
+    """Return the forward mode of the function that is linearized here; None if none is, or if it is being pushed."""
+    found = [trace for trace in context.traces if type(trace) is TangentTrace and trace.linear is not None]
+    return found[-1] if found and type(context.capture) is not Pushing else None
+
+
+def is_alone(trace: TangentTrace, context: Context) -> bool:
+    """Return whether no other derivative is taken at the same time, whose tape would grow with what runs here."""
+    linear = sum(type(other) is TangentTrace and other.linear is not None for other in context.traces)
+    return context.tape is None and context.tangent is trace and linear == 1
+
+
+def tape_of(trace: TangentTrace, context: Context) -> LinearTape:
+    """Return the linear tape that records here: that of a step that is kept, or that of the function."""
+    assert trace.linear is not None
+    return context.capture if type(context.capture) is LinearTape else trace.linear
+
+
+def split(trace: TangentTrace, leaf: Any) -> tuple[Any, Any]:
+    """Return value and tangent of a leaf; the tangent is None for a constant."""
+    if type(leaf) is TracedArray and leaf.present()._trace is trace:
+        return leaf._value, leaf._node
+    return leaf, None
+
+
+@final
+class Pushing:
+    """
+    Runs a part with tangents at hand: tangents of the tape around are static values, which it notes or gives.
+
+    Args:
+        tape: The tape around it.
+        given: Static tangents by the address of their nodes; None to note them instead.
+
+    Memory:
+        The static tangents, by reference.
+    """
+
+    is_linear = True  # see `LinearTape`
+
+    __slots__ = ("_given", "closed", "fast", "level", "statics", "tape")
+
+    def __init__(self, tape: LinearTape, given: dict[int, Any] | None = None) -> None:
+        self.tape = tape
+        self.level = tape.level
+        self.closed = False
+        self.fast = False
+        self._given = given
+        self.statics: dict[int, TracedArray] = {}
+
+    def here(self) -> str:
+        """Return the user's present line."""
+        return user_line()
+
+    def covers(self, trace: Any) -> bool:
+        """Return whether tangents of *trace* are static values."""
+        return trace is self.tape or self.tape.covers(trace)
+
+    def constant(self, value: Any) -> Any:
+        """Return the tangent itself: here nothing is traced."""
+        return value
+
+    def lift(self, operand: TracedArray) -> Any:
+        """Return the tangent that a static value has now."""
+        operand = operand.frozen()
+        if operand._node is None:
+            return operand._value
+        key = id(operand._node)
+        if self._given is None:
+            self.statics[key] = operand
+            return operand._value
+        if key not in self._given:
+            raise DeterminismError(
+                "A part of a linearized function, a time step or a checkpointed function, used an array from outside, "
+                "when it was run again, that it had not used before. What it uses may depend on its arguments and on "
+                "arrays that do not change only."
+            )
+        return self._given[key]
+
+    def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
+        """Do an operation on tangents."""
+        return primitive.bind(tuple([self._inside(x) for x in operands]), params)
+
+    def _inside(self, tangent: Any) -> Any:
+        """Return a tangent as the part has it: static ones are lifted."""
+        return self.lift(tangent) if type(tangent) is TracedArray and self.covers(tangent._trace) else tangent
+
+    def pairs(self, trace: TangentTrace, leaves: list[Any]) -> list[tuple[Any, Any]]:
+        """Return values and tangents of what the part returned, static values that it returned included."""
+        found = [split(trace, leaf) for leaf in leaves]
+        return [(value, self._inside(tangent)) for value, tangent in found]
+
+
+@contextmanager
+def pushing(trace: TangentTrace, tape: LinearTape, given: dict[int, Any]) -> Iterator[Pushing]:
+    """Run the block, in which a part runs again, on tangents at hand, with these static ones."""
+    # Its tangents are on a tape that is closed, so that nothing comes of arrays that escaped.
+    trace.closed = False
+    context = current()
+    level, traces = max(context.level, trace.level), (*context.traces, trace)
+    capture = Pushing(tape, given)
+    with entered(level=level, tape=None, tangent=trace, traces=traces, capture=capture):
+        yield capture
+
+
+def node_of(tape: LinearTape, tangent: Any) -> Node | None:
+    """Return the node of a tangent as the tape has it; None for one that depends on nothing there."""
+    if type(tangent) is TracedArray and tape.covers(tangent._trace):
+        tangent = tape.lift(tangent)
+    return tangent.present()._node if type(tangent) is TracedArray and tangent._trace is tape else None
