@@ -25,6 +25,7 @@ import pytest
 import ebbtide
 from ebbtide import Budget, StorageError, grad, timeloop, vjp
 from ebbtide.loop import plan, resume
+from ebbtide.loop.generators import pack_generator
 from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve, StoreAll
 from ebbtide.storage import Disk, Memory
@@ -88,17 +89,25 @@ def run_python(program: str, *arguments: Any, **environment: str) -> subprocess.
 
 
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
+from pathlib import Path
 import numpy as np
 from ebbtide import grad, timeloop
 from ebbtide.schedules import Hierarchical
 from ebbtide.storage import Disk
+def wait(place):
+    (place / str(os.getpid())).touch()
+    for _ in range(6000):
+        if len(list(place.iterdir())) == 3: return
+        time.sleep(0.01)
+    raise TimeoutError
 def step(u, i):
     if i == 20 and sys.argv[2] != "finish": os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    if i == 15 and len(sys.argv) > 3: wait(Path(sys.argv[3]))
     return u + 0.1 * np.sin(u) * u
 with Disk(sys.argv[1] or None) as storage:
     f = lambda u: np.sum(timeloop(step, u, 24, schedule=Hierarchical(1, 3), storage=storage) ** 2)
-    print(grad(f)(np.full(1000, 0.3)).tobytes().hex()[:32])
+    print(grad(f)(np.full(1000, 0.3)).tobytes().hex()[:32], storage.bytes_written)
 """
 
 
@@ -267,8 +276,8 @@ def test_f7_where_snapshots_go_is_said_by_the_call(tmp_path):
     assert found == [expected] * 16
 
 
-def test_f8_what_goes_to_disk_goes_there_or_is_refused(tmp_path):
-    """F8: constants and numbers stay in memory without a word. All arrays of a state go; another type is refused."""
+def test_f8_what_goes_to_disk_goes_there_or_is_refused(tmp_path, monkeypatch):
+    """F8: constants stay in memory without a word. All arrays and generators of a state go; another type is refused."""
     state = {
         "u": np.linspace(0.1, 1.0, 50), "small": np.array(0.5), "count": np.arange(50), "half": np.ones(50, np.float32),
         "flags": np.zeros(50, bool), "z": np.ones(50) + 1j, "number": np.float64(2.0), "time": 0.0,
@@ -284,10 +293,17 @@ def test_f8_what_goes_to_disk_goes_there_or_is_refused(tmp_path):
         return np.sum(timeloop(one, state | {"u": u}, STEPS, schedule=schedule, storage=storage)["u"])
 
     right = grad(lambda u: f(u, StoreAll(), None))(state["u"])
+    put, stored = Disk.put, []
+
+    def noted(self, key, arrays, **more):
+        stored.append(sum(array.nbytes for array in arrays))
+        return put(self, key, arrays, **more)
+
+    monkeypatch.setattr(Disk, "put", noted)
     with Disk(tmp_path) as storage:
         assert grad(lambda u: f(u, Revolve(3), storage))(state["u"]).tobytes() == right.tobytes()
-        arrays = sum(x.nbytes for x in state.values() if isinstance(x, np.ndarray))
-        assert storage.bytes_written > 3 * arrays
+        packed, _ = pack_generator(state["random"])
+        assert set(stored) == {sum(x.nbytes for x in state.values() if isinstance(x, np.ndarray)) + packed.nbytes}
         for odd in (np.array([None]), object(), "text"):
             with pytest.raises(TypeError, match="A leaf of the state"):
                 grad(lambda u, odd=odd: timeloop(lambda s, i: s, (u, odd), 3, storage=storage)[0])(1.0)
@@ -298,9 +314,11 @@ def test_f9_processes_share_a_directory_and_nothing_else(tmp_path):
     """F9: a load on some of the processes waits for the others. Each reads its own file, whatever the others do."""
     expected = run_python(PROGRAM, tmp_path, "finish").stdout
     source = str(Path(ebbtide.__file__).parents[1])
+    meeting = tmp_path / "meeting"  # all three have snapshots on disk at the same time
+    meeting.mkdir()
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path), ending], stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", PROGRAM, str(tmp_path), ending, str(meeting)], stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": source},
         )
         for ending in ("finish", "SIGKILL", "finish")
@@ -310,4 +328,5 @@ def test_f9_processes_share_a_directory_and_nothing_else(tmp_path):
     assert expected
     with Disk(tmp_path) as storage:
         storage.put(0, [np.zeros(1)])  # sweeps what the one that was killed has left
-    assert list(tmp_path.iterdir()) == []
+    assert [process.returncode for process in processes] == [0, -signal.SIGKILL, 0]
+    assert list(tmp_path.iterdir()) == [meeting]

@@ -153,5 +153,5 @@ def test_second_derivatives_read_row_by_row():
 def test_what_is_no_sequence():
     """Inputs without length and shape are an error that says what to give."""
     for call in (misfit, grad(misfit)):
-        with pytest.raises(TypeError, match="a generator. Give a sequence"):
+        with pytest.raises(TypeError, match=r"a generator\. Give a sequence"):
             call(U, (x for x in FORCING))

@@ -94,8 +94,8 @@ def _refuse_traced(x: Any, kind: str) -> None:
     """Raise if there are traced arrays in an input that was read from a sequence of an unknown kind."""
     if any(type(leaf) is TracedArray for leaf in flatten(x)[0]):
         raise TraceError(
-            f"inputs= is a {kind} with traced elements, and only an array, a list or a tuple can have derivatives. Give "
-            "list(inputs)."
+            f"inputs= is a {kind} with traced elements, and only an array, a list or a tuple can have derivatives. "
+            "Give list(inputs)."
         )
 
 

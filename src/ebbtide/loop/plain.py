@@ -73,7 +73,7 @@ def count_inputs(inputs: Any) -> int:
         return len(inputs)
     if not hasattr(inputs, "shape"):
         raise TypeError(
-            f"inputs= is a {type(inputs).__name__}. Give a sequence with a length or a shape, or a function of the step."
+            f"inputs= is a {type(inputs).__name__}. Give a sequence with a length or shape, or a function of the step."
         )
     return int(inputs.shape[0])
 
