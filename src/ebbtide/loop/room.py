@@ -172,6 +172,13 @@ class Room:
         elif over > 0 and not (pager.budget is not None and pager.budget.disk):
             raise self._refusal(rule, index, record, ledger.limit + over)
 
+    def retain(self, rule: Any) -> None:
+        """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
+        limit = self._ledger.limit
+        if limit is not None:
+            others = self._ledger.live - self._held_by(rule)
+            rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
+
     def shed(self, rule: Any, nbytes: int) -> int:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
         if nbytes <= 0 or rule.sheddable <= 0:

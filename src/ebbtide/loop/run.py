@@ -310,6 +310,7 @@ class LoopRule(JointRule):
         if self.position.finished:
             self._begin_again()
         if retain and self._prefix is None:
+            self.room.retain(self)
             self._prefix = ahead.prefix_of(self.position)
         collector = Collector()
         count = self.links.state_count

@@ -23,7 +23,7 @@ from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
 from ebbtide.tape.node import Node
 from ebbtide.tape.pages import Pages
-from ebbtide.tape.saved import BLOCK, SavedValue, Size, Sizes, bytes_of, key_of, margin_of, parts_of
+from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, key_of, margin_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
