@@ -70,41 +70,53 @@ def primitive(
     run = _single(fun, name, signature)
     push = _push(None if jvp is None else pushes, names, output, name)
     arrays, vectors = (_declare(run, rules, push, names, output, name, of_vectors) for of_vectors in (False, True))
+    operation = _Operation(run, arrays, vectors)
 
     @wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        operands = tuple([bound.arguments[n] for n in names])
-        return _bind(run, arrays, vectors, operands) if SPACES else arrays.bind(operands)
+        return operation.bind(tuple([bound.arguments[n] for n in names]))
 
     return call
 
 
-def _bind(run: Any, arrays: Primitive, vectors: Primitive, operands: tuple[Any, ...]) -> Any:
+@final
+class _Operation:
     """
-    Do an operation whose operands or result may be vectors.
+    An operation whose operands or result may be vectors.
 
     Args:
         run: Its function.
         arrays: The operation of arrays alone.
         vectors: The operation with vectors, on their packed arrays.
-        operands: Arrays, numbers and vectors, traced or plain.
     """
-    pairs = [operand(value) for value in operands]
-    # Of a list: a tuple of a generator is cut to size, and the interpreter keeps those that it cut.
-    bare = tuple([array for array, _ in pairs])
-    if innermost(bare) is None:
-        return run(*operands)
-    kinds = Kinds(tuple([kind for _, kind in pairs]))
-    if not any(kinds.operands):
-        try:
-            return arrays.bind(bare)
-        except _MadeVector as made:
-            # Nothing is recorded as yet, and the function need not run again.
-            kinds.made = made.vector
-    result = vectors.bind(bare, {"kinds": kinds})
-    return result if kinds.result is None else vector_of(kinds.result, result)
+
+    __slots__ = ("arrays", "run", "vectors")
+
+    def __init__(self, run: Any, arrays: Primitive, vectors: Primitive) -> None:
+        self.run = run
+        self.arrays = arrays
+        self.vectors = vectors
+
+    def bind(self, operands: tuple[Any, ...]) -> Any:
+        """Do the operation on arrays, numbers and vectors, traced or plain."""
+        if not SPACES:
+            return self.arrays.bind(operands)
+        pairs = [operand(value) for value in operands]
+        # Of a list: a tuple of a generator is cut to size, and the interpreter keeps those that it cut.
+        bare = tuple([array for array, _ in pairs])
+        if innermost(bare) is None:
+            return self.run(*operands)
+        kinds = Kinds(tuple([kind for _, kind in pairs]))
+        if not any(kinds.operands):
+            try:
+                return self.arrays.bind(bare)
+            except _MadeVector as made:
+                # Nothing is recorded as yet, and the function need not run again.
+                kinds.made = made.vector
+        result = self.vectors.bind(bare, {"kinds": kinds})
+        return result if kinds.result is None else vector_of(kinds.result, result)
 
 
 @final
