@@ -271,6 +271,31 @@ def test_mutation_of_a_constant():
 # Memory.
 
 
+def test_argument_dies_at_its_last_use():
+    """What an argument is packed to dies with its last use, and a function of arrays that makes a vector runs once."""
+    calls = []
+
+    def make(a):
+        calls.append(a)
+        return Tensor(2.0 * a)
+
+    ref = []
+
+    def rule(g):
+        gc.collect()
+        assert [r() for r in ref] == [None]
+        return 2.0 * g.data
+
+    made = primitive(make, vjp=(rule,))
+
+    def f(a, v):
+        ref.append(weakref.ref(v._array._value))
+        return inner(made(a), made(a)) + np.sum(velocity(v))
+
+    grad(f, argnums=(0, 1))(np.ones(3), random_field(1))
+    assert len(calls) == 2
+
+
 def test_saved_vectors_die_one_by_one():
     """The sweep lets go of a saved vector before the operation after its last use."""
     alive = []

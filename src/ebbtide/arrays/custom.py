@@ -70,33 +70,62 @@ def primitive(
     run = _single(fun, name, signature)
     push = _push(None if jvp is None else pushes, names, output, name)
     arrays, vectors = (_declare(run, rules, push, names, output, name, of_vectors) for of_vectors in (False, True))
+    operation = _Operation(run, arrays, vectors)
 
     @wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        operands = tuple(bound.arguments[n] for n in names)
-        return _bind(arrays, vectors, operands) if SPACES else arrays.bind(operands)
+        return operation.bind(tuple([bound.arguments[n] for n in names]))
 
     return call
 
 
-def _bind(arrays: Primitive, vectors: Primitive, operands: tuple[Any, ...]) -> Any:
+@final
+class _Operation:
     """
-    Do an operation whose operands or result may be vectors.
+    An operation whose operands or result may be vectors.
 
     Args:
-        arrays: The operation, for operands without vectors among them.
-        vectors: The same, for operands with vectors.
-        operands: Arrays, numbers and vectors, traced or plain.
+        run: Its function.
+        arrays: The operation of arrays alone.
+        vectors: The operation with vectors, on their packed arrays.
     """
-    pairs = [operand(value) for value in operands]
-    kinds = Kinds(tuple(kind for _, kind in pairs))
-    bare = tuple(array for array, _ in pairs)
-    if innermost(bare) is None:
-        return arrays.function(*operands)
-    result = (vectors if any(kinds.operands) else arrays).bind(bare, {"kinds": kinds})
-    return result if kinds.result is None else vector_of(kinds.result, result)
+
+    __slots__ = ("arrays", "run", "vectors")
+
+    def __init__(self, run: Any, arrays: Primitive, vectors: Primitive) -> None:
+        self.run = run
+        self.arrays = arrays
+        self.vectors = vectors
+
+    def bind(self, operands: tuple[Any, ...]) -> Any:
+        """Do the operation on arrays, numbers and vectors, traced or plain."""
+        if not SPACES:
+            return self.arrays.bind(operands)
+        pairs = [operand(value) for value in operands]
+        # Of a list: a tuple of a generator is cut to size, and the interpreter keeps those that it cut.
+        bare = tuple([array for array, _ in pairs])
+        if innermost(bare) is None:
+            return self.run(*operands)
+        kinds = Kinds(tuple([kind for _, kind in pairs]))
+        if not any(kinds.operands):
+            try:
+                return self.arrays.bind(bare)
+            except _MadeVector as made:
+                # Nothing is recorded as yet, and the function need not run again.
+                kinds.made = made.vector
+        result = self.vectors.bind(bare, {"kinds": kinds})
+        return result if kinds.result is None else vector_of(kinds.result, result)
+
+
+@final
+class _MadeVector(Exception):  # noqa: N818 - no error
+    """A function of arrays returned a vector."""
+
+    def __init__(self, vector: Any) -> None:
+        super().__init__()
+        self.vector = vector
 
 
 @final
@@ -108,10 +137,11 @@ class Kinds:
         operands: The kind of each vector among the operands; None for the others.
     """
 
-    __slots__ = ("operands", "result")
+    __slots__ = ("made", "operands", "result")
 
     def __init__(self, operands: tuple[VectorKind | None, ...]) -> None:
         self.operands = operands
+        self.made: Any = None  # what the function has returned already, until it is taken
         self.result: VectorKind | None = None  # known when the function has run
 
     def whole(self, values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
@@ -140,13 +170,23 @@ def _declare(
             raise missing(name, "vjp")
         return pulls[k]
 
+    def only_arrays(*args: Any) -> Any:
+        result = run(*args)
+        if is_vector(result):
+            raise _MadeVector(result)
+        return result
+
+    def with_vectors(*args: Any, kinds: Kinds) -> Any:
+        made, kinds.made = kinds.made, None
+        return _copied(run(*kinds.whole(args, range(len(args)))) if made is None else made, args, kinds)
+
     return Primitive(
-        run,
+        with_vectors if vectors else only_arrays,
         name=name,
         operands=tuple(_internal(n, output) for n in names),
         pull=pull,
         push=push,
-        aliases=True,  # nobody knows what a user's function returns
+        aliases=not vectors,  # nobody knows what a user's function returns, unless that is copied
     )
 
 
@@ -183,14 +223,11 @@ def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) ->
     keywords = tuple(n for n, place in pairs if place is inspect.Parameter.KEYWORD_ONLY)
     count = len(places) - len(keywords)
 
-    def checked(*args: Any, kinds: Kinds | None = None) -> Any:
-        given = args if kinds is None else kinds.whole(args, range(len(args)))
-        result = fun(*given[:count], **dict(zip(keywords, given[count:], strict=True))) if keywords else fun(*given)
+    def checked(*args: Any) -> Any:
+        result = fun(*args[:count], **dict(zip(keywords, args[count:], strict=True))) if keywords else fun(*args)
         if isinstance(result, (tuple, list, dict)):
             raise TypeError(f"{name} returned a {type(result).__name__}; a primitive returns one array.")
-        if is_vector(result):
-            return result if kinds is None else _packed(result, args, kinds)
-        if hasattr(result, "dtype"):
+        if is_vector(result) or hasattr(result, "dtype"):
             return result
         array = np.asarray(result)
         if array.dtype.hasobject:
@@ -201,15 +238,16 @@ def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) ->
     return checked
 
 
-def _packed(result: Any, args: tuple[Any, ...], kinds: Kinds) -> Any:
-    """Return the array of a vector that a function returned: a copy, as solvers return the same vector each time."""
+def _copied(result: Any, args: tuple[Any, ...], kinds: Kinds) -> Any:
+    """Return a copy of what a function returned, packed: solvers return the same vector each time, or views of it."""
     array, kinds.result = lowered(result)
+    array = np.asarray(array)
     context = current_or_none()
     pager = None if context is None or context.tape is None else context.tape.pager
     if pager is not None:
         vectors = [arg for arg, kind in zip(args, kinds.operands, strict=True) if kind is not None]
         pager.reserve(array.nbytes + sum(vector.nbytes for vector in vectors))
-    return np.array(array) if isinstance(array, np.ndarray) else array
+    return np.array(array) if array.ndim else array[()]
 
 
 def _rules(given: Any, names: tuple[str, ...], name: str, mode: str) -> list[Rule | None]:

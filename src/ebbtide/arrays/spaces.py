@@ -55,7 +55,7 @@ class Space:
         """
         packed = self._pack(vector)
         pair = isinstance(packed, tuple) and len(packed) == 2
-        if not pair or not isinstance(packed[0], np.ndarray) or packed[0].dtype.kind not in "fc":
+        if not pair or not isinstance(packed[0], (np.ndarray, np.generic)) or packed[0].dtype.kind not in "fc":
             found = type(packed).__name__ if not pair else getattr(packed[0], "dtype", type(packed[0]).__name__)
             raise TypeError(
                 f"pack of the vector type {self.name} returned {found!s}. It returns a tuple (array, form) with one "

@@ -76,8 +76,9 @@ def timeloop(
         step: `step(state, x)` returns the new state, or (new state, output) with *outputs*. It may write into
             its state. Arrays that it uses from outside (by closure, global, attribute or default) are static
             values: kept once, their cotangents summed over the steps; they must not change in the loop.
-        state: A container of arrays, numbers and random generators (`numpy.random.Generator`, from which each run of
-            a step draws the same); copied once, so that the caller's generators stay where they are.
+        state: A container of arrays, numbers, vectors of registered types and random generators
+            (`numpy.random.Generator`, from which each run of a step draws the same); copied once, so that the caller's
+            generators stay where they are.
         steps: The number of steps; None with *until*.
         until: `until(state)` says before each step whether the loop ends there, from the state's values; the number of
             steps is then not differentiated.

@@ -17,7 +17,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.outcome import Outcome, outcome_of
+from ebbtide.tape.outcome import Outcome, is_users, outcome_of
 from ebbtide.tape.saved import BLOCK, LEAST_PAGE, SavedValue, bytes_of, key_of
 
 
@@ -168,11 +168,12 @@ class Forecast:
 
     def _outcome(self, pull: Pull, node: Node, kind: ArrayType, saved: list[Any]) -> Outcome:
         types = tuple([v if type(v) is ArrayType else None if v is None else type(v) for v in saved])
-        key = id(pull), id(node.params), node.type, kind, types
+        params = None if is_users(pull) else node.params
+        key = id(pull), id(params), node.type, kind, types
         found = self._outcomes.get(key)
         if found is None:
             # What has its address in the key is kept, so that the address stays its own.
-            found = (pull, node.params), outcome_of(pull, node.type, kind, node.params, saved)
+            found = (pull, params), outcome_of(pull, node.type, kind, params, saved)
             self._outcomes[key] = found
         return found[1]
 

@@ -96,6 +96,11 @@ class _Watch:
         self._arrays.clear()
 
 
+def is_users(pull: Pull) -> bool:
+    """Return whether a pull is of a user's own operation: of it only sizes are known, whatever its parameters."""
+    return pull.rule.__module__ == _USERS
+
+
 def outcome_of(pull: Pull, out: ArrayType, kind: ArrayType, params: Any, saved: list[Any]) -> Outcome:
     """
     Return what a pull is going to return and to allocate.
@@ -108,7 +113,7 @@ def outcome_of(pull: Pull, out: ArrayType, kind: ArrayType, params: Any, saved: 
         saved: Types of the saved values that it takes, or numbers; None for what is not known.
     """
     large = max(out.nbytes, kind.nbytes) >= _LEAST
-    if large and pull.rule.__module__ != _USERS and not any(value is None for value in saved):
+    if large and not is_users(pull) and not any(value is None for value in saved):
         try:
             return _watched(pull, out, kind, params, saved)
         except (EbbtideError, AttributeError, IndexError, TypeError, ValueError):
@@ -120,7 +125,7 @@ def _guessed(pull: Pull, out: ArrayType, kind: ArrayType) -> Outcome:
     """Return what a pull returns judging by its sizes."""
     same = kind.nbytes == out.nbytes
     temporary = pull.temporaries * max(kind.nbytes, out.nbytes) + (0 if same else out.nbytes)
-    if pull.rule.__module__ == _USERS:
+    if is_users(pull):
         return Outcome(False, kind.nbytes, temporary, False)
     if pull.result is FRESH or (pull.result is PASSED and not same):
         return Outcome(False, kind.nbytes, temporary, True)

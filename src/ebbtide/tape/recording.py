@@ -22,7 +22,7 @@ from ebbtide.tape.sweep import sweep
 class Recording:
     """A function recorded once: its tape, its leaves and its outputs."""
 
-    __slots__ = ("account", "inputs", "leaves", "outputs", "structure", "structures", "tape")
+    __slots__ = ("account", "are_arrays", "leaves", "outputs", "structure", "structures", "tape")
 
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, argnums: Any, acct: Account) -> None:
         self.account = acct
@@ -31,7 +31,7 @@ class Recording:
         self.tape = Tape(level, acct.ledger, pager=acct.pager)
         if level == 1:
             acct.ledger.phase = "forward"
-        self.inputs: list[Any] = []
+        self.are_arrays: list[bool] = []  # and not numbers; the packed array of a vector dies at its last use
         self.structures = []
         acct.exclude(objects_in((args, kwargs)))
         full = list(args)
@@ -44,11 +44,11 @@ class Recording:
             places = paths_of(structure)
             values = [as_value(leaf, f"argument {k}{p}") for leaf, p in zip(leaves, places, strict=True)]
             traced = [self.tape.leaf(v, reachable=isinstance(v, np.ndarray)) for v in values]
-            self.inputs += leaves
+            self.are_arrays += [isinstance(bottom(leaf), np.ndarray) for leaf in leaves]
             self.structures.append(structure)
             arrays += traced
             full[k] = unflatten(structure, traced)
-            del traced
+            del traced, leaves, values
         self.leaves = [array._node for array in arrays]
         del arrays
         try:
@@ -86,7 +86,7 @@ class Recording:
             if self.tape.level > 1:  # the sweep of an inner gradient is a part of the phase around it
                 ledger.phase = before
         kinds = [leaf.type for leaf in self.leaves]
-        finished = [_finished(v, o, k, i) for (v, o), k, i in zip(found, kinds, self.inputs, strict=True)]
+        finished = [_finished(v, o, k, a) for (v, o), k, a in zip(found, kinds, self.are_arrays, strict=True)]
         result = []
         for structure in self.structures:
             result.append(unflatten(structure, finished[: structure.num_leaves]))
@@ -101,13 +101,13 @@ def settle(outputs: list[Any]) -> None:
             output.present()
 
 
-def _finished(value: Any, owned: bool, kind: ArrayType, original: Any) -> Any:
+def _finished(value: Any, owned: bool, kind: ArrayType, is_array: bool) -> Any:
     """Return a cotangent as the caller gets it: of the type of the input, and never our memory."""
     if type(value) is TracedArray:
         return value
     if value is None:
         value, owned = np.zeros(kind.shape, kind.dtype), True
-    if not isinstance(bottom(original), np.ndarray):
+    if not is_array:
         return value[()]  # a number in, a number out
     if not isinstance(value, np.ndarray):
         return np.asarray(value)
