@@ -1,10 +1,10 @@
 """
 The chain of dots under a budget: 100 units of saved values in 20 units of memory, the rest on disk.
 
-The oldest saved values are paged to disk, as the sweep needs them last, and come back one by one; a thread writes behind
-and reads ahead, in a buffer that is part of the budget. The limit by hand is that of the bytes: what does not fit is
-written once and read once. Bars: the peak of the call less that of the function alone is within the budget, the gradient
-has the same bits as without one, and takes 1.25 of the time (the pages may sit in the cache of the system).
+The oldest saved values are paged to disk, as the sweep needs them last, and come back one by one; a thread writes
+behind and reads ahead, in a buffer that is part of the budget. The limit by hand is that of the bytes: what does not
+fit is written once and read once. Bars: the peak of the call less that of the function alone is within the budget, and
+the gradient has the same bits as without one, in 1.25 of the time (pages may sit in the cache of the system).
 """
 
 from __future__ import annotations

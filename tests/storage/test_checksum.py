@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import sys
+import threading
 import tracemalloc
 
 import google_crc32c
 import numpy as np
 import pytest
 
-from ebbtide.storage import compute_crc32c
+from ebbtide.storage import checksum, compute_crc32c
 from ebbtide.storage.checksum import BLOCK_BYTES, iterate_blocks, view_bytes
 
 MIB = 1 << 20
@@ -100,3 +102,45 @@ def test_view_bytes_shares_memory():
     array = np.zeros((2, 3), dtype=">f4")
     view_bytes(array)[:] = 1
     assert array.view("u1").min() == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 18) - 1, 1 << 18, (1 << 20) + 7])
+def test_large_blocks_have_the_same_checksum(size):
+    """The C function that large blocks go to gives what the module gives, at any start, as a whole and in parts."""
+    content = np.frombuffer(np.random.default_rng(size).bytes(size + 3), np.uint8)[3:]
+    expected = google_crc32c.value(content.tobytes())
+    assert checksum.extend_crc32c(0, content) == expected
+    assert checksum.extend_crc32c(0, content.tobytes()) == expected
+    assert checksum.extend_crc32c(checksum.extend_crc32c(0, content[:5]), content[5:]) == expected
+
+
+def test_other_threads_run_while_a_large_block_is_checked(monkeypatch):
+    """The interpreter's lock is free meanwhile: another thread goes on before the checksum is there."""
+    content = np.zeros(1 << 25, np.uint8)
+    before = sys.getswitchinterval()
+    # No thread gives the lock up by itself.
+    sys.setswitchinterval(100)
+    try:
+
+        def went_on():
+            """Whether this thread ran while the other one was at its checksum; a busy machine may not get to it."""
+            began, ended = threading.Event(), []
+
+            def check():
+                """What the thread of a storage does."""
+                began.set()
+                checksum.extend_crc32c(0, content)
+                ended.append(True)
+
+            thread = threading.Thread(target=check)
+            thread.start()
+            began.wait()
+            early = not ended
+            thread.join()
+            return early
+
+        assert any(went_on() for _ in range(200))
+        monkeypatch.setattr(checksum, "_extend_unlocked", None)
+        assert not any(went_on() for _ in range(5))
+    finally:
+        sys.setswitchinterval(before)
