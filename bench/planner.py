@@ -59,13 +59,7 @@ def peaks_apart(states: int, disk: int, nbytes: int, steps: int) -> dict[str, An
         return timeloop(light, u, steps, progress=False)[0]
 
     grad(f, budget=Budget(memory=2**24, disk=2**24))(u[:64])
-    memory = states * nbytes
-    refused = 0
-    try:
-        if not states:
-            grad(f, budget=Budget(memory=0, disk=disk * nbytes))(u)
-    except BudgetError as error:
-        memory = error.least
+    memory = states * nbytes or _refused(grad(f, budget=Budget(memory=0, disk=disk * nbytes)), u)
     f(u)
     alone_resident = resident("VmHWM") or 0
     alone = peak_bytes(lambda: f(u))
@@ -84,18 +78,20 @@ def peaks_apart(states: int, disk: int, nbytes: int, steps: int) -> dict[str, An
         gradient(u)
     plan = plans[-1]
     return {
-        "refused": refused, "memory": memory, "peak": beyond, "resident": grown, "seconds": seconds,
+        "refused": 0, "memory": memory, "peak": beyond, "resident": grown, "seconds": seconds,
         "predicted_peak": plan.predicted_peak_bytes, "predicted_seconds": plan.predicted_time,
         "timed": bool(plan.measuring_steps), "steps": found.steps_forward,
         "predicted_steps": plan.predicted_steps_forward, "schedule": type(plan.schedule).__name__,
     }  # fmt: skip
 
 
-def _refused(gradient: Any, u: Any) -> None:
+def _refused(gradient: Any, u: Any) -> int:
+    """Return the least that the refusal of a gradient names; 0 if it is not refused."""
     try:
         gradient(u)
-    except BudgetError:
-        return
+    except BudgetError as error:
+        return error.least
+    return 0
 
 
 def budgets_of(nbytes: int, steps: int, budgets: tuple[tuple[int, int], ...]) -> None:
@@ -166,7 +162,8 @@ def predictions_of(nodes: int, steps: int, budgets: tuple[tuple[int, int], ...],
             continue
         ratios = [a / b for a, b in zip(times, predicted, strict=True)]
         ratio, spread = statistics.median(ratios), f"({min(ratios):.2f} to {max(ratios):.2f})"
-        ours, cells = f"{statistics.median(times):.3f}", [f"{statistics.median(predicted):.3f}, ratio {ratio:.2f} {spread}"]
+        ours = f"{statistics.median(times):.3f}"
+        cells = [f"{statistics.median(predicted):.3f}, ratio {ratio:.2f} {spread}"]
         table.add(f"{name}: time in s", ours, cells, "", "15%", abs(ratio - 1) <= WITHIN_TIME)
     table.note("In brackets the peak less that of the function alone, which the budget bounds.")
     table.show()

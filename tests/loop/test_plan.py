@@ -197,19 +197,19 @@ def test_a_little_disk_helps_a_little_memory():
 
 def test_what_stays_in_memory_of_a_step_on_disk_counts():
     """If nothing is known about it, all saved values are taken to stay, and nothing is won by disk."""
-    known = plan_of(100, memory=40 * MIB, disk=GIB)
-    unknown = plan_of(100, replace(SIZES, nodes=None), memory=40 * MIB, disk=GIB)
+    known = plan_of(100, memory=40 * MIB, disk=GIB, costs=SECONDS)
+    unknown = plan_of(100, replace(SIZES, nodes=None), memory=40 * MIB, disk=GIB, costs=SECONDS)
     assert known.schedule == StoreAll("disk")
     assert unknown.schedule != StoreAll("disk")
 
 
 def test_buffers_are_there_if_they_fit():
     """A writer thread has two entries in memory, which are part of the peak; without room for them it has none."""
-    plan = plan_of(100, memory=40 * MIB, disk=GIB)
+    plan = plan_of(100, memory=40 * MIB, disk=GIB, costs=SECONDS)
     assert plan.buffer == 2 * SIZES.stored_saved
     least = SIZES.fixed + 99 * SIZES.left_behind + 2 * SIZES.stored_saved
     assert least <= plan.predicted_peak_bytes <= 40 * MIB
-    tight = plan_of(100, memory=plan.predicted_peak_bytes - 1, disk=GIB)
+    tight = plan_of(100, memory=plan.predicted_peak_bytes - 1, disk=GIB, costs=SECONDS)
     assert tight.buffer < plan.buffer
     assert tight.predicted_peak_bytes < plan.predicted_peak_bytes
 
@@ -390,8 +390,8 @@ def test_work_on_tables_is_bounded():
 
 def test_a_plan_prints_what_it_predicts():
     """The table names schedule, time, peak, and disk if there is one."""
-    text = str(plan_of(100, memory=40 * MIB, disk=GIB))
-    names = ("schedule ", "StoreAll(tier='disk')", "99 of 1.0 MiB", "time ", "1 write", "peak ", "disk ", "buffers")
+    text = str(plan_of(100, memory=40 * MIB, disk=GIB, costs=SECONDS))
+    names = ("schedule ", "StoreAll(tier='disk')", "99 of 1.0 MiB", "time ", "0.01 write", "peak ", "disk ", "buffers")
     for words in names:
         assert words in text
     assert "buffers" not in str(plan_of(100, memory=40 * MIB))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
-from types import NoneType
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, final
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.generators import working_nbytes
@@ -30,6 +31,8 @@ from ebbtide.tape.saved import bytes_of as bytes_saved
 # Forward steps that are run for nothing but their time: one plain, one taped. With fewer steps they are not worth it:
 # they and one sweep of a step take 5 % of the time of 40 steps.
 EXTRA_STEPS, LEAST_STEPS = 2, 32
+# Of what a step closes over no more objects are looked at.
+_MOST_REACHED = 2000
 
 
 @final
@@ -90,7 +93,7 @@ def measure_sizes(
     assert record is not None
     kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
     counted = ledger.held[SAVED] - before[SAVED] + record.tape.pager.uncounted
-    shared = min(counted, _bytes_kept_by_others(record, ledger))
+    shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
     record.nbytes = counted
     return Sizes(
         state=bytes_of(values),
@@ -103,32 +106,52 @@ def measure_sizes(
     )
 
 
-def _bytes_kept_by_others(record: TapedStep, ledger: Ledger) -> int:
-    """
-    Return the bytes of saved arrays that do not die with a step: static values, and what the user holds.
-
-    All steps share them. That somebody else holds an array shows in the number of references to it; only a prediction
-    depends on that.
-    """
-    static = {id(owner_of(met._value)) for _, met in record.tape.statics.values() if type(met._value) is np.ndarray}
-    cells = {
-        id(cell): cell
+def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -> int:
+    """Return the bytes of saved arrays that do not die with a step: static values, and what the step closes over."""
+    others = {id(owner_of(met._value)) for _, met in record.tape.statics.values() if type(met._value) is np.ndarray}
+    others |= {id(owner_of(array)) for array in _arrays_of(stepper.step)}
+    kept = {
+        key_of(cell): bytes_saved(cell)
         for node in nodes_of(record)
         for cell in held_by(node, ledger.holds)
-        if type(cell) is SavedValue and cell.crc is not None and type(cell.value) is np.ndarray
+        if type(cell) is SavedValue and type(cell.value) is np.ndarray and id(owner_of(cell.value)) in others
     }
-    # For each array of the step, and for each buffer: it, and who of the step holds it.
-    found: dict[int, tuple[Any, set[int]]] = {0: (np.empty(0), set())}
-    for cell in cells.values():
-        found.setdefault(id(cell.value), (cell.value, set()))[1].add(id(cell))
-        owner = owner_of(cell.value)
-        if owner is not cell.value:
-            found.setdefault(id(owner), (owner, set()))[1].add(id(cell.value))
-        del owner
-    nobody = sys.getrefcount(found[0][0])
-    others = {key for key, entry in found.items() if sys.getrefcount(entry[0]) > nobody + len(entry[1])} | static
-    kept = [cell for cell in cells.values() if not others.isdisjoint({id(cell.value), id(owner_of(cell.value))})]
-    return sum({key_of(cell): bytes_saved(cell) for cell in kept}.values())
+    return sum(kept.values())
+
+
+def _arrays_of(step: Any) -> list[np.ndarray]:
+    """Return the plain arrays that a function reaches by closure, globals, defaults, attributes and containers."""
+    found: list[np.ndarray] = []
+    seen: dict[int, Any] = {}
+    waiting = [step]
+    while waiting and len(seen) < _MOST_REACHED:
+        value = waiting.pop()
+        if id(value) not in seen:
+            seen[id(value)] = value
+            if isinstance(value, np.ndarray):
+                found.append(value)
+            else:
+                waiting += _parts_of(value)
+    return found
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """Return what a function, a container or an object of the user's holds."""
+    if isinstance(value, FunctionType):
+        empty = CellType()  # that of a variable without a value yet
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != empty]
+        named = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
+        return [*cells, *named, value.__defaults__, value.__kwdefaults__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, (tuple, list)):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    held = None if isinstance(value, (type, ModuleType, TracedArray)) else getattr(value, "__dict__", None)
+    return list(held.values()) if isinstance(held, dict) else []
 
 
 def is_timed(values: list[Any], steps: int) -> bool:

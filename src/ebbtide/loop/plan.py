@@ -66,6 +66,32 @@ class Plan:
         """Bytes that one step saves."""
         return self.sizes.saved
 
+    def compare(self, *, steps: int, peak_bytes: int, written_bytes: int) -> str:
+        """
+        Return a table of what was predicted and what happened.
+
+        Args:
+            steps: Forward steps that were run.
+            peak_bytes: The peak of memory, by whoever measured it.
+            written_bytes: Bytes written to disk.
+
+        Example:
+            >>> sizes = Sizes(state=2**20, saved=3 * 2**20, sweep=5 * 2**20, gradients=0, stored=2**20 + 4096)
+            >>> plan = make_plan(100, sizes, memory=2**26, disk=0, schedule=None, held=0, costs=None)
+            >>> print(plan.compare(steps=182, peak_bytes=60 * 2**20, written_bytes=0))
+                             predicted        actual
+            forward steps          182           182
+            peak              63.2 MiB      60.0 MiB
+            on disk                0 B           0 B
+        """
+        rows = [
+            ("", "predicted", "actual"),
+            ("forward steps", f"{self.predicted_steps_forward:,}", f"{steps:,}"),
+            ("peak", format_bytes(self.predicted_peak_bytes), format_bytes(peak_bytes)),
+            ("on disk", format_bytes(self.predicted_disk_bytes), format_bytes(written_bytes)),
+        ]
+        return "\n".join(f"{name:<13}{predicted:>13}{actual:>14}" for name, predicted, actual in rows)
+
     def with_measuring(self, steps: int) -> Plan:
         """Return the plan with so many forward steps and one reversal more, which were run for their time alone."""
         more = self.costs.time(forward=steps, reverse=1)

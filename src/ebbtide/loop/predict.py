@@ -104,8 +104,8 @@ def needs_spare(schedule: Schedule, steps: int) -> bool:
     """
     Return whether a loop within a bound keeps its initial state though its schedule does not.
 
-    Where the first thing that is kept in memory is what the first step saves, there is no way back to it: the initial state
-    is one for a loop whose later steps come to save more.
+    Where the first thing that is kept in memory is what the first step saves, there is no way back to that step: the
+    initial state is one for a loop whose later steps come to save more.
     """
     if steps <= 1 or not isinstance(schedule, (StoreAll, Mixed)):
         return False

@@ -35,8 +35,12 @@ class Room:
         own: Bytes of the loop's own budget; None if it has none.
         choose: `make_plan` with what stays the same for this loop.
 
+    Attributes:
+        stale: Whether the schedule was chosen for another position than that of the loop.
+        spare: Whether the initial state is kept beside the snapshots.
+
     Memory:
-        Nothing.
+        None of its own.
     """
 
     __slots__ = ("_allowed", "_choose", "_held", "_ledger", "_own", "_saved_before", "spare", "stale")
@@ -48,8 +52,7 @@ class Room:
         self._held = 0
         self._choose = choose
         self._saved_before = 0
-        self.stale = False  # whether the schedule is one for another position than that of the loop
-        self.spare = False  # whether the initial state is kept beside the snapshots
+        self.stale = self.spare = False
 
     @property
     def bounded(self) -> bool:
@@ -88,7 +91,7 @@ class Room:
         lenders[:] = [one for one in lenders if one() is not None and one() is not rule]
 
     def narrowed(self, action: Any) -> Any:
-        """Return the first step of an action on saved values: between its steps the loop may have to change its plan."""
+        """Return the first step of an action on saved values: between steps the loop may have to change its plan."""
         if not self.bounded:
             return action
         if isinstance(action, Reverse):
@@ -201,7 +204,7 @@ class Room:
         return freed
 
     def _give_up_saved(self, rule: Any) -> None:
-        """Give up all saved values but those of the step in work; what they were of runs again from the initial state."""
+        """Give up all saved values but those of the step in work; the others run again from the initial state."""
         after = ahead.without_saved(rule.position)
         for kept in rule.position.snapshots:
             if kept not in after.snapshots:

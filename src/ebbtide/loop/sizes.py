@@ -10,8 +10,6 @@ from typing import final
 # loop, 18 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
 RESERVE = 32 * 1024
 RESERVE_PER_SNAPSHOT = 704
-# What the forecast of the call around adds: four pages of the record, and what a storage for pages holds.
-MARGIN = 80 * 1024
 # Of a step whose saved values are held: its tape, lists and entries, beside the nodes that `saved` counts. Measured
 # with these nodes: 0.9 KiB to 1.9 KiB for steps of one to six operations.
 RESERVE_PER_STEP = 2048
@@ -50,12 +48,11 @@ class Sizes:
     @property
     def fixed(self) -> int:
         """
-        Bytes beside all snapshots: the sweep of a step and the running sums.
+        Bytes beside all snapshots: the cotangent of the state, the sweep of a step, and the running sums.
 
-        Beside these there is the cotangent that the sweep of a step begins from; but of the states that a step runs from
-        and makes, the function alone holds at least one, too.
+        The function alone holds a state, too, so that there are bytes of one left for what comes after the loop.
         """
-        return self.sweep + self.gradients + RESERVE + min(self.state, MARGIN)
+        return self.state + self.sweep + self.gradients + RESERVE
 
     @property
     def restart(self) -> int:

@@ -146,14 +146,11 @@ def timeloop(
         return dual_loop(timeloop, context.tangent, step, state, steps, inputs, rest)
     if tape is None or length == 0:
         return run_plain(step, leaves, structure, length, until, inputs, outputs, collect_every, progress)
-    region = Region(tape)
-    # With a budget of its own a loop keeps books, whoever else does not.
-    ledger = context.ledger if budget is None or context.ledger.watched else Ledger(watched=True)
-    region.ledger = ledger
+    region = _region_of(tape, budget)
+    ledger = region.ledger
     given = region.value(inputs) if isinstance(inputs, TracedArray) else inputs
     stepper = Stepper(step, structure, given, outputs, region)
-    below = value_trace(context)
-    values = [writable(owned(region.value(leaf)), below) for leaf in leaves]
+    values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
     if until is not None and stepper.holds(until, values):
         return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
     rows = gradient_nbytes(region, inputs)
@@ -162,7 +159,7 @@ def timeloop(
     room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
     with room.limited():
         first, plan, report = _first_steps(
-            stepper, values, length, schedule, allowed, costs, until is not None, storage, choose, rows
+            stepper, values, length, schedule, allowed, costs, bool(until), storage, choose, rows
         )
     verifier = Verifier(paths_of(structure), outputs, verify)
     snapshots = Snapshots(ledger, storage, partial(_make_disk, allowed, plan.buffer))
@@ -178,6 +175,14 @@ def timeloop(
     rule.links = Links(region, leaves, inputs, rule.statics)
     emitted = stacked(rule.emitted)
     return _recorded(tape, rule, final, emitted, structure, stepper, outputs)
+
+
+def _region_of(tape: Tape, budget: Budget | None) -> Region:
+    """Return the region of the steps: with a budget of its own a loop keeps books, whoever else does not."""
+    region = Region(tape)
+    if budget is not None and not region.ledger.watched:
+        region.ledger = Ledger(watched=True)
+    return region
 
 
 def _begin_journal(
