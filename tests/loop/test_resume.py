@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import checkpoint_schedules
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 from threadpoolctl import threadpool_limits
 
 import ebbtide
-from ebbtide import ResumeError, grad, timeloop
+from ebbtide import Budget, ResumeError, grad, timeloop
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.fingerprint import fingerprint_of
 from ebbtide.loop.journal import Journal
@@ -237,6 +238,29 @@ def test_a_schedule_that_cannot_plan_goes_on(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             gradient(Ticker(stop))
         assert np.array_equal(gradient(Ticker()), expected)
+
+
+@pytest.mark.parametrize("units", [8, 14])
+def test_a_run_that_goes_on_keeps_its_budget(units: int, tmp_path: Path) -> None:
+    """Restart states of the journal take no memory: going on from either sweep peaks no higher than a whole run."""
+    large = np.linspace(0.1, 1.0, 1 << 15)
+
+    def gradient(ticker: Ticker) -> Any:
+        def objective(u: Any) -> Any:
+            return np.sum(timeloop(lambda x, i: np.sin(x) * 1.01, u, 40, inputs=ticker, resume_every=4))
+
+        return grad(objective, budget=Budget(memory=units * large.nbytes), resume=tmp_path / "run")(large)
+
+    whole = Ticker()
+    expected = gradient(whole)
+    peak = peak_bytes(lambda: gradient(Ticker()))
+    for stop in (9, 30, whole.calls - 12):
+        with pytest.raises(KeyboardInterrupt):
+            gradient(Ticker(stop))
+        found: list[Any] = []
+        # Names of entries and the like.
+        assert peak_bytes(lambda found=found: found.append(gradient(Ticker()))) <= peak + 50_000
+        assert np.array_equal(found[0], expected)
 
 
 def test_nested_derivatives_are_refused(tmp_path: Path) -> None:

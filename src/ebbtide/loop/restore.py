@@ -31,9 +31,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     place = ended or resumption.find_forward()
     if place is None:
         return
-    record, *_ = first.take()
-    rule.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
-    del record
+    _meet_first(rule, first)
     anchors = resumption.anchors(place.step)
     rule.ran = place.ran + 1 + _meet_statics(rule, resumption, anchors)
     # Schedules that use the disk keep the first states there.
@@ -46,18 +44,26 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
         steps, open_ = place.step, False
     rule.state = from_leaves(place.state)
     rule.position = Position(steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_)
-    rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule), anchors))
+    rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule), anchors, tier))
     _restore_outputs(rule, place)
     if ended is not None:
         rule.verifier.ended(steps, rule.state)
 
 
+def _meet_first(rule: Any, first: Any) -> None:
+    """Take the static values of the first step over, and let its saved values and results go."""
+    record = first.take()[0]
+    rule.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+
+
 def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -> int:
     """Run the steps again that were the first to use a static value; return how many steps that took."""
     ran, done = 0, 0
-    stepper, bypass, state = rule.stepper, rule.bypass, _copied(rule.state)
+    stepper, bypass, state = rule.stepper, rule.bypass, list[Any]()
     for target in sorted({step for step, _ in resumption.statics} - {0}):
-        done, state = _nearest(resumption, [step for step in anchors if done < step <= target]) or (done, state)
+        found = _nearest(resumption, [step for step in anchors if done < step <= target])
+        done, state = found or (done, state or _copied(rule.state))
+        del found
         with stepper.region.running(bypass):
             for index in range(done, target + 1):
                 state, _ = stepper.plain(index, state, bypass)

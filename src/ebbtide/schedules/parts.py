@@ -19,11 +19,13 @@ class Parts(Schedule):
 
     A part begins at a restart state that lies elsewhere and costs no room, as in the journal of a killed run. While the
     last part is not reversed, the schedule does not see the earlier ones, so that all of its room is for the steps of
-    that part. Without its state a start is none: its part is one with the part before.
+    that part; it takes the start of the part for the initial state, whose slot the real one has. Without its state a
+    start is none: its part is one with the part before.
 
     Args:
         inner: The schedule.
         starts: The steps at which parts begin, step 0 left out.
+        tier: Where the state of step 0 is stored.
 
     Example:
         >>> from ebbtide.schedules import Revolve
@@ -34,6 +36,7 @@ class Parts(Schedule):
 
     inner: Schedule
     starts: tuple[int, ...]
+    tier: str = "memory"
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`."""
@@ -41,14 +44,14 @@ class Parts(Schedule):
         if base == 0:
             return self.inner.next_action(position)
         state = position.state
-        kept = tuple(Snapshot(one.step - base, one.kind, one.tier) for one in position.snapshots if one.step >= base)
+        above = (Snapshot(one.step - base, one.kind, one.tier) for one in position.snapshots if one.step > base)
         part = Position(
             steps=position.steps - base,
             reversed=position.reversed,
             state=None if state is None or state < base else state - base,
             saved=None if position.saved is None else (position.saved[0] - base, position.saved[1] - base),
             forward_ended=position.forward_ended,
-            snapshots=kept,
+            snapshots=(Snapshot(0, "restart", self.tier), *above),
             open=position.open,
         )
         action = self.inner.next_action(part)

@@ -18,7 +18,7 @@ from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refus
 NAME = "segment"
 # Punching a hole and cutting a file off make the file system write what waits: small deletions wait for each other.
 _SLACK = 1 << 20
-_SCAN = 1 << 20
+_SCAN = 1 << 16
 
 
 @final
