@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -284,10 +285,29 @@ def disk_of(nodes: int, steps: int, runs: int) -> None:
     table.show()
 
 
+def verify_of(nodes: int, steps: int, runs: int) -> None:
+    """Print the table of what it costs to compare the steps that run again."""
+    u = 0.5 * np.sin(np.linspace(0, 40 * np.pi, nodes))
+    table = Table(f"Checking that steps that run again lead to the same: {steps} steps", ("without, s",), "no check")
+
+    def misfit(u: Any, schedule: Schedule, verify: bool) -> Any:
+        return np.sum(timeloop(step, u, steps, schedule=schedule, verify=verify, progress=False) ** 2)
+
+    for schedule in (StoreAll(), Revolve(10), Revolve(5)):
+        checked, unchecked = (grad(partial(misfit, schedule=schedule, verify=verify)) for verify in (True, False))
+        calls = {"with": lambda f=checked: f(u), "without": lambda f=unchecked: f(u)}
+        times = alternate(calls, runs)
+        without = median_of(times, "without", 1.0, 3)
+        table.add(str(schedule), f"{ratio(times, 'with', 'without')}", [without], "1", "", None)
+    table.note("Ours: the ratio of the time with the check to that without.")
+    table.show()
+
+
 def main(quick: bool = False) -> None:
     """Print the tables."""
     counts_of(((12, 3),) if quick else (*CASES, (1000, 10)))
     peers_of(*((50, ((12, 3),), 1) if quick else (NODES, CASES, RUNS)))
+    verify_of(*((50, 12, 1) if quick else (NODES, STEPS, 3 * RUNS)))
     disk_of(*((50, 12, 1) if quick else (NODES, STEPS, RUNS)))
 
 

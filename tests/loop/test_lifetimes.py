@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 from ebbtide import Budget, MutationError, ReleasedValueError, StorageError, grad, timeloop, vjp
 from ebbtide.arrays.context import current
-from ebbtide.schedules import Costs, Hierarchical, Revolve, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, Memory, Storage
 
 STEPS = 9
@@ -368,6 +369,30 @@ def test_peak_does_not_grow_with_the_steps(kind, tmp_path):
 
     run(1000)
     assert abs(peak(many) - peak(1000)) < 16 * 1024
+
+
+@pytest.mark.parametrize("used", [lambda i: True, lambda i: i % 3 == 0, lambda i: i >= 7, lambda i: i == 0])
+@pytest.mark.parametrize("schedule", [*SCHEDULES, StoreAll("disk"), Mixed(4), Periodic(3, 2), Online(3)], ids=str)
+def test_static_values_are_kept_once(schedule, used):
+    """A static value is held by reference and stored nowhere, if it is used at each step, every third, or late."""
+    stored = []
+
+    class Counting(Wrapped):
+        def put(self, key, arrays, *, kind=""):
+            stored.extend(arrays)
+            return super().put(key, arrays, kind=kind)
+
+    def f(c):
+        def one(u, i):
+            return np.sin(u * np.sum(c * u)) if used(i) else np.sin(u)
+
+        return np.sum(timeloop(one, np.ones(3)[:1], STEPS, schedule=schedule, storage=Counting()))
+
+    c = np.linspace(0.1, 0.2, LARGE)
+    grad(f)(c)
+    assert all(array.nbytes <= 64 for array in stored)
+    # In units of the static value: two products of a step, their cotangents, its sum, and what becomes the gradient.
+    assert peak_bytes(lambda: grad(f)(c)) < 6 * c.nbytes
 
 
 # Exceptions.
