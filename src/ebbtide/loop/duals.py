@@ -11,10 +11,11 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.loop.options import Options
 
 
 def dual_loop(
-    timeloop: Any, trace: Any, step: Any, state: Any, steps: int | None, inputs: Any, options: dict[str, Any]
+    timeloop: Any, trace: Any, step: Any, state: Any, steps: int | None, inputs: Any, options: Options
 ) -> Any:
     """
     Run a loop whose values have tangents as a loop over pairs, which the tape around can record.
@@ -33,7 +34,7 @@ def dual_loop(
     """
     leaves, structure = flatten(state)
     given, inputs = (inputs, None) if callable(inputs) else (None, inputs)
-    options = options | {"until": _of_values(options["until"], structure)}
+    rest = options.as_arguments() | {"until": _of_values(options.until, structure)}
 
     def split(values: list[Any]) -> tuple[list[Any], list[Any]]:
         present = [_present(trace, v) for v in values]
@@ -61,12 +62,12 @@ def dual_loop(
         with entered(tangent=trace, traces=(*current().traces, trace)), trace.reopened():
             result = step(unflatten(structure, join(values, tangents)), x if given is None else given(x))
         emitted = None
-        if options["outputs"]:
+        if options.outputs:
             result, emitted = result
         after, structure_after = flatten(result)
         if structure_after != structure:
             raise TypeError(f"A step returned a state of structure {structure_after}, and it was given {structure}.")
-        if not options["outputs"]:
+        if not options.outputs:
             return split(after)
         outs, structure_out = flatten(emitted)
         shapes[:] = [structure_out]
@@ -83,8 +84,8 @@ def dual_loop(
     with entered(tangent=None, traces=tuple(t for t in current().traces if t is not trace)):
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)
-        result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **options)
-    if not options["outputs"]:
+        result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **rest)
+    if not options.outputs:
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(shapes[0], join(*emitted))

@@ -19,10 +19,10 @@ from ebbtide.arrays.containers import is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.budget import Budget
 from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
+from ebbtide.loop.options import Options
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper, frozen
@@ -291,9 +291,8 @@ def linear_loop(
     leaves: list[Any],
     structure: Any,
     steps: int,
-    schedule: Schedule | None,
-    budget: Budget | None,
-    **rest: Any,
+    inputs: Any,
+    options: Options,
 ) -> Any:
     """
     Run a time loop of a function that is linearized.
@@ -304,9 +303,9 @@ def linear_loop(
         leaves: Leaves of the state.
         structure: Structure of the state.
         steps: The number of steps, or the most.
-        schedule: Says of how many steps the derivatives are kept; None for as many as there is room for.
-        budget: What the loop may take, beside the budgets of the calls around it.
-        **rest: The other arguments of `timeloop`.
+        inputs: The user's inputs.
+        options: The other arguments of the loop. A schedule says of how many steps the derivatives are kept; without
+            one it is as many as there is room for.
 
     Returns:
         What the loop returns.
@@ -321,8 +320,8 @@ def linear_loop(
             "a gradient: that would keep all steps of both. Use jvp or hvp, which follow the schedule of the loop."
         )
     ledger = context.ledger
-    inputs, outputs, until = frozen(rest["inputs"]), rest["outputs"], rest["until"]
-    stepper = Stepper(step, structure, inputs, outputs, None)
+    outputs, budget = options.outputs, options.budget
+    stepper = Stepper(step, structure, frozen(inputs), outputs, None)
     limit = ledger.limit
     if budget is not None:
         limit = ledger.live + budget.memory if limit is None else min(limit, ledger.live + budget.memory)
@@ -330,13 +329,13 @@ def linear_loop(
         tape_of(trace, context),
         trace,
         stepper,
-        Verifier(paths_of(structure), outputs, rest["verify"]),
-        Watch(ledger, rest["progress"], rest["collect_every"], None),
-        _most_kept(schedule, steps),
+        Verifier(paths_of(structure), outputs, options.verify),
+        Watch(ledger, options.progress, options.collect_every, None),
+        _most_kept(options.schedule, steps),
         limit,
     )
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), trace) for leaf in leaves]
-    final = loop.run(list(state), steps, until)
+    final = loop.run(list(state), steps, options.until)
     if outputs and not loop.steps:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     results = loop.record(loop.operands(state), final + stacked(loop.emitted))

@@ -13,24 +13,16 @@ from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ScheduleError
 from ebbtide.loop.collect import emit, stacked
+from ebbtide.loop.options import Options
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.schedules import Schedule
 
 
-def run_plain(
-    step: Any,
-    leaves: list[Any],
-    structure: Any,
-    steps: int,
-    until: Any,
-    inputs: Any,
-    outputs: bool,
-    collect_every: Any,
-    progress: Any,
-) -> Any:
+def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: Any, options: Options) -> Any:
     """Run a loop of which nothing is recorded."""
+    until, outputs = options.until, options.outputs
     context = current()
     report = context.ledger.report
     below = value_trace(context)
@@ -39,7 +31,7 @@ def run_plain(
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
     emitted: list[Any] = []
-    with Bar("forward", steps if until is None else None, progress) as bar:
+    with Bar("forward", steps if until is None else None, options.progress) as bar:
         for index in range(steps):
             if until is not None and stepper.holds(until, state):
                 break
@@ -49,7 +41,7 @@ def run_plain(
             bar.advance()
             if report is not None:
                 report.steps_forward += 1
-            if collect_every and (index + 1) % collect_every == 0:
+            if options.collect_every and (index + 1) % options.collect_every == 0:
                 gc.collect()
     after = unflatten(structure, state)
     return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after

@@ -32,6 +32,7 @@ from ebbtide.loop.measure import (
     run_first,
     with_transfers,
 )
+from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.loop.progress import Watch
@@ -127,45 +128,49 @@ def timeloop(
     """
     length = check_length(steps, until, max_steps)
     check_arguments(length, until, inputs, outputs, schedule, collect_every)
+    options = Options(
+        until=until, max_steps=max_steps, outputs=outputs, schedule=schedule, costs=costs, storage=storage,
+        budget=budget, resume=resume, resume_every=resume_every, verify=verify, collect_every=collect_every,
+        progress=progress,
+    )  # fmt: skip
     context = current()
     refuse_inner(resume, context)
-    tape, linear = context.tape, linear_trace(context)
     check_vectors(state)
     leaves, structure = flatten(state)
+    linear = linear_trace(context)
     if length and linear is not None:
-        return linear_loop(
-            linear, step, leaves, structure, length, schedule, budget, until=until, inputs=inputs, outputs=outputs,
-            verify=verify, collect_every=collect_every, progress=progress,
-        )  # fmt: skip
-    if tape is not None and context.tangent is not None:
-        rest = {
-            "until": until, "max_steps": max_steps, "outputs": outputs, "schedule": schedule, "costs": costs,
-            "storage": storage, "budget": budget, "resume": resume, "resume_every": resume_every, "verify": verify,
-            "collect_every": collect_every, "progress": progress,
-        }  # fmt: skip
-        return dual_loop(timeloop, context.tangent, step, state, steps, inputs, rest)
-    if tape is None or length == 0:
-        return run_plain(step, leaves, structure, length, until, inputs, outputs, collect_every, progress)
+        return linear_loop(linear, step, leaves, structure, length, inputs, options)
+    if context.tape is not None and context.tangent is not None:
+        return dual_loop(timeloop, context.tangent, step, state, steps, inputs, options)
+    if context.tape is None or length == 0:
+        return run_plain(step, leaves, structure, length, inputs, options)
+    return _taped_loop(context.tape, step, leaves, structure, length, inputs, options)
+
+
+def _taped_loop(
+    tape: Tape, step: Any, leaves: list[Any], structure: Any, length: int, inputs: Any, options: Options
+) -> Any:
+    """Run a loop as one operation on a tape."""
+    context, budget = current(), options.budget
     region = _region_of(tape, budget)
     ledger = region.ledger
     given = region.value(inputs) if isinstance(inputs, TracedArray) else inputs
-    stepper = Stepper(step, structure, given, outputs, region)
+    stepper = Stepper(step, structure, given, options.outputs, region)
     values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
-    if until is not None and stepper.holds(until, values):
-        return run_plain(step, leaves, structure, 0, None, inputs, outputs, collect_every, progress)
-    rows = gradient_nbytes(region, inputs)
+    if options.until is not None and stepper.holds(options.until, values):
+        return run_plain(step, leaves, structure, 0, inputs, options)
     allowed = budget or context.budget
     choose = partial(make_plan, disk=allowed.disk if allowed else 0)
     room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
     with room.limited():
-        first, plan, report = _first_steps(
-            stepper, values, length, schedule, allowed, costs, bool(until), storage, choose, rows
-        )
-    verifier = Verifier(paths_of(structure), outputs, verify)
-    snapshots = Snapshots(ledger, storage, partial(_make_disk, allowed, plan.buffer))
-    resumption, directory = _begin_journal(resume, resume_every, stepper, values, steps)
-    watch = Watch(ledger, progress, collect_every, report)
-    rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, until, watch, resumption, directory)
+        rows = gradient_nbytes(region, inputs)
+        first, plan, report = _first_steps(stepper, values, length, options, allowed, choose, rows)
+    verifier = Verifier(paths_of(structure), options.outputs, options.verify)
+    snapshots = Snapshots(ledger, options.storage, partial(_make_disk, allowed, plan.buffer))
+    known = length if options.until is None else None
+    resumption, directory = _begin_journal(options.resume, options.resume_every, stepper, values, known)
+    watch = Watch(ledger, options.progress, options.collect_every, report)
+    rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     try:
         with room.limited(), entered(ledger=ledger):
             final = rule.run_forward(values, first)
@@ -174,7 +179,7 @@ def timeloop(
         raise
     rule.links = Links(region, leaves, inputs, rule.statics)
     emitted = stacked(rule.emitted)
-    return _recorded(tape, rule, final, emitted, structure, stepper, outputs)
+    return _recorded(tape, rule, final, emitted, structure, stepper, options.outputs)
 
 
 def _region_of(tape: Tape, budget: Budget | None) -> Region:
@@ -233,11 +238,8 @@ def _first_steps(
     stepper: Stepper,
     values: list[Any],
     steps: int,
-    schedule: Schedule | None,
+    options: Options,
     allowed: Budget | None,
-    costs: Costs | None,
-    open_: bool,
-    storage: Storage | None,
     choose: Callable[..., Plan],
     rows: int,
 ) -> tuple[First, Plan, Any]:
@@ -256,7 +258,8 @@ def _first_steps(
     available = None if ledger.limit is None else ledger.limit - held
     first = run_first(stepper, values, account, allowed)
     sizes = measure_sizes(stepper, values, first, account, before, rows)
-    planned = partial(choose, steps, memory=available, schedule=schedule, held=held, open=open_)
+    schedule, costs, is_open = options.schedule, options.costs, options.until is not None
+    planned = partial(choose, steps, memory=available, schedule=schedule, held=held, open=is_open)
     plan = planned(sizes, costs=costs)
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
     if chosen and allowed is not None:
@@ -269,7 +272,7 @@ def _first_steps(
             plan = planned(sizes, costs=costs)
         if timed:
             plan = plan.with_measuring(EXTRA_STEPS)
-    if allowed is not None and storage is None and plan.predicted_disk_bytes > allowed.disk:
+    if allowed is not None and options.storage is None and plan.predicted_disk_bytes > allowed.disk:
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
             f"disk, and the budget has {allowed.disk} bytes of it. Give Budget(disk=...) as many, or another schedule.",
