@@ -29,8 +29,8 @@ from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, key_of, margin
 _STORAGE = 1 << 16
 # No rule takes as many times the bytes of what it is given and returns.
 _FAR = 16
-# A node, its tuples and numbers, and its parameters, as tracemalloc sees them; what pager and ledger keep of a value.
-NODE_BYTES, PARAMETER_BYTES = 320, 256
+# A node, its tuples and numbers, and the kinds of its vectors; below, what the pager and the ledger keep of a value.
+NODE_BYTES, KINDS_BYTES = 320, 256
 # The record is counted in steps of so many bytes.
 PAGE = 4096
 CELL_BYTES = 1056
@@ -106,7 +106,7 @@ class Pager:
 
     def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
-        self._count(NODE_BYTES + (PARAMETER_BYTES if node.params else 0))
+        self._count(NODE_BYTES + (KINDS_BYTES if "kinds" in (node.params or ()) else 0))
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
         for value in (node.params or {}).values():
             self._hold_parameter(node, value)
