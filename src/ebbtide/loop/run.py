@@ -347,7 +347,10 @@ class LoopRule(JointRule):
             raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
         self.position = prefix
         if prefix.state is not None:
-            self.state = self.snapshots.get_state(prefix.state, keep=True) or []
+            state = self.snapshots.get_state(prefix.state, keep=True)
+            if state is None:
+                raise next(iter(self.snapshots.lost.values()))
+            self.state = state
             self.loss.loaded(prefix.state, "restart", self.snapshots.error, self.verifier)
         self.verifier.begin()
         self._mark = None
