@@ -221,7 +221,7 @@ def test_the_least_is_a_step_and_few_states(shape, disk, tmp_path):
     with ebbtide.profile() as p:
         expected = grad(lambda u: f(u) * 1.0)(LARGE)
     buffers = 2 * (LARGE.nbytes + 8192) if disk else 0
-    assert error.value.least <= p.plan.saved_bytes + SHAPES[shape][1] * LARGE.nbytes + buffers + 128 * 1024
+    assert error.value.least <= p.loops[-1].plan.saved_bytes + SHAPES[shape][1] * LARGE.nbytes + buffers + 128 * 1024
     f(LARGE)
     alone = peak_bytes(lambda: f(LARGE))
     enough = Budget(memory=error.value.least, disk=disk * LARGE.nbytes, directory=tmp_path)
@@ -249,7 +249,7 @@ def test_what_all_steps_share_is_held_once(kind):
             grad(lambda x: f(x, big))(2.0)
         else:
             grad(f, (0, 1))(2.0, big)
-    sizes = p.plan.sizes
+    sizes = p.loops[-1].plan.sizes
     assert sizes.saved < 16 * 1024
     assert p.predicted_peak_bytes < 8 * big.nbytes
     assert p.held_bytes <= p.predicted_peak_bytes
@@ -259,5 +259,5 @@ def test_what_a_step_makes_itself_is_its_own():
     """A plain array that each step makes anew is part of what each step saves."""
     with ebbtide.profile() as p:
         grad(lambda x: timeloop(lambda x, i: x * 0.999 + 1e-9 * np.sum(x * np.full(100_000, 0.5)), x, 20))(2.0)
-    assert p.plan.sizes.saved > 800_000
+    assert p.loops[-1].plan.sizes.saved > 800_000
     assert p.held_bytes <= p.predicted_peak_bytes

@@ -173,6 +173,11 @@ def reads_after(schedule: Any, position: Position) -> Iterator[Snapshot]:
         position = position.after(action)
 
 
+def finished(steps: int) -> Position:
+    """Return the position from which there is nothing to do."""
+    return Position(steps=steps, reversed=steps, state=None, forward_ended=True, finished=True)
+
+
 def prefix_of(position: Position) -> Position:
     """Return from where a reverse sweep can be run again, with as little kept as possible."""
     steps = position.steps

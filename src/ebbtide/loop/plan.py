@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import final
 
@@ -65,32 +66,6 @@ class Plan:
     def saved_bytes(self) -> int:
         """Bytes that one step saves."""
         return self.sizes.saved
-
-    def compare(self, *, steps: int, peak_bytes: int, written_bytes: int) -> str:
-        """
-        Return a table of what was predicted and what happened.
-
-        Args:
-            steps: Forward steps that were run.
-            peak_bytes: The peak of memory, by whoever measured it.
-            written_bytes: Bytes written to disk.
-
-        Example:
-            >>> sizes = Sizes(state=2**20, saved=3 * 2**20, sweep=5 * 2**20, gradients=0, stored=2**20 + 4096)
-            >>> plan = make_plan(100, sizes, memory=2**26, disk=0, schedule=None, held=0, costs=None)
-            >>> print(plan.compare(steps=182, peak_bytes=60 * 2**20, written_bytes=0))
-                             predicted        actual
-            forward steps          182           182
-            peak              63.2 MiB      60.0 MiB
-            on disk                0 B           0 B
-        """
-        rows = [
-            ("", "predicted", "actual"),
-            ("forward steps", f"{self.predicted_steps_forward:,}", f"{steps:,}"),
-            ("peak", format_bytes(self.predicted_peak_bytes), format_bytes(peak_bytes)),
-            ("on disk", format_bytes(self.predicted_disk_bytes), format_bytes(written_bytes)),
-        ]
-        return "\n".join(f"{name:<13}{predicted:>13}{actual:>14}" for name, predicted, actual in rows)
 
     def with_measuring(self, steps: int) -> Plan:
         """Return the plan with so many forward steps and one reversal more, which were run for their time alone."""
@@ -167,9 +142,8 @@ def make_plan(
     """
     timed = costs is not None
     costs = UNKNOWN_COSTS if costs is None else costs
-    # Seconds differ from process to process, and the decision must not.
-    forward, reverse, write, read = agree((costs.forward, costs.reverse, costs.write, costs.read))
-    costs = Costs(forward=forward, reverse=reverse, write=write, read=read)
+    # What was measured differs from process to process, and the decision must not.
+    sizes, memory, disk, costs = _agreed(sizes, memory, disk, costs)
     planned = partial(_planned, steps=steps, sizes=sizes, costs=costs, memory=memory)
     if schedule is not None:
         return _buffered(planned(schedule), memory)
@@ -186,6 +160,16 @@ def make_plan(
     if not plans:
         raise _describe_least(steps, sizes, memory, disk, find_least(bounds, open_end=open) + sizes.fixed + held)
     return _buffered(min(plans, key=_rank), memory)
+
+
+def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[Sizes, int | None, int, Costs]:
+    """Return what was measured as all processes have it: the largest sizes and costs, the least room."""
+    forward, reverse, write, read = agree((costs.forward, costs.reverse, costs.write, costs.read))
+    sizes = Sizes(*agree(tuple(-1 if size is None else size for size in astuple(sizes))))
+    sizes = sizes if sizes.nodes != -1 else replace(sizes, nodes=None)
+    room, space = agree((-math.inf if memory is None else -memory, -disk))
+    costs = Costs(forward=forward, reverse=reverse, write=write, read=read)
+    return sizes, None if room == -math.inf else -int(room), -space, costs
 
 
 def _rank(plan: Plan) -> tuple[float, int, int]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, final
 
+from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, Ledger
@@ -43,7 +44,7 @@ class Room:
         None of its own.
     """
 
-    __slots__ = ("_allowed", "_choose", "_held", "_ledger", "_own", "_saved_before", "spare", "stale")
+    __slots__ = ("_allowed", "_choose", "_given_up", "_held", "_ledger", "_own", "_saved_before", "spare", "stale")
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
         self._ledger = ledger
@@ -52,6 +53,7 @@ class Room:
         self._held = 0
         self._choose = choose
         self._saved_before = 0
+        self._given_up = 0  # how often the loop did with less
         self.stale = self.spare = False
 
     @property
@@ -130,12 +132,16 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             return action
+        self.settle(rule)
         record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.uncounted
         sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
+        saved, sweep = sizes.saved, sizes.sweep
         if record.nbytes > sizes.saved + sizes.shared or passed:
-            sweep = record.forecast() - self._ledger.live + record.nbytes
-            grown = replace(sizes, saved=max(sizes.saved, record.nbytes - sizes.shared), sweep=max(sizes.sweep, sweep))
-            rule.plan = replace(rule.plan, sizes=grown)
+            saved = max(saved, record.nbytes - sizes.shared)
+            sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
+        passed, saved, sweep = agree((passed, saved, sweep))
+        if (saved, sweep) != (sizes.saved, sizes.sweep):
+            rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep))
         if passed and not action.save:
             self.stale = True
             return replace(action, kind="restart", tier="memory")
@@ -153,7 +159,7 @@ class Room:
         if limit is None:
             return False
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
-        over = self._ledger.live + stored * rule.plan.sizes.state - limit
+        over = agree(max(0, self._ledger.live + stored * rule.plan.sizes.state - limit))
         return over > 0 and bool(rule.shed(over))
 
     def before_sweep(self, rule: Any, index: int, record: TapedStep) -> None:
@@ -172,8 +178,13 @@ class Room:
             over -= ledger.relieve(over)
         if over <= 0 and not _is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
-        elif over > 0 and not (pager.budget is not None and pager.budget.disk):
+        if agree(over > 0 and not (pager.budget is not None and pager.budget.disk)):
             raise self._refusal(rule, index, record, ledger.limit + over)
+
+    def settle(self, rule: Any) -> None:
+        """Give up as much as any other process did since the last action, so that all follow one schedule."""
+        most = agree(self._given_up) if self.bounded else 0
+        self._give_up(rule, lambda: self._given_up >= most)
 
     def retain(self, rule: Any) -> None:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
@@ -186,25 +197,24 @@ class Room:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
+        before = self._ledger.live
+        return self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
+
+    def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
+        """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before, saved_before = self._ledger.live, self._ledger.held[SAVED]
-
-        def is_short() -> bool:
-            return before - self._ledger.live < nbytes
-
-        while is_short() and self._give_up_one(rule):
-            pass
-        if is_short() and self.spare:
-            self._give_up_saved(rule)
-            while is_short() and self._give_up_one(rule):
-                pass
+        while not is_enough() and (self._give_up_one(rule) or self._give_up_saved(rule)):
+            self._given_up += 1
         freed = before - self._ledger.live
         self._saved_before -= saved_before - self._ledger.held[SAVED]
         if freed and not self.stale:
             self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed))
         return freed
 
-    def _give_up_saved(self, rule: Any) -> None:
-        """Give up all saved values but those of the step in work; the others run again from the initial state."""
+    def _give_up_saved(self, rule: Any) -> bool:
+        """Give up saved values but those of the step in work, if the others can run again from the initial state."""
+        if not self.spare:
+            return False
         after = ahead.without_saved(rule.position)
         for kept in rule.position.snapshots:
             if kept not in after.snapshots:
@@ -216,6 +226,7 @@ class Room:
                 record.tape.pager.close()
             del record
         rule.position, self.spare, self.stale = after, False, True
+        return True
 
     def _give_up_one(self, rule: Any) -> bool:
         """Give up one snapshot; return whether there was one."""
@@ -229,7 +240,9 @@ class Room:
             if kept is None:
                 return False
             action, schedule = Delete(step=kept.step), ahead.with_less(schedule, position)
-        rule.follow(action)
+        # Not an action that is agreed on: other processes may not give up anything now.
+        rule.delete(action)
+        rule.position = position.after(action)
         rule.plan = replace(rule.plan, schedule=schedule)
         return True
 

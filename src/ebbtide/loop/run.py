@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
 
+from ebbtide.agree import agree
 from ebbtide.arrays.context import entered
 from ebbtide.errors import MutationError, ScheduleError
 from ebbtide.loop import ahead
@@ -156,6 +157,7 @@ class LoopRule(JointRule):
             self.room.plan_again(self)
         action = None
         while action is None or self.room.make_for(self, action):
+            self.room.settle(self)
             action = ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
         return action
 
@@ -174,8 +176,7 @@ class LoopRule(JointRule):
         elif isinstance(action, (Copy, Move)):
             after = self._load(action, after)
         elif isinstance(action, Delete):
-            if not ahead.is_among(self._prefix, ahead.stored(self.position, action.step)):
-                self.snapshots.drop(ahead.stored(self.position, action.step))
+            self.delete(action)
         elif isinstance(action, Reverse):
             if after.state is None:
                 self.state = []  # the state after the last step is of no use any more
@@ -185,6 +186,11 @@ class LoopRule(JointRule):
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
         self.position = self.snapshots.without_lost(after)
+
+    def delete(self, action: Delete) -> None:
+        """Delete a snapshot, unless another sweep begins with it."""
+        if not ahead.is_among(self._prefix, kept := ahead.stored(self.position, action.step)):
+            self.snapshots.drop(kept)
 
     def _forward(self, action: Forward, after: Position, first: Any) -> Position:
         """Run steps, as far as the loop goes; return the position after that."""
@@ -274,7 +280,7 @@ class LoopRule(JointRule):
             loaded = self.snapshots.get_state(step, keep=keep)
             self.state = loaded or []
             self.verifier.loaded(step)
-        if loaded is None:
+        if agree(loaded is None):
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
             self.plan, left = ahead.without(self.plan, self.position, kept)
             return left
@@ -330,8 +336,7 @@ class LoopRule(JointRule):
         except BaseException:
             self.fail()
             # Nothing to go on from: another pull of a retained loop is an error.
-            steps = self.position.steps
-            self.position = Position(steps=steps, reversed=steps, state=None, forward_ended=True, finished=True)
+            self.position = ahead.finished(self.position.steps)
             raise
         self.loss.tell()
         if not retain:
