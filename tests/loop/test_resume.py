@@ -283,3 +283,34 @@ def test_an_error_gives_the_directory_free(tmp_path: Path) -> None:
     for found, wanted in zip(Call().run(tmp_path / "run"), Call().run(tmp_path / "other"), strict=True):
         assert np.array_equal(found, wanted)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("changed_budget", [None, 60, 9], ids=str)
+def test_the_chosen_schedule_is_kept(changed_budget: int | None, tmp_path: Path) -> None:
+    """A run that goes on follows the schedule that was chosen first, without measuring again, while there is room."""
+    big, plans = np.linspace(0.0, 1.0, 20_000), list[Any]()
+
+    def run(stop: int, states: int) -> Any:
+        ticker = Ticker(stop)
+        system.met_job_step = ticker.met
+
+        def step(u: Any, i: int) -> Any:
+            system.met_job_step()
+            return u + 0.1 * np.sin(u) * np.cos(u)
+
+        with ebbtide.profile(on_plan=plans.append):
+            budget = Budget(memory=states * big.nbytes)
+            return grad(lambda u: np.sum(timeloop(step, u, 40, resume_every=2)), budget=budget, resume=tmp_path)(big)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(30, 20)
+    first = plans[-1]
+    assert first.measuring_steps == 2
+    found = run(0, changed_budget or 20)
+    again = plans[-1] if changed_budget is None else next(plan for plan in plans if plan is not first)
+    if changed_budget == 9:
+        assert again.schedule != first.schedule
+    else:
+        assert (again.schedule, again.measuring_steps) == (first.schedule, 0)
+    expected = grad(lambda u: np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(u) * np.cos(u), u, 40)))(big)
+    assert found.tobytes() == expected.tobytes()

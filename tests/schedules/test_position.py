@@ -17,14 +17,19 @@ from ebbtide.schedules import (
     Hierarchical,
     Mixed,
     Move,
+    NoReverse,
+    Online,
     Periodic,
     Position,
+    Recorded,
     Reverse,
     Revolve,
     Snapshot,
     StoreAll,
     action_from_json,
     action_to_json,
+    schedule_from_json,
+    schedule_to_json,
 )
 from ebbtide.testing import check_schedule
 
@@ -270,3 +275,34 @@ def test_the_checker_counts_kinds_and_tiers():
     assert sum(count.writes.values()) == count.snapshot_writes
     assert sum(count.reads.values()) == count.snapshot_reads
     assert check_schedule(Mixed(4), 80).peaks["saved", "memory"] == 4
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Revolve(5), Mixed(12, 1, 3), Periodic(10, 4), Online(7), StoreAll(), StoreAll("disk"), NoReverse(),
+        Hierarchical(2, 9, Costs(forward=0.5, reverse=1.25, write=3.0, read=2.0)),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_schedules_survive_json(schedule):
+    """A schedule that was written as JSON and read again is equal, and so is its next action."""
+    again = schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule))))
+    assert again == schedule
+    assert again.next_action(Position(steps=30)) == schedule.next_action(Position(steps=30))
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"schedule": "Magic"}, {"schedule": "Revolve"}, {"schedule": "Revolve", "slots": 3}], ids=repr
+)
+def test_records_of_no_schedule_are_refused(record):
+    """A record that no schedule fits is an error that says so."""
+    with pytest.raises(ScheduleError, match="The record"):
+        schedule_from_json(record)
+
+
+def test_traces_have_no_json():
+    """A recorded trace, which may be long, is refused."""
+    with pytest.raises(ScheduleError, match="no form in JSON"):
+        trace = Forward(start=0, stop=1, save=True), EndForward(), Reverse(start=1, stop=0), EndReverse()
+        schedule_to_json(Recorded(1, trace))

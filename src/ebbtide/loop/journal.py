@@ -17,7 +17,7 @@ import numpy as np
 from ebbtide.agree import agree
 from ebbtide.errors import ResumeError, StorageError
 from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Reverse, decode, encode
+from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Planned, Reverse, decode, encode
 from ebbtide.storage import StorageFullError
 from ebbtide.storage.codecs import stopwatch
 from ebbtide.storage.segment import NAME as SEGMENT
@@ -104,6 +104,15 @@ class Journal:
         """
         if now != then:
             self._refuse({name: str(now)}, {name: str(then)})
+
+    def save_plan(self, schedule: Mapping[str, Any]) -> None:
+        """Keep the JSON of the schedule that was chosen."""
+        self._store("plan", 0, Planned(schedule), "the schedule that was chosen", 1)
+
+    def plan(self) -> Mapping[str, Any] | None:
+        """Return the JSON of the schedule that an earlier run chose; None if there is none."""
+        found = self._load("plan", 0)
+        return None if found is None else found.schedule
 
     # The forward sweep.
 

@@ -94,8 +94,21 @@ class Begin:
     """What the run is, which every entry says."""
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """
+    The schedule that was chosen.
+
+    Args:
+        schedule: Its JSON.
+    """
+
+    schedule: Mapping[str, Any]
+
+
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
-    {"begin": Begin, "forward": Forward, "final": Forward, "anchor": Anchor, "reverse": Reverse}
+    {"begin": Begin, "forward": Forward, "final": Forward, "anchor": Anchor, "reverse": Reverse, "plan": Planned}
 )
 """What an entry of each name holds."""
 

@@ -17,6 +17,7 @@ from ebbtide.loop.generators import pack_generator, unpack_generator
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
 from ebbtide.loop.state import checksums_of, owned
+from ebbtide.schedules import Schedule, schedule_from_json, schedule_to_json
 from ebbtide.storage import compute_crc32c
 
 
@@ -46,7 +47,16 @@ class Resumption:
         self.statics: list[tuple[int, int]] = []
         self.incoming = 0
 
+    def save_plan(self, schedule: Schedule) -> None:
+        """Keep the schedule that was chosen."""
+        self._journal.save_plan(schedule_to_json(schedule))
+
     # What an earlier run left.
+
+    def find_schedule(self) -> Schedule | None:
+        """Return the schedule that an earlier run chose."""
+        record = self._journal.plan()
+        return None if agree(record is None) or record is None else schedule_from_json(record)
 
     def find_final(self) -> Forward | None:
         """Return the end of the forward sweep, if an earlier run came there."""

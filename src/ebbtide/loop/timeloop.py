@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide.agree import agree
 from ebbtide.arrays.containers import check_vectors, flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
@@ -162,13 +163,21 @@ def _taped_loop(
     allowed = budget or context.budget
     choose = partial(make_plan, disk=allowed.disk if allowed else 0)
     room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
-    with room.limited():
-        rows = gradient_nbytes(region, inputs)
-        first, plan, report = _first_steps(stepper, values, length, options, allowed, choose, rows)
-    verifier = Verifier(paths_of(structure), options.outputs, options.verify)
-    snapshots = Snapshots(ledger, options.storage, partial(_make_disk, allowed, plan.buffer))
     known = length if options.until is None else None
     resumption, directory = _begin_journal(options.resume, options.resume_every, stepper, values, known)
+    try:
+        with room.limited():
+            rows = gradient_nbytes(region, inputs)
+            earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
+            first, plan, report = _first_steps(stepper, values, length, options, allowed, choose, rows, earlier)
+            if resumption is not None and options.schedule is None and plan.schedule != earlier:
+                resumption.save_plan(plan.schedule)
+    except BaseException:
+        if directory is not None:
+            directory.close()
+        raise
+    verifier = Verifier(paths_of(structure), options.outputs, options.verify)
+    snapshots = Snapshots(ledger, options.storage, partial(_make_disk, allowed, plan.buffer))
     watch = Watch(ledger, options.progress, options.collect_every, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     try:
@@ -242,11 +251,13 @@ def _first_steps(
     allowed: Budget | None,
     choose: Callable[..., Plan],
     rows: int,
+    earlier: Schedule | None,
 ) -> tuple[First, Plan, Any]:
     """
     Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
 
-    The third result is the report of the loop; None without one.
+    A schedule that an *earlier* run of the same call chose is taken again if it fits. The third result is the report of
+    the loop; None without one.
     """
     assert stepper.region is not None
     start = time.perf_counter()
@@ -259,7 +270,11 @@ def _first_steps(
     first = run_first(stepper, values, account, allowed)
     sizes = measure_sizes(stepper, values, first, account, before, rows)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
-    planned = partial(choose, steps, memory=available, schedule=schedule, held=held, open=is_open)
+    planned = partial(choose, steps, memory=available, held=held, open=is_open)
+    again = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
+    if again is not None and not agree(not _fits(again, available, allowed)):
+        schedule = earlier
+    planned = partial(planned, schedule=schedule)
     plan = planned(sizes, costs=costs)
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
     if chosen and allowed is not None:
@@ -283,3 +298,10 @@ def _first_steps(
         seconds = time.perf_counter() - start
         watched = report.plan_of_loop(plan, held, seconds, listed=current().capture is None)
     return first, plan, watched
+
+
+def _fits(plan: Plan, available: int | None, allowed: Budget | None) -> bool:
+    """Return whether there is room for a plan."""
+    if available is None or allowed is None:
+        return True
+    return plan.predicted_peak_bytes <= available and plan.predicted_disk_bytes <= allowed.disk

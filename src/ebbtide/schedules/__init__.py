@@ -25,6 +25,7 @@ from ebbtide.schedules.periodic import Periodic
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.revolve import Revolve
 from ebbtide.schedules.store_all import StoreAll
+from ebbtide.schedules.written import schedule_from_json, schedule_to_json
 
 __all__ = [
     "Action",
@@ -50,4 +51,6 @@ __all__ = [
     "action_from_json",
     "action_to_json",
     "from_checkpoint_schedules",
+    "schedule_from_json",
+    "schedule_to_json",
 ]
