@@ -421,12 +421,13 @@ def test_exception_in_any_step_leaves_nothing(schedule, error):
     """An exception in any run of a step, forward or reverse, passes; nothing is left; the next call is right."""
     right = expected().tobytes()
     storage = Memory()
-    for at in range(1, schedule.forward_steps(STEPS) + 1):
-        with nothing_to_collect(), pytest.raises(error, match="injected"):
-            grad(lambda u: misfit(u, step=raising(at, error), schedule=schedule, storage=storage))(U0)  # noqa: B023
-        assert storage.keys() == ()
-        assert current().tape is None
-        assert current().capture is None
+    with nothing_to_collect():
+        for at in range(1, schedule.forward_steps(STEPS) + 1):
+            with pytest.raises(error, match="injected"):
+                grad(lambda u: misfit(u, step=raising(at, error), schedule=schedule, storage=storage))(U0)  # noqa: B023
+            assert storage.keys() == ()
+            assert current().tape is None
+            assert current().capture is None
     assert grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0).tobytes() == right
 
 

@@ -339,6 +339,7 @@ CONSTANT: dict[Any, tuple[Example, ...]] = {
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
     {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
+    | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 EXAMPLES: dict[Any, tuple[Example, ...]] = {
     **ELEMENTWISE, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING, **CONSTANT,
