@@ -16,9 +16,13 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
+from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.outcome import Outcome, is_users, outcome_of
-from ebbtide.tape.saved import BLOCK, LEAST_PAGE, SavedValue, bytes_of, key_of
+from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
+
+# Outcomes that are remembered: a program has few kinds of pull, but each operation has parameters of its own.
+_MOST_OUTCOMES = 64
 
 
 @final
@@ -135,17 +139,19 @@ class Forecast:
         """Account for one pull; return whether the cotangent of the node is shared or moved by it."""
         kind: ArrayType = parent.type
         running = self._slots.get(parent.number)
-        if kind.nbytes > BLOCK:
-            if pull.derivative is not None and _fit(kind, node.type, saved):
-                if running is None or not running.owned:
-                    buffer = self._moved(g) if exclusive else self._allocate(kind.nbytes)
-                    self._put(parent, running, _Slot(buffer, True))
-                return False
-            if running is not None and pull.accumulate is not None:
-                if not running.owned:
-                    self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
-                return False
-        outcome = self._outcome(pull, node, kind, saved)
+        if pull.derivative is not None and goes_in_blocks(kind, node.type, saved):
+            block = self._block(pull, node, kind, saved, running)
+            self._raise(self.live + block)
+            if running is None or not running.owned:
+                moves = exclusive and kind.shape == node.type.shape
+                buffer = self._moved(g) if moves else self._allocate(kind.nbytes, block)
+                self._put(parent, running, _Slot(buffer, True))
+            return False
+        if kind.nbytes > BLOCK and running is not None and pull.accumulate is not None:
+            if not running.owned:
+                self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
+            return False
+        outcome = self._outcome(pull, node.params, node.type, kind, saved)
         ours = outcome.ours and (exclusive or not outcome.passes)
         held = 0 if outcome.passes else outcome.nbytes
         if running is None:
@@ -166,14 +172,25 @@ class Forecast:
             self._put(parent, running, _Slot(buffer, True))
         return not ours
 
-    def _outcome(self, pull: Pull, node: Node, kind: ArrayType, saved: list[Any]) -> Outcome:
+    def _block(self, pull: Pull, node: Node, kind: ArrayType, saved: list[Any], running: Any) -> int:
+        """Return the bytes that a pull in blocks takes for one of them."""
+        parts = [first_block(v, node.type) if type(v) is ArrayType else v for v in saved]
+        out = first_block(node.type, node.type)
+        outcome = self._outcome(pull, node.params, out, first_block(kind, node.type), parts)
+        # The product of a first contribution is written where it belongs.
+        direct = not pull.scaled and kind.shape == node.type.shape and running is None
+        return outcome.temporary + (0 if direct else outcome.nbytes)
+
+    def _outcome(self, pull: Pull, params: Any, out: ArrayType, kind: ArrayType, saved: list[Any]) -> Outcome:
         types = tuple([v if type(v) is ArrayType else None if v is None else type(v) for v in saved])
-        params = None if is_users(pull) else node.params
-        key = id(pull), id(params), node.type, kind, types
+        params = None if is_users(pull) else params
+        key = id(pull), id(params), out, kind, types
         found = self._outcomes.get(key)
         if found is None:
+            if len(self._outcomes) >= _MOST_OUTCOMES:
+                self._outcomes.clear()
             # What has its address in the key is kept, so that the address stays its own.
-            found = (pull, params), outcome_of(pull, node.type, kind, params, saved)
+            found = (pull, params), outcome_of(pull, out, kind, params, saved)
             self._outcomes[key] = found
         return found[1]
 
@@ -248,13 +265,6 @@ def is_pageable(cell: SavedValue) -> bool:
     """Return whether a saved value may be put on disk."""
     # On disk a broadcast array would be larger than it is.
     return cell.type is not None and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
-
-
-def _fit(kind: ArrayType, out: ArrayType, saved: list[Any]) -> bool:
-    """Return whether an elementwise pull can be done in blocks."""
-    if kind.shape != out.shape or kind.dtype != out.dtype:
-        return False
-    return all(type(v) is not ArrayType or not v.shape or v.shape == kind.shape for v in saved)
 
 
 def _type_of(value: Any) -> Any:

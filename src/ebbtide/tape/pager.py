@@ -19,11 +19,12 @@ from ebbtide.arrays.primitive import Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger
+from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
 from ebbtide.tape.node import Node
 from ebbtide.tape.pages import Pages
-from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, key_of, margin_of, parts_of
+from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, key_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
@@ -111,11 +112,32 @@ class Pager:
         for value in (node.params or {}).values():
             self._hold_parameter(node, value)
         self.enforce(0, node)
-        if signature.keeps:
-            self._margin = max(self._margin, sum(margin_of(cell) for cell in cells[len(signature.saves) :]))
         if self._margin:
-            self.reserve(self._margin)  # the next mask is made before anybody is asked for room
+            self.reserve(self._margin)
         return cells
+
+    def expect(self, signature: Signature, values: list[Any]) -> None:
+        """
+        Make room for the operands and masks that an operation is going to save, before it computes anything.
+
+        And for one result: NumPy reuses the memory of temporaries of expressions, which a record cannot, and an
+        operation that is made of others takes one array more than NumPy's own.
+        """
+        if not self._pages_now:
+            return
+        arrays = [a for a in values if type(a) is np.ndarray]
+        saved = [values[k] for k in signature.saves if k >= 0]
+        new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self._is_callers(a)]
+        masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
+        result = max([a.nbytes for a in arrays], default=0)
+        self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
+        self._make_room(sum(owner_of(a).nbytes for a in new) + max(result, self._margin))
+
+    @property
+    def _pages_now(self) -> bool:
+        """Return whether values are paged when there is no room."""
+        budget = self.budget
+        return budget is not None and self.ledger.limit is not None and budget.disk > 0 and self._passed is None
 
     def _hold_parameter(self, node: Node, value: Any) -> None:
         """Count the arrays in a parameter of an operation: conditions and indices, which live as long as its node."""
@@ -139,8 +161,8 @@ class Pager:
         """Page the oldest saved values until *nbytes* more fit, as far as there are any."""
         if self._around is not None:
             self._around.reserve(nbytes)
-        ledger, budget = self.ledger, self.budget
-        if budget is None or ledger.limit is None or not budget.disk or self._passed is not None:
+        ledger = self.ledger
+        if ledger.limit is None or not self._pages_now:
             return
         while ledger.live + nbytes > ledger.limit and self._page_oldest((), []):
             pass
@@ -276,20 +298,27 @@ class Pager:
             return
         if self._step:
             ledger.relieve(ledger.live + need - ledger.limit)
-        spared: list[tuple[Pager, Any]] = []
-        while budget.disk and ledger.live + need + self._wish > ledger.limit and self._page_oldest(keep, spared):
-            pass
-        for pager, reference in spared:
-            pager._cells.append(reference)
-        if self._pages is not None:
-            self._pages.take_buffer(ledger.limit - ledger.live - need)
-        self._give_up_buffers(need)
+        self._make_room(need, keep)
         if not self._step:
             ledger.relieve(ledger.live + need - ledger.limit)
         if ledger.live + need > ledger.limit:
             if self.strict or need:
                 raise self.refusal(node, need)
             self._pass(node)
+
+    def _make_room(self, need: int, keep: Any = ()) -> None:
+        """Page the oldest saved values, but those to keep, until *need* more bytes fit, as far as there are any."""
+        limit = self.ledger.limit
+        if limit is None or self.ledger.live + need <= limit:
+            return
+        spared: list[tuple[Pager, Any]] = []
+        while self._pages_now and self.ledger.live + need + self._wish > limit and self._page_oldest(keep, spared):
+            pass
+        for pager, reference in spared:
+            pager._cells.append(reference)
+        if self._pages is not None:
+            self._pages.take_buffer(limit - self.ledger.live - need)
+        self._give_up_buffers(need)
 
     @property
     def _wish(self) -> int:
