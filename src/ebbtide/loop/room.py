@@ -130,7 +130,7 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             return action
-        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.uncounted
+        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
         sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
         if record.nbytes > sizes.saved + sizes.shared or passed:
             sweep = record.forecast() - self._ledger.live + record.nbytes

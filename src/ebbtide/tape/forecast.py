@@ -7,7 +7,7 @@ which add in place, and which allocate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, final
@@ -80,10 +80,11 @@ class Forecast:
             owned: Whether the sweep owns the cotangents of the outputs.
         """
         self._raise(self.live)
-        order, holders = reached([node for node, *_ in seeds], self._counts)
+        roots = [node for node, *_ in seeds]
+        holders = _holders(roots, self._counts)
         for node, *_ in seeds:
             self._slots.setdefault(node.number, _Slot(_Buffer(0), owned))
-        for node in order:
+        for node in descending(roots):
             self._node = node
             slot = self._slots.pop(node.number, None) or _Slot(_Buffer(0), False)
             signature = node.signature
@@ -292,24 +293,42 @@ def _parameters(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]
     return found
 
 
-def reached(roots: list[Node], counted: Callable[[Any], bool] | None = None) -> tuple[list[Node], dict[Any, int]]:
-    """Return the nodes that a sweep passes, in its order, and for each buffer how often they hold it."""
-    nodes = {node.number: node for node in roots}
-    heap = [-number for number in nodes]
+def descending(roots: list[Node]) -> Iterator[Node]:
+    """Yield the nodes that a sweep passes, in its order; only those that it would have in its heap are held."""
+    waiting = {node.number: node for node in roots}
+    heap = [-number for number in waiting]
     heapify(heap)
-    holders: dict[Any, int] = {}
-    order = []
     while heap:
-        node = nodes[-heappop(heap)]
-        order.append(node)
+        node = waiting.pop(-heappop(heap))
+        yield node
+        for parent in node.parents or ():
+            if parent.number not in waiting:
+                waiting[parent.number] = parent
+                heappush(heap, -parent.number)
+
+
+def _holders(roots: list[Node], counted: Callable[[Any], bool] | None) -> dict[int, int]:
+    """Return for each buffer how often the nodes that a sweep passes hold it."""
+    holders: dict[int, int] = {}
+    for node in descending(roots):
         for value in held_by(node, counted):
             key = key_of(value)
             holders[key] = holders.get(key, 0) + 1
-        for parent in node.parents or ():
-            if parent.number not in nodes:
-                nodes[parent.number] = parent
-                heappush(heap, -parent.number)
-    return order, holders
+    return holders
+
+
+def pageable_bytes(roots: list[Node], counted: Callable[[Any], bool]) -> int:
+    """Return the bytes of what nodes hold that could all be on disk."""
+    found: dict[int, int] = {}
+    for node in descending(roots):
+        for value in held_by(node, counted):
+            if type(value) is SavedValue and is_pageable(value):
+                found[key_of(value)] = bytes_of(value)
+    for node in descending(roots) if found else ():
+        for value in held_by(node, counted):
+            if type(value) is not SavedValue or not is_pageable(value):
+                found.pop(key_of(value), None)  # others hold the same memory
+    return sum(found.values())
 
 
 def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[Any]:
