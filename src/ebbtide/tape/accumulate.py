@@ -87,14 +87,14 @@ def blockwise(
         No array where the slot is owned, or *exclusive* and nothing was broadcast; else one, of the operand. Beside
         it the temporaries of a block.
     """
-    running = None if slot is None else slot.value
+    running: Any = None if slot is None else slot.value
     if type(running) is TracedArray:
         return None
     if kind.shape != g.shape:
         return _summed(pull, g, kind, saved, slot)
     derivative: Any = pull.derivative
     owned = slot is not None and slot.owned
-    target = running if owned else g if exclusive else np.empty(kind.shape, kind.dtype)
+    target: Any = running if owned else g if exclusive else np.empty(kind.shape, kind.dtype)
     for block in blocks(g.shape, g.nbytes):
         values = [cut(v, g.ndim, block) for v in saved]
         if pull.scaled:

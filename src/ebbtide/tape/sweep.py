@@ -252,7 +252,8 @@ def _accumulated(watch: Any, pull: Pull, g: Any, params: Any, values: list[Any],
         return None
     if not running.owned:
         _replace(watch, running, np.array(running.value, order="C"))
-    return running.value if pull.accumulate(running.value, g, params, *values) else None
+    accumulate: Any = pull.accumulate
+    return running.value if accumulate(running.value, g, params, *values) else None
 
 
 def _any_traced(values: list[Any]) -> bool:
