@@ -179,3 +179,24 @@ def test_outputs_and_statics_are_within_the_budget():
         assert measured - base <= states * STATE
         for a, b in zip(found[0], expected, strict=True):
             assert a.tobytes() == b.tobytes()
+
+
+def test_operations_after_a_loop_are_monotone_in_the_budget():
+    """Where operations after a loop need the room that it took, it sheds: a budget runs if a smaller one does."""
+    x = np.linspace(0.1, 1.0, 50_000)
+
+    def f(u: Any) -> Any:
+        u = timeloop(lambda v, _: np.sin(np.sin(np.sin(v) * 1.01) * 1.01), u, 30)
+        for _ in range(6):
+            u = np.sin(u) * u
+        return np.sum(u)
+
+    expected = grad(f)(x)
+    with pytest.raises(BudgetError):
+        grad(f, budget=Budget(10 * x.nbytes))(x)
+    alone = peak_bytes(lambda: f(x))
+    for memory in [int(units * x.nbytes) for units in (18.5, 19, 20, 21, 22, 24, 30, 40)]:
+        found: list[Any] = []
+        call = grad(f, budget=Budget(memory))
+        assert peak_bytes(lambda call=call, found=found: found.append(call(x))) - alone <= memory
+        assert np.array_equal(found[0], expected)

@@ -7,8 +7,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
-from ebbtide import Budget, BudgetError, grad, vjp
+from ebbtide import Budget, BudgetError, grad, primitive, vjp
 
 STEPS = 2000
 
@@ -111,3 +112,39 @@ def test_record_is_counted_by_a_budget():
     finally:
         tracemalloc.stop()
     assert peak <= caught.value.least
+
+
+TINY = {
+    "sin": np.sin,
+    "square": lambda x: x * x,
+    "mask": lambda x: np.maximum(x, 0.1),
+    "reshape": lambda x: np.reshape(np.reshape(x, (3, 1)), (3,)),
+    "view": lambda x: x[::-1],
+    "taken": lambda x: x[np.array([2, 1, 0])],
+    "where": lambda x: np.where(x > 0.5, x, 0.5),
+    "joined": lambda x: np.concatenate([x[:1], x[1:]]),
+    "split": lambda x: np.concatenate(np.split(x, 3)),
+    "matrix": lambda x: np.eye(3) @ x,
+    "sum": lambda x: x - 0.1 * np.sum(x),
+    "constant": lambda x: x * np.full(3, 0.9),
+    "sort": np.sort,
+    "einsum": lambda x: np.einsum("ij,j->i", np.eye(3), x),
+    "primitive": primitive(lambda x: 0.9 * x, vjp=lambda g, out, x: 0.9 * g),
+}
+
+
+@pytest.mark.parametrize("disk", [0, 1 << 30])
+@pytest.mark.parametrize("name", TINY)
+def test_record_of_each_kind_is_counted(name, disk):
+    """The least of a long chain of tiny operations of any kind is a bound of what it takes."""
+    def chain(x):
+        for _ in range(STEPS // 2):
+            x = TINY[name](x)
+        return np.sum(x)
+
+    x = np.full(3, 0.7)
+    with pytest.raises(BudgetError) as caught:
+        grad(chain, budget=Budget(1000, disk))(x)
+    least = caught.value.least
+    call = grad(chain, budget=Budget(least, disk))
+    assert peak_bytes(lambda: call(x)) - peak_bytes(lambda: chain(x)) <= least

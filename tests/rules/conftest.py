@@ -81,8 +81,9 @@ def abstractly(key: Any, example: Any, dtype: Any) -> tuple[Any, list[Operation]
     """Return the result and the operations of an example on abstract arrays, and their trace."""
     operations: list[Operation] = []
 
-    def watch(primitive: Primitive, operands: tuple[Any, ...], params: Any, out: TracedArray) -> None:
-        operations.append(Operation(primitive, operands, params, out))
+    def watch(primitive: Primitive | None, operands: tuple[Any, ...], params: Any, out: TracedArray) -> None:
+        if primitive is not None:
+            operations.append(Operation(primitive, operands, params, out))
 
     trace = AbstractTrace(watch)
     operands = [abstract_array(x.shape, x.dtype, trace) for x in example.operands(dtype)]

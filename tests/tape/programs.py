@@ -24,6 +24,14 @@ BINARY = (
     lambda x, y: np.stack([x, y])[1], lambda x, y: x + y[:1], lambda x, y: x * y[:, :1],
     lambda x, y: x * np.sum(y, axis=0), lambda x, y: x - np.mean(y, axis=1, keepdims=True),
     lambda x, y: x + np.max(y, axis=0), lambda x, y: np.dot(x @ y.T, y) * 1e-6,
+    # Results several times as large as their operands, of which the pulls are sums.
+    lambda x, y: np.sum(x[np.newaxis] * np.ones((5, 1, 1)) * y, axis=0) * 0.2,
+    lambda x, y: np.mean(np.maximum(x[:, np.newaxis], y[np.newaxis, :4]), axis=1),
+    lambda x, y: np.mean(np.where(x[:, np.newaxis] > 0.3, y[np.newaxis, :4], x[:, np.newaxis]), axis=1),
+    lambda x, y: np.mean(np.logaddexp(x[:, np.newaxis], y[np.newaxis, :4]), axis=1),
+    lambda x, y: np.mean(np.broadcast_to(x, (4, *x.shape)) / (2 + y * y), axis=0),
+    lambda x, y: np.clip(x, -np.abs(y[:1]), np.abs(y[:, :1])) + np.std(y, axis=0),
+    lambda x, y: x * y[0, 0] - y[1, 1],
 )  # fmt: skip
 
 

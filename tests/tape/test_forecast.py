@@ -14,8 +14,8 @@ from tests.measure import peak_bytes
 from ebbtide import Budget, BudgetError, checkpoint, grad, primitive
 from ebbtide.arrays.context import entered
 from ebbtide.tape.account import account
+from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.recording import Recording
-from ebbtide.tape.saved import BLOCK
 from ebbtide.tape.sweep import sweep
 
 from .programs import ROWS, make_program

@@ -14,7 +14,7 @@ from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 
-Watch = Callable[[Primitive, tuple[Any, ...], Any, TracedArray], None]
+Watch = Callable[[Primitive | None, tuple[Any, ...], Any, TracedArray], None]
 
 
 @final
@@ -23,7 +23,8 @@ class AbstractTrace:
     Infers the types of results and computes nothing.
 
     Args:
-        watch: Called for each operation with the primitive, the operands, the parameters and the result.
+        watch: Called for each operation with the primitive, None for a constant, the operands, the parameters and the
+            result.
 
     Memory:
         Nothing but types.
@@ -47,7 +48,10 @@ class AbstractTrace:
 
     def constant(self, value: Any) -> TracedArray:
         """Return an abstract array of the type of *value*."""
-        return TracedArray(self, None, type_of(value))
+        made = TracedArray(self, None, type_of(value))
+        if self.watch is not None:
+            self.watch(None, (), None, made)
+        return made
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
         """

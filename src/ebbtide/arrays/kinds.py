@@ -56,7 +56,7 @@ def _elementwise_pull(derivative: Any) -> Pull | None:
 
         return Pull(passed, (), PASSED, trusted=True)
     if derivative == -1:
-        return Pull(lambda g, kind, params: unbroadcast(np.negative(g), kind), (), FRESH, trusted=True)
+        return Pull(lambda g, kind, params: np.negative(unbroadcast(g, kind)), (), FRESH, trusted=True)
     return Pull(lambda g, kind, params: unbroadcast(np.multiply(g, derivative), kind), (), FRESH, trusted=True)
 
 

@@ -92,7 +92,7 @@ def measure_sizes(
     record = first.record
     assert record is not None
     kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
-    counted = ledger.held[SAVED] - before[SAVED] + record.tape.pager.uncounted
+    counted = ledger.held[SAVED] - before[SAVED] + record.tape.pager.overhead.uncounted
     shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
     record.nbytes = counted
     return Sizes(

@@ -133,7 +133,7 @@ class Room:
         if pager is None or not self.bounded:
             return action
         self.settle(rule)
-        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.uncounted
+        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
         sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
         saved, sweep = sizes.saved, sizes.sweep
         if record.nbytes > sizes.saved + sizes.shared or passed:

@@ -22,6 +22,8 @@ from ebbtide.storage import compute_crc32c
 from ebbtide.tape.node import Node
 
 _NUMBERS = (bool, int, float, complex, np.generic)
+# A number that a snapshot keeps alive, its form and its place in two lists; 104 bytes measured.
+NUMBER_BYTES = 112
 
 
 def owned(value: Any, place: str = "the state") -> Any:
@@ -84,10 +86,11 @@ def settled(value: Any, taken: set[int]) -> Any:
 
 
 def bytes_of(leaves: list[Any]) -> int:
-    """Return the bytes of the arrays and generators of a state."""
+    """Return the bytes of a state: of its arrays and generators, and what the interpreter takes for its numbers."""
+    numbers = NUMBER_BYTES * sum(isinstance(leaf, _NUMBERS) for leaf in leaves)
     generators = sum(packed_nbytes(leaf) for leaf in leaves if isinstance(leaf, np.random.Generator))
     arrays = [leaf for leaf in leaves if not isinstance(leaf, np.random.Generator)]
-    return generators + sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in arrays)
+    return numbers + generators + sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in arrays)
 
 
 def checksums_of(leaves: list[Any]) -> list[Any]:

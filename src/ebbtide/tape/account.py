@@ -11,7 +11,8 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
 from ebbtide.tape.joint import shed
-from ebbtide.tape.pager import PAGE, Pager
+from ebbtide.tape.overhead import PAGE
+from ebbtide.tape.pager import Pager
 
 
 @final

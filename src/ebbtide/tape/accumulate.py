@@ -13,9 +13,9 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.primitive import Pull
+from ebbtide.arrays.primitive import Pull, unbroadcast
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.tape.saved import BLOCK
+from ebbtide.tape.blocks import blocks, cut, under
 
 
 @final
@@ -73,50 +73,58 @@ def blockwise(
 
     Args:
         pull: The pull, with a derivative.
-        g: Cotangent of the output, of the type *kind*.
-        kind: Type of the operand.
+        g: Cotangent of the output, which goes in blocks.
+        kind: Type of the operand, which may have been broadcast.
         saved: The saved values.
         slot: The running cotangent of the operand, if it has one.
         exclusive: Whether *g* is ours and not used after this.
 
     Returns:
-        The array with the result, or None if the arrays do not fit together and the caller has to do
+        The array with the result, or None if the running cotangent is no plain array and the caller has to do
         the pull in one piece. With a slot the result includes what was in it.
 
     Memory:
-        No array where *exclusive* or the slot is owned, else one; and two blocks.
+        No array where the slot is owned, or *exclusive* and nothing was broadcast; else one, of the operand. Beside
+        it the temporaries of a block.
     """
-    shape = kind.shape
-    derivative: Any = pull.derivative
-    if not shape or g.shape != shape or g.dtype is not kind.dtype:
+    running: Any = None if slot is None else slot.value
+    if type(running) is TracedArray:
         return None
-    for value in saved:
-        if type(value) is np.ndarray and value.ndim and value.shape != shape:
-            return None
-    running: Any = None
-    if slot is not None:
-        running = slot.value
-        if type(running) is not np.ndarray or running.shape != shape or running.dtype is not kind.dtype:
-            return None
-    if slot is not None and slot.owned:
-        target = running
-    elif exclusive:
-        target = g
-    else:
-        target = np.empty(shape, kind.dtype)
-    rows = max(1, BLOCK * shape[0] // max(1, kind.nbytes))
-    for start in range(0, shape[0], rows):
-        part = slice(start, start + rows)
-        values = [v[part] if type(v) is np.ndarray and v.ndim else v for v in saved]
+    if kind.shape != g.shape:
+        return _summed(pull, g, kind, saved, slot)
+    derivative: Any = pull.derivative
+    owned = slot is not None and slot.owned
+    target: Any = running if owned else g if exclusive else np.empty(kind.shape, kind.dtype)
+    for block in blocks(g.shape, g.nbytes):
+        values = [cut(v, g.ndim, block) for v in saved]
         if pull.scaled:
-            product = derivative(g[part], *values)
+            product = derivative(g[block], *values)
         elif running is not None:
-            product = np.multiply(g[part], derivative(*values))
+            product = np.multiply(g[block], derivative(*values))
         else:
-            np.multiply(g[part], derivative(*values), out=target[part], casting="same_kind")
+            np.multiply(g[block], derivative(*values), out=target[block], casting="same_kind")
             continue
         if running is None:
-            target[part] = product
+            target[block] = product
         else:
-            np.add(running[part], product, out=target[part], casting="same_kind")
+            np.add(running[block], product, out=target[block], casting="same_kind")
+        del product  # before the next is made
+    return target
+
+
+def _summed(pull: Pull, g: Any, kind: ArrayType, saved: list[Any], slot: Accumulator | None) -> Any:
+    """Do the pull of a broadcast operand in blocks, each summed into what lies under it."""
+    derivative: Any = pull.derivative
+    if slot is None:
+        target = np.zeros(kind.shape, kind.dtype)
+    else:
+        # A sum of no axes may be a NumPy scalar, which cannot be written.
+        ours = slot.owned and type(slot.value) is np.ndarray
+        target = slot.value if ours else np.array(slot.value, order="C")
+    for block in blocks(g.shape, g.nbytes):
+        values = [cut(v, g.ndim, block) for v in saved]
+        product = derivative(g[block], *values) if pull.scaled else np.multiply(g[block], derivative(*values))
+        place = target[under(kind.shape, g.ndim, block)] if kind.shape else target
+        np.add(place, unbroadcast(product, ArrayType(place.shape, kind.dtype)), out=place)
+        del product  # before the next is made
     return target

@@ -137,7 +137,7 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         outputs = [_copied(x.present()._value if _is_on(tape, x) else x) for x in inside]
         del inside
         # Time loops in it hold snapshots, of which they can do with one.
-        snapshots = max(0, region.ledger.live - before - pager.lent)
+        snapshots = max(0, region.ledger.live - before - pager.overhead.lent)
         paged = pager.on_disk
         most = 0 if paged else pager.ledger.peak
         forecasts = [pager.forecast(seeds, paged=paged, owned=owned) for owned in (False, True)]

@@ -7,7 +7,7 @@ which add in place, and which allocate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, final
@@ -16,9 +16,13 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
+from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.outcome import Outcome, is_users, outcome_of
-from ebbtide.tape.saved import BLOCK, LEAST_PAGE, SavedValue, bytes_of, key_of
+from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
+
+# Outcomes that are remembered: a program has few kinds of pull, but each operation has parameters of its own.
+_MOST_OUTCOMES = 64
 
 
 @final
@@ -76,10 +80,11 @@ class Forecast:
             owned: Whether the sweep owns the cotangents of the outputs.
         """
         self._raise(self.live)
-        order, holders = reached([node for node, *_ in seeds], self._counts)
+        roots = [node for node, *_ in seeds]
+        holders = _holders(roots, self._counts)
         for node, *_ in seeds:
             self._slots.setdefault(node.number, _Slot(_Buffer(0), owned))
-        for node in order:
+        for node in descending(roots):
             self._node = node
             slot = self._slots.pop(node.number, None) or _Slot(_Buffer(0), False)
             signature = node.signature
@@ -135,17 +140,19 @@ class Forecast:
         """Account for one pull; return whether the cotangent of the node is shared or moved by it."""
         kind: ArrayType = parent.type
         running = self._slots.get(parent.number)
-        if kind.nbytes > BLOCK:
-            if pull.derivative is not None and _fit(kind, node.type, saved):
-                if running is None or not running.owned:
-                    buffer = self._moved(g) if exclusive else self._allocate(kind.nbytes)
-                    self._put(parent, running, _Slot(buffer, True))
-                return False
-            if running is not None and pull.accumulate is not None:
-                if not running.owned:
-                    self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
-                return False
-        outcome = self._outcome(pull, node, kind, saved)
+        if pull.derivative is not None and goes_in_blocks(kind, node.type, saved):
+            block = self._block(pull, node, kind, saved, running)
+            self._raise(self.live + block)
+            if running is None or not running.owned:
+                moves = exclusive and kind.shape == node.type.shape
+                buffer = self._moved(g) if moves else self._allocate(kind.nbytes, block)
+                self._put(parent, running, _Slot(buffer, True))
+            return False
+        if kind.nbytes > BLOCK and running is not None and pull.accumulate is not None:
+            if not running.owned:
+                self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
+            return False
+        outcome = self._outcome(pull, node.params, node.type, kind, saved)
         ours = outcome.ours and (exclusive or not outcome.passes)
         held = 0 if outcome.passes else outcome.nbytes
         if running is None:
@@ -166,14 +173,25 @@ class Forecast:
             self._put(parent, running, _Slot(buffer, True))
         return not ours
 
-    def _outcome(self, pull: Pull, node: Node, kind: ArrayType, saved: list[Any]) -> Outcome:
+    def _block(self, pull: Pull, node: Node, kind: ArrayType, saved: list[Any], running: Any) -> int:
+        """Return the bytes that a pull in blocks takes for one of them."""
+        parts = [first_block(v, node.type) if type(v) is ArrayType else v for v in saved]
+        out = first_block(node.type, node.type)
+        outcome = self._outcome(pull, node.params, out, first_block(kind, node.type), parts)
+        # The product of a first contribution is written where it belongs.
+        direct = not pull.scaled and kind.shape == node.type.shape and running is None
+        return outcome.temporary + (0 if direct else outcome.nbytes)
+
+    def _outcome(self, pull: Pull, params: Any, out: ArrayType, kind: ArrayType, saved: list[Any]) -> Outcome:
         types = tuple([v if type(v) is ArrayType else None if v is None else type(v) for v in saved])
-        params = None if is_users(pull) else node.params
-        key = id(pull), id(params), node.type, kind, types
+        params = None if is_users(pull) else params
+        key = id(pull), id(params), out, kind, types
         found = self._outcomes.get(key)
         if found is None:
+            if len(self._outcomes) >= _MOST_OUTCOMES:
+                self._outcomes.clear()
             # What has its address in the key is kept, so that the address stays its own.
-            found = (pull, params), outcome_of(pull, node.type, kind, params, saved)
+            found = (pull, params), outcome_of(pull, out, kind, params, saved)
             self._outcomes[key] = found
         return found[1]
 
@@ -250,13 +268,6 @@ def is_pageable(cell: SavedValue) -> bool:
     return cell.type is not None and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
 
 
-def _fit(kind: ArrayType, out: ArrayType, saved: list[Any]) -> bool:
-    """Return whether an elementwise pull can be done in blocks."""
-    if kind.shape != out.shape or kind.dtype != out.dtype:
-        return False
-    return all(type(v) is not ArrayType or not v.shape or v.shape == kind.shape for v in saved)
-
-
 def _type_of(value: Any) -> Any:
     """Return the type of a saved value, or a number itself; None where it is not known."""
     if type(value) is SavedValue:
@@ -282,24 +293,42 @@ def _parameters(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]
     return found
 
 
-def reached(roots: list[Node], counted: Callable[[Any], bool] | None = None) -> tuple[list[Node], dict[Any, int]]:
-    """Return the nodes that a sweep passes, in its order, and for each buffer how often they hold it."""
-    nodes = {node.number: node for node in roots}
-    heap = [-number for number in nodes]
+def descending(roots: list[Node]) -> Iterator[Node]:
+    """Yield the nodes that a sweep passes, in its order; only those that it would have in its heap are held."""
+    waiting = {node.number: node for node in roots}
+    heap = [-number for number in waiting]
     heapify(heap)
-    holders: dict[Any, int] = {}
-    order = []
     while heap:
-        node = nodes[-heappop(heap)]
-        order.append(node)
+        node = waiting.pop(-heappop(heap))
+        yield node
+        for parent in node.parents or ():
+            if parent.number not in waiting:
+                waiting[parent.number] = parent
+                heappush(heap, -parent.number)
+
+
+def _holders(roots: list[Node], counted: Callable[[Any], bool] | None) -> dict[int, int]:
+    """Return for each buffer how often the nodes that a sweep passes hold it."""
+    holders: dict[int, int] = {}
+    for node in descending(roots):
         for value in held_by(node, counted):
             key = key_of(value)
             holders[key] = holders.get(key, 0) + 1
-        for parent in node.parents or ():
-            if parent.number not in nodes:
-                nodes[parent.number] = parent
-                heappush(heap, -parent.number)
-    return order, holders
+    return holders
+
+
+def pageable_bytes(roots: list[Node], counted: Callable[[Any], bool]) -> int:
+    """Return the bytes of what nodes hold that could all be on disk."""
+    found: dict[int, int] = {}
+    for node in descending(roots):
+        for value in held_by(node, counted):
+            if type(value) is SavedValue and is_pageable(value):
+                found[key_of(value)] = bytes_of(value)
+    for node in descending(roots) if found else ():
+        for value in held_by(node, counted):
+            if type(value) is not SavedValue or not is_pageable(value):
+                found.pop(key_of(value), None)  # others hold the same memory
+    return sum(found.values())
 
 
 def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[Any]:

@@ -11,8 +11,10 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.abstract import AbstractTrace, abstract_array
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.primitive import BORROWED, FRESH, PASSED, Primitive, Pull
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import EbbtideError
@@ -64,12 +66,15 @@ class _Watch:
         self.live = 0
         self.peak = 0
 
-    def see(self, primitive: Primitive, operands: tuple[Any, ...], params: Any, made: TracedArray) -> None:
-        """Count the result of an operation."""
-        block = self.block_of(operands[0]) if primitive.aliases else None
+    def see(self, primitive: Primitive | None, operands: tuple[Any, ...], params: Any, made: TracedArray) -> None:
+        """Count the result of an operation, and what a rule made without one."""
+        for operand in operands:
+            if type(operand) is np.ndarray and self.block_of(operand) is None:
+                self.put(operand, _Block(owner_of(operand).nbytes))
+        block = self.block_of(operands[0]) if primitive is not None and primitive.aliases else None
         self.put(made, block or _Block(made._value.nbytes))
 
-    def put(self, array: TracedArray, block: _Block) -> None:
+    def put(self, array: Any, block: _Block) -> None:
         """Note that an array is in a block."""
         if not block.holders:
             self.live += block.nbytes

@@ -18,22 +18,19 @@ from ebbtide.arrays.array_type import owner_of, type_of
 from ebbtide.arrays.primitive import Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import BUFFERS, COTANGENTS, SAVED, Ledger
+from ebbtide.ledger import COTANGENTS, Ledger
+from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.entries import Entries
-from ebbtide.tape.forecast import Forecast, held_by, is_pageable, reached
+from ebbtide.tape.forecast import Forecast, is_pageable, pageable_bytes
 from ebbtide.tape.node import Node
+from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import Pages
-from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, key_of, margin_of, parts_of
+from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
 # No rule takes as many times the bytes of what it is given and returns.
 _FAR = 16
-# A node, its tuples and numbers, and the kinds of its vectors; below, what the pager and the ledger keep of a value.
-NODE_BYTES, KINDS_BYTES = 320, 256
-# The record is counted in steps of so many bytes.
-PAGE = 4096
-CELL_BYTES = 1056
 
 
 @final
@@ -54,8 +51,8 @@ class Pager:
     """
 
     __slots__ = (
-        "_around", "_cells", "_counted", "_entries", "_excluded", "_known", "_margin", "_measures", "_overhead",
-        "_pages", "_passed", "_sizes", "_step", "budget", "ledger", "strict",
+        "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_pages", "_passed", "_sizes",
+        "_step", "budget", "ledger", "overhead", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +65,7 @@ class Pager:
         self._around, self._step = around, step
         self._measures = False
         self._margin = 0
-        self._overhead = self._counted = 0
+        self.overhead = Overhead(ledger)
         self._cells: deque[weakref.ref[SavedValue]] = deque()
         self._excluded: dict[int, Any] = {}
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
@@ -83,6 +80,7 @@ class Pager:
         """Return a pager that keeps no value and counts, in a ledger of its own, what a tape would save."""
         made = cls(Ledger(watched=True), None, around=around)
         made._passed, made._measures = "", True
+        made.overhead = Overhead(made.ledger, around)
         return made
 
     @property
@@ -106,16 +104,37 @@ class Pager:
 
     def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
-        self._count(NODE_BYTES + (KINDS_BYTES if "kinds" in (node.params or ()) else 0))
+        self.overhead.count(node_bytes(node))
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
         for value in (node.params or {}).values():
             self._hold_parameter(node, value)
         self.enforce(0, node)
-        if signature.keeps:
-            self._margin = max(self._margin, sum(margin_of(cell) for cell in cells[len(signature.saves) :]))
         if self._margin:
-            self.reserve(self._margin)  # the next mask is made before anybody is asked for room
+            self.reserve(self._margin)
         return cells
+
+    def expect(self, signature: Signature, values: list[Any]) -> None:
+        """
+        Make room for the operands and masks that an operation is going to save, before it computes anything.
+
+        And for one result: NumPy reuses the memory of temporaries of expressions, which a record cannot, and an
+        operation that is made of others takes one array more than NumPy's own.
+        """
+        if not self._pages_now:
+            return
+        arrays = [a for a in values if type(a) is np.ndarray]
+        saved = [values[k] for k in signature.saves if k >= 0]
+        new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self._is_callers(a)]
+        masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
+        result = max([a.nbytes for a in arrays], default=0)
+        self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
+        self._make_room(sum(owner_of(a).nbytes for a in new) + max(result, self._margin))
+
+    @property
+    def _pages_now(self) -> bool:
+        """Return whether values are paged when there is no room."""
+        budget = self.budget
+        return budget is not None and self.ledger.limit is not None and budget.disk > 0 and self._passed is None
 
     def _hold_parameter(self, node: Node, value: Any) -> None:
         """Count the arrays in a parameter of an operation: conditions and indices, which live as long as its node."""
@@ -125,12 +144,12 @@ class Pager:
         elif isinstance(value, np.ndarray):
             owner = owner_of(value)
             if id(owner) not in self._excluded and not self.ledger.holds(value):
-                self._count(CELL_BYTES)
+                self.overhead.count(CELL_BYTES)
                 self.ledger.hold(value, owner, self._entries.find(node, None, 0, value))
 
     def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
         """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
-        self._count(NODE_BYTES)
+        self.overhead.count(node_bytes(node))
         cells = [self._cell(node, None, n, value) for n, value in enumerate(values)]
         self.enforce(0, node)
         return cells
@@ -139,41 +158,12 @@ class Pager:
         """Page the oldest saved values until *nbytes* more fit, as far as there are any."""
         if self._around is not None:
             self._around.reserve(nbytes)
-        ledger, budget = self.ledger, self.budget
-        if budget is None or ledger.limit is None or not budget.disk or self._passed is not None:
+        ledger = self.ledger
+        if ledger.limit is None or not self._pages_now:
             return
         while ledger.live + nbytes > ledger.limit and self._page_oldest((), []):
             pass
         self._give_up_buffers(nbytes)
-
-    @property
-    def uncounted(self) -> int:
-        """Bytes of the record that have not filled a page yet, and so are not in the ledger."""
-        return self._overhead - self._counted
-
-    def _count(self, nbytes: int) -> None:
-        """Count what the interpreter takes for the record; in pages, as small objects come and go."""
-        self._overhead += nbytes
-        more = self.uncounted
-        if more >= PAGE:
-            self.ledger.add(SAVED, more)
-            self._counted = self._overhead
-            if self._measures and self._around is not None:
-                # The record of a function that is measured is there, though its values are not.
-                self._around.reserve(more)
-                self._lend(more)
-
-    def _lend(self, nbytes: int) -> None:
-        """Count the record of a function that is measured where it is bounded."""
-        if self._measures and self._around is not None:
-            self._around._lend(nbytes)
-        else:
-            self.ledger.add(BUFFERS, nbytes)
-
-    @property
-    def lent(self) -> int:
-        """Bytes of the record of a function that is measured."""
-        return self._counted if self._measures else 0
 
     def _is_callers(self, array: Any) -> bool:
         pager: Pager | None = self
@@ -205,7 +195,7 @@ class Pager:
                 cell.crc = value.crc
             return cell
         cell = value if type(value) is SavedValue else SavedValue(value, None)
-        self._count(CELL_BYTES)
+        self.overhead.count(CELL_BYTES)
         self._known[id(array)] = weakref.ref(array), weakref.ref(cell)
         if len(self._known) > 2 * len(self._cells) + 64:
             self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
@@ -276,20 +266,27 @@ class Pager:
             return
         if self._step:
             ledger.relieve(ledger.live + need - ledger.limit)
-        spared: list[tuple[Pager, Any]] = []
-        while budget.disk and ledger.live + need + self._wish > ledger.limit and self._page_oldest(keep, spared):
-            pass
-        for pager, reference in spared:
-            pager._cells.append(reference)
-        if self._pages is not None:
-            self._pages.take_buffer(ledger.limit - ledger.live - need)
-        self._give_up_buffers(need)
+        self._make_room(need, keep)
         if not self._step:
             ledger.relieve(ledger.live + need - ledger.limit)
         if ledger.live + need > ledger.limit:
             if self.strict or need:
                 raise self.refusal(node, need)
             self._pass(node)
+
+    def _make_room(self, need: int, keep: Any = ()) -> None:
+        """Page the oldest saved values, but those to keep, until *need* more bytes fit, as far as there are any."""
+        limit = self.ledger.limit
+        if limit is None or self.ledger.live + need <= limit:
+            return
+        spared: list[tuple[Pager, Any]] = []
+        while self._pages_now and self.ledger.live + need + self._wish > limit and self._page_oldest(keep, spared):
+            pass
+        for pager, reference in spared:
+            pager._cells.append(reference)
+        if self._pages is not None:
+            self._pages.take_buffer(limit - self.ledger.live - need)
+        self._give_up_buffers(need)
 
     @property
     def _wish(self) -> int:
@@ -372,10 +369,7 @@ class Pager:
         ledger = self.ledger
         live = ledger.live
         if paged:
-            order, _ = reached([node for node, *_ in seeds])
-            held = [c for node in order for c in held_by(node, ledger.holds)]
-            pinned = {key_of(c) for c in held if type(c) is not SavedValue or not is_pageable(c)}
-            live -= sum({key_of(c): bytes_of(c) for c in held if key_of(c) not in pinned}.values())
+            live -= pageable_bytes([node for node, *_ in seeds], ledger.holds)
             live += 0 if self._measures else _STORAGE
             live -= sum(pages.buffer_nbytes for pages in self._buffers())
         forecast = Forecast(live, paged, ledger.holds)
@@ -391,7 +385,4 @@ class Pager:
         self._known.clear()
         self._sizes = Sizes()
         self._excluded.clear()
-        self.ledger.add(SAVED, -self._counted)
-        if self._measures:
-            self._lend(-self._counted)
-        self._overhead = self._counted = 0
+        self.overhead.clear()

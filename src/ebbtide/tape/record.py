@@ -21,8 +21,9 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import Sharing
 from ebbtide.errors import TraceError
 from ebbtide.storage.checksum import compute_crc32c
+from ebbtide.tape.blocks import kept_value
 from ebbtide.tape.node import Node
-from ebbtide.tape.saved import SavedValue, guarded, kept_value
+from ebbtide.tape.saved import SavedValue, guarded
 
 _new = object.__new__
 
@@ -285,6 +286,8 @@ class Tape:
             else:
                 values.append(operand if type(operand) in PLAIN else plain(operand))
             bit += bit
+        if self.pager is not None and active:
+            self.pager.expect(primitive.signature(active, len(values)), values)
         if deeper:
             out = primitive.bind(tuple(values), params)
         elif params:

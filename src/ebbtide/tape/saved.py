@@ -13,9 +13,6 @@ from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, ReleasedValueError
 from ebbtide.storage.checksum import compute_crc32c
 
-# Large elementwise work runs in blocks of this many bytes: temporaries stay in the cache, and take no memory to
-# speak of.
-BLOCK = 1 << 17
 # Smaller values are not worth a file.
 LEAST_PAGE = 1 << 14
 
@@ -78,34 +75,6 @@ def guarded(value: Any) -> Any:
     return value
 
 
-def kept_value(make: Any, values: list[Any], out: Any) -> Any:
-    """
-    Return a kept value (a mask) of an operation.
-
-    Args:
-        make: Computes it from *values*, element by element.
-        values: Operands and output.
-        out: The output.
-
-    Memory:
-        The mask; large masks are made in blocks, so that their temporaries are small.
-    """
-    if type(out) is not np.ndarray or out.nbytes <= BLOCK:
-        return make(*values)
-    for value in values:
-        if type(value) is TracedArray or (type(value) is np.ndarray and value.ndim and value.shape != out.shape):
-            return make(*values)
-    rows = max(1, BLOCK * out.shape[0] // out.nbytes)
-    kept: Any = None
-    for start in range(0, out.shape[0], rows):
-        part = slice(start, start + rows)
-        block = make(*[v[part] if type(v) is np.ndarray and v.ndim else v for v in values])
-        if kept is None:
-            kept = np.empty(out.shape, block.dtype)
-        kept[part] = block
-    return kept
-
-
 def parts_of(value: Any) -> list[np.ndarray]:
     """Return the plain arrays that a value of any level of tracing consists of, tangents included."""
     if isinstance(value, np.ndarray):
@@ -155,12 +124,6 @@ def bytes_of(value: Any) -> int:
     if type(value) is SavedValue:
         return value.size.nbytes if value.size else sum(owner_of(part).nbytes for part in parts_of(value.value))
     return owner_of(value).nbytes
-
-
-def margin_of(kept: Any) -> int:
-    """Return the bytes that it takes to make a kept value (a mask): itself, and the comparisons that it is made of."""
-    nbytes = bytes_of(kept) if type(kept) is SavedValue else 0
-    return nbytes + min(3 * nbytes, BLOCK)
 
 
 def key_of(value: Any) -> int:

@@ -18,9 +18,10 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import CotangentError, ReleasedValueError
 from ebbtide.storage.checksum import compute_crc32c
 from ebbtide.tape.accumulate import Accumulator, blockwise
+from ebbtide.tape.blocks import BLOCK, goes_in_blocks
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
-from ebbtide.tape.saved import BLOCK, SavedValue
+from ebbtide.tape.saved import SavedValue
 
 # Type of what a derivative rule may return beside arrays of any level.
 _ARRAYS = (np.ndarray, np.generic, TracedArray)
@@ -215,19 +216,16 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
         # The cotangent may be used up by the last pull, unless an earlier one passed it on.
         exclusive = owned and not remaining and not shared
         result: Any = None
-        if kind.nbytes > BLOCK and type(g) is np.ndarray and not _any_traced(values):
-            if pull.derivative is not None:
+        if type(g) is np.ndarray and not _any_traced(values):
+            if pull.derivative is not None and goes_in_blocks(kind, node.type, values):
                 result = blockwise(pull, g, kind, values, running, exclusive)
                 if result is not None:
                     if running is not None:
                         _replace(watch, running, result)
                     else:
                         _insert(watch, slots, heap, parent, result, True)
-            elif running is not None and pull.accumulate is not None and type(running.value) is np.ndarray:
-                if not running.owned:
-                    _replace(watch, running, np.array(running.value, order="C"))
-                if pull.accumulate(running.value, g, params, *values):
-                    result = running.value
+            elif running is not None and pull.accumulate is not None and kind.nbytes > BLOCK:
+                result = _accumulated(watch, pull, g, params, values, running)
         if result is None:
             result = pull.rule(g, kind, params, *values)
             if not pull.trusted:
@@ -246,6 +244,16 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
         del values, result, running
         for s in releases:
             saved[s] = None
+
+
+def _accumulated(watch: Any, pull: Pull, g: Any, params: Any, values: list[Any], running: Accumulator) -> Any:
+    """Return the running cotangent of an operand with the contribution added in place; None where that cannot be."""
+    if type(running.value) is not np.ndarray:
+        return None
+    if not running.owned:
+        _replace(watch, running, np.array(running.value, order="C"))
+    accumulate: Any = pull.accumulate
+    return running.value if accumulate(running.value, g, params, *values) else None
 
 
 def _any_traced(values: list[Any]) -> bool:
