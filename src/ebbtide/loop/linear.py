@@ -223,9 +223,10 @@ class LinearLoop(LinearRule):
         """
         if not operands:
             return results
-        self._kinds = [type_of(value) for value in results]
-        zeros = [zeros_like(value)[()] for value in results]
-        tangents = self._tape.record(self, operands, zeros)
+        # What is no array has no derivative, and only its place counts.
+        shown = [value if is_array(value) else 0.0 for value in results]
+        self._kinds = [type_of(value) for value in shown]
+        tangents = self._tape.record(self, operands, [zeros_like(value)[()] for value in shown])
         pairs = zip(results, tangents, strict=True)
         return [TracedArray(self._trace, t, owned(v)) if is_array(v) else v for v, t in pairs]
 

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.agree import agree
 from ebbtide.loop.state import bytes_of
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
@@ -89,11 +90,13 @@ class Loss:
 
     def taping(self, index: int, state: list[Any]) -> None:
         """Keep a copy of the state that a step is about to be taped from, if it is the one that was loaded."""
-        if self._origin is None or self._origin[0] != index or self._ledger.report is None:
+        if self._origin is None or self._origin[0] != index:
             return
         plain = all(isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)) for leaf in state)
         ledger, nbytes = self._ledger, bytes_of(state) if plain else 0
-        if plain and (ledger.limit is None or ledger.live + 4 * nbytes + self._sweep <= ledger.limit):
+        fits = ledger.limit is None or ledger.live + 4 * nbytes + self._sweep <= ledger.limit
+        # A step that runs in one process may wait for others.
+        if not agree(not (plain and fits and ledger.report is not None)):
             kept = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in state]
             self._start = index, kept, self._origin[1]
 
@@ -124,8 +127,13 @@ class Loss:
         random = np.random.default_rng(index)
         changed = [_changed(leaf, error / _USUAL, random) for leaf in start]
         pager = Pager(self._ledger, None) if self._ledger.watched else None
-        record, _, _ = self._stepper.taped(index, changed, pager)
-        found, _, own = record.sweep(again, outputs, retain=False)
+        try:
+            with np.errstate(all="ignore"):
+                record, _, _ = self._stepper.taped(index, changed, pager)
+                found, _, own = record.sweep(again, outputs, retain=False)
+        except Exception:  # noqa: BLE001 - of the user's step, which may refuse a state that no run comes to
+            self._unknown = True
+            return
         if pager is not None:
             pager.close()
         pairs = [(a[0], b[0]) for a, b in zip(found, state, strict=True) if a is not None and b is not None]

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
@@ -184,6 +185,8 @@ def measure_steps(
     record, after, _ = first.take()
     retained = ledger.limit is None or ledger.live + sizes.sweep + sizes.state <= ledger.limit
     retained = retained and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(record))
+    # Steps and sweeps may wait for those of other processes, which come in one order.
+    retained = not agree(not retained)
     reverse = 0.0 if retained else _time_sweep(record, after, ledger, retain=False)
     record.tape.pager.close()
     del record, after

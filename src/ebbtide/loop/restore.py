@@ -36,7 +36,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     rule.ran = place.ran + 1 + _meet_statics(rule, resumption, anchors)
     # Schedules that use the disk keep the first states there.
     tier = "disk" if rule.plan.on_disk else "memory"
-    rule.snapshots.put_state(0, rule.state, tier)
+    rule.snapshots.put_state(0, rule.state, tier, vital=True)
     rule.snapshots.adopt(anchors, resumption.load_anchor)
     kept = Snapshot(0, "restart", tier), *[Snapshot(step, "restart", "disk") for step in anchors]
     steps, open_ = rule.position.steps, rule.position.open
@@ -114,6 +114,7 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     found = resumption.find_reverse(cotangents)
     if found is None:
         return
+    rule.room.settle(rule)  # what other processes gave up, before there is another position
     rule.records.clear()
     for kept in rule.position.snapshots:
         if kept.step >= found.end:

@@ -17,7 +17,7 @@ from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.predict import needs_spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import nodes_of
-from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve
+from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, Snapshot
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.saved import SavedValue
 
@@ -84,7 +84,7 @@ class Room:
         begins = rule.position.state == 0 and not rule.position.snapshots
         if begins and needs_spare(rule.plan.schedule, rule.plan.steps):
             # Until the reverse sweep begins, the bytes of its cotangents are free.
-            rule.snapshots.put_state(0, rule.state, "memory")
+            rule.snapshots.put_state(0, rule.state, "memory", vital=True)
             self.spare = True
 
     def dismiss(self, rule: Any) -> None:
@@ -192,6 +192,11 @@ class Room:
         if limit is not None:
             others = self._ledger.live - self._held_by(rule)
             rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
+        self.settle(rule)
+        if self.spare:
+            # Another sweep begins with the saved values, which are not given up from now on.
+            rule.snapshots.drop(Snapshot(0))
+            self.spare = False
 
     def shed(self, rule: Any, nbytes: int) -> int:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""

@@ -103,9 +103,7 @@ class LoopRule(JointRule):
 
     @property
     def sheddable(self) -> int:
-        """Bytes that it could do without, but for what a retained sweep begins with again."""
-        if self._prefix is not None:
-            return 0
+        """Bytes that it could do without."""
         return ahead.sheddable_bytes(self.plan, self.position, spare=self.room.spare)
 
     def shed(self, nbytes: int) -> int:
@@ -350,15 +348,15 @@ class LoopRule(JointRule):
         prefix = self._prefix
         if prefix is None:
             raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
-        self.position = prefix
         if prefix.state is not None:
             state = self.snapshots.get_state(prefix.state, keep=True)
-            if state is None:
+            if agree(state is None) or state is None:
+                self.fail()
                 raise next(iter(self.snapshots.lost.values()))
             self.state = state
             self.loss.loaded(prefix.state, "restart", self.snapshots.error, self.verifier)
+        self.position, self._mark = prefix, None
         self.verifier.begin()
-        self._mark = None
 
     def _reverse(self, index: int, sink: Any) -> None:
         outputs, collector = sink

@@ -130,13 +130,17 @@ class Snapshots:
         step, key = kept.step, self._key(kept.step, kept.kind)
         if kept.kind == "restart" and step in self._adopted and step not in self._forms:
             return
-        in_memory = self._steps.pop(step, None) is not None and self._swaps.pop(step, None) is None
-        if not in_memory:
+        # Of one step there may be both: what it saved, and the initial state beside.
+        if kept.kind == "restart":
             self._forms.pop(step, None)
-            storage = self._storage(self._tiers.pop(key))
-            before = storage.memory_nbytes
-            storage.delete(key)
-            self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
+        else:
+            self._steps.pop(step, None)
+            if self._swaps.pop(step, None) is None:
+                return
+        storage = self._storage(self._tiers.pop(key))
+        before = storage.memory_nbytes
+        storage.delete(key)
+        self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
 
     def prefetch(self, snapshots: Iterable[Snapshot]) -> None:
         """Say which snapshots on disk will be read next."""

@@ -273,6 +273,9 @@ class Stepper:
         region = self.region
         assert region is not None
         tape = region.tape(pager=pager, constancy=self.constancy)
+        if pager is not None:
+            # A step may never be swept: because it fails, or since all that is wanted of it is its result.
+            weakref.finalize(tape, pager.close).atexit = False
         self.constancy.begin()
         values, structure = self._input(index)
         before = [type_of(leaf) if isinstance(leaf, (np.ndarray, TracedArray)) else leaf for leaf in state]

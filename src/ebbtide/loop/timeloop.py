@@ -281,9 +281,10 @@ def _first_steps(
         timed = is_timed(values, steps)
         if timed:
             first, costs = measure_steps(stepper, values, first, sizes, account, allowed)
-        if timed or allowed.disk >= sizes.stored:
+        has_disk = not agree(allowed.disk < sizes.stored)
+        if timed or has_disk:
             costs = estimate_steps(first) if costs is None else costs
-            costs = with_transfers(costs, values, allowed) if allowed.disk >= sizes.stored else costs
+            costs = with_transfers(costs, values, allowed) if has_disk else costs
             plan = planned(sizes, costs=costs)
         if timed:
             plan = plan.with_measuring(EXTRA_STEPS)

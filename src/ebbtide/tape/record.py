@@ -48,7 +48,7 @@ class Tape:
 
     __slots__ = (
         "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "outer", "packed",
-        "pager", "statics",
+        "pager", "statics", "__weakref__",
     )  # fmt: skip
 
     def __init__(
