@@ -303,6 +303,6 @@ def test_records_of_no_schedule_are_refused(record):
 
 def test_traces_have_no_json():
     """A recorded trace, which may be long, is refused."""
+    trace = Forward(start=0, stop=1, save=True), EndForward(), Reverse(start=1, stop=0), EndReverse()
     with pytest.raises(ScheduleError, match="no form in JSON"):
-        trace = Forward(start=0, stop=1, save=True), EndForward(), Reverse(start=1, stop=0), EndReverse()
         schedule_to_json(Recorded(1, trace))
