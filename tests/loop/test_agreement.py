@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import sys
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ebbtide import Budget, grad, timeloop
+from ebbtide import Budget, grad, primitive, profile, timeloop, vjp
 from ebbtide.errors import StorageError
-from ebbtide.loop import plan, room, run, snapshots
+from ebbtide.loop import loss, measure, plan, room, run, snapshots
 from ebbtide.loop.run import LoopRule
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve
-from ebbtide.storage import Memory
+from ebbtide.storage import Disk, Memory
 
 U = np.linspace(0.0, 1.0, 4000)
 STEPS = 24
@@ -56,7 +58,7 @@ class Failing(Memory):
 def run_processes(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> tuple[list[Any], list[list[str]]]:
     """Return the results of calls that run side by side, and the actions that the loop of each followed."""
     group = Processes(len(calls))
-    for module in (plan, room, run, snapshots):
+    for module in (loss, measure, plan, room, run, snapshots, sys.modules["ebbtide.loop.timeloop"]):
         monkeypatch.setattr(module, "agree", group.agree)
     actions: list[list[str]] = [[] for _ in calls]
     follow = LoopRule.follow
@@ -98,9 +100,7 @@ EXPECTED = grad(objective)(U)
 
 
 @pytest.mark.filterwarnings("ignore:The restart values:RuntimeWarning", "ignore:The saved values:RuntimeWarning")
-@pytest.mark.parametrize(
-    "schedule", [Revolve(5), Hierarchical(2, 4, Costs(write=2.0, read=2.0)), Mixed(4)], ids=repr
-)
+@pytest.mark.parametrize("schedule", [Revolve(5), Hierarchical(2, 4, Costs(write=2.0, read=2.0)), Mixed(4)], ids=repr)
 @pytest.mark.parametrize("lost", [((), (0, 6)), ((9, 16), (17,)), (tuple(range(1, STEPS)), ())], ids=repr)
 def test_what_one_process_loses_all_do_without(schedule, lost, monkeypatch):
     """Where one process cannot store a state, all follow the same schedule without it, and each gradient is right."""
@@ -154,3 +154,65 @@ def test_a_step_that_grows_in_one_process_changes_the_plan_of_all(rank, monkeypa
     assert actions[0] == actions[1]
     for me, result in enumerate(results):
         assert result.tobytes() == grad(lambda u, me=me: grown(u, me == rank))(U).tobytes()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_retained_sweeps_begin_alike(rank, monkeypatch):
+    """Where one process has to make room for a retained sweep, all begin it, and the next one, at the same place."""
+
+    def call(me: int) -> list[bytes]:
+        def f(u: Any) -> Any:
+            y = objective(u)
+            for _ in range(12 if me == rank else 0):
+                u = np.sin(u) * 1.1
+            return y + np.sum(u)
+
+        _, pullback = vjp(f, U, retain=True, budget=Budget(memory=85 * U.nbytes))
+        found = [pullback(1.0)[0].tobytes() for _ in range(2)]
+        pullback.free()
+        return found
+
+    results, actions = run_processes(monkeypatch, [lambda me=me: call(me) for me in range(2)])
+    assert actions[0] == actions[1]
+    for first, second in results:
+        assert first == second
+
+
+def test_steps_are_measured_in_one_order(monkeypatch):
+    """Steps and sweeps that are run for their time may wait for other processes, so that their order is the same."""
+    orders: list[list[str]] = [[], []]
+
+    def call(rank: int, halves: int) -> Any:
+        def told(text: str, value: Any) -> Any:
+            orders[rank].append(text)
+            return value
+
+        exchange = primitive(lambda u: told("forward", 1.0 * u), vjp=(lambda g: told("reverse", 1.0 * g),))
+
+        def step(u: Any, i: int) -> Any:
+            u = exchange(u)
+            return u + 0.1 * np.sin(u) * np.cos(u)
+
+        return grad(lambda u: np.sum(timeloop(step, u, 40) ** 2), budget=Budget(memory=halves * U.nbytes // 2))(U)
+
+    # In the second process there is room for a sweep that leaves the step as it is.
+    calls = [lambda rank=rank, halves=halves: call(rank, halves) for rank, halves in enumerate((17, 80))]
+    results, actions = run_processes(monkeypatch, calls)
+    assert actions[0] == actions[1]
+    assert orders[0] == orders[1]
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_a_profile_of_one_process_runs_no_step_alone(tmp_path, monkeypatch):
+    """The steps that are swept twice, to estimate a loss, are swept twice in all processes or in none."""
+
+    def call(watched: bool) -> Any:
+        def step(u: Any, i: int) -> Any:
+            return timeloop(lambda u, j: u + 0.1 * np.sin(u) * np.cos(u), u, 2, schedule=Revolve(1))
+
+        with Disk(tmp_path, compression={"restart": "float32"}) as storage, profile() if watched else nullcontext():
+            return grad(lambda u: np.sum(timeloop(step, u, STEPS, schedule=Revolve(3), storage=storage) ** 2))(U)
+
+    results, actions = run_processes(monkeypatch, [lambda watched=watched: call(watched) for watched in (True, False)])
+    assert actions[0] == actions[1]
+    assert results[0].tobytes() == results[1].tobytes()

@@ -18,9 +18,9 @@ import pytest
 from tests.loop import trouble
 
 import ebbtide
-from ebbtide import StorageError, grad, timeloop
-from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
-from ebbtide.storage import Disk
+from ebbtide import MutationError, StorageError, grad, timeloop, vjp
+from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
+from ebbtide.storage import Disk, Memory, system
 from ebbtide.storage.system import POSIX
 
 # `make campaign` lets each write fail, and changes 500 bytes of the file of each schedule.
@@ -192,3 +192,55 @@ def test_small_file_systems(size: str, tmp_path: Path) -> None:
     counts = [int(line) for line in done.stdout.split()]
     assert len(counts) == 3
     assert size == "100k" or sum(counts) > 0
+
+
+class OutOfOrder(Memory):
+    """A storage that can be put out of order."""
+
+    __slots__ = ("broken",)
+
+    def __init__(self, *, broken: bool = False) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def put(self, key: Any, arrays: Any, *, kind: str = "") -> int:
+        if self.broken:
+            raise StorageError("This storage is out of order.")
+        return super().put(key, arrays, kind=kind)
+
+    def get(self, key: Any) -> list[Any]:
+        if self.broken:
+            raise StorageError("This storage is out of order.")
+        return super().get(key)
+
+
+@pytest.mark.filterwarnings("ignore:The restart values:RuntimeWarning")
+@pytest.mark.parametrize("killed", [12, 30, 40])
+def test_a_run_that_goes_on_keeps_its_initial_state(killed: int, tmp_path: Path) -> None:
+    """Resumed with a storage that stores nothing, a loop has its initial state in memory, as has one that begins."""
+
+    def gradient(storage: Any, directory: Path | None) -> Any:
+        def step(u: Any, i: int) -> Any:
+            system.met_step(i)
+            return u + 0.1 * np.sin(u)
+
+        options = {"schedule": Revolve(3), "resume": directory, "resume_every": 4, "storage": storage}
+        return grad(lambda u: np.sum(timeloop(step, u, 20, **options) ** 2))(U)
+
+    expected = gradient(None, None)
+    events = trouble.Events(killed, trouble.interrupt, ("step",))
+    with events.installed(), pytest.raises(KeyboardInterrupt):
+        gradient(None, tmp_path / "run")
+    assert np.array_equal(gradient(OutOfOrder(broken=True), tmp_path / "run"), expected)
+
+
+def test_a_retained_sweep_that_lost_its_start_is_over() -> None:
+    """Where the state that another sweep begins with cannot be read, that is the error, and then that it is gone."""
+    storage = OutOfOrder()
+    _, pullback = vjp(lambda u: objective(u, schedule=Revolve(3), storage=storage), U, retain=True)
+    assert np.array_equal(pullback(1.0)[0], EXPECTED)
+    storage.broken = True
+    with pytest.warns(RuntimeWarning, match="are lost"), pytest.raises(StorageError, match="out of order"):
+        pullback(1.0)
+    with pytest.raises(MutationError, match="its snapshots are gone"):
+        pullback(1.0)

@@ -389,3 +389,22 @@ def test_pages_on_disk(tmp_path):
         assert_same_bits(pair[1](v), jvp(f, (U0,), (v,))[1])
     pair[1].free()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("schedule", [None, Mixed(4), Revolve(2)], ids=repr)
+def test_generators_in_the_state(schedule):
+    """A generator in the state has no tangent, and each push draws what the point drew."""
+
+    def f(u: Any) -> Any:
+        def step(state: Any, i: Any) -> Any:
+            x, generator = state
+            return (x + 0.1 * np.sin(x) * generator.random(3), generator), generator.integers(5) * x[0]
+
+        start = u, np.random.default_rng(1)
+        (x, generator), firsts = timeloop(step, start, 9, outputs=True, schedule=schedule)
+        return np.sum(x * x) * generator.random() + np.sum(firsts)
+
+    u, t = np.linspace(0.1, 1.0, 3), np.array([1.0, -2.0, 0.5])
+    value, push = linearize(f, u)
+    assert [value, push(t), push(t)] == [*jvp(f, (u,), (t,)), jvp(f, (u,), (t,))[1]]
+    np.testing.assert_allclose(push(t), grad(f)(u) @ t, rtol=1e-13)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from tests.measure import peak_bytes
 
 import ebbtide
-from ebbtide import Budget, BudgetError, grad, timeloop
+from ebbtide import Budget, BudgetError, StorageError, grad, timeloop, vjp
 from ebbtide.arrays.context import current
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
+from ebbtide.storage import Memory
 
 SIZE = 16384
 STATE = SIZE * 8
@@ -261,3 +263,64 @@ def test_what_a_step_makes_itself_is_its_own():
         grad(lambda x: timeloop(lambda x, i: x * 0.999 + 1e-9 * np.sum(x * np.full(100_000, 0.5)), x, 20))(2.0)
     assert p.loops[-1].plan.sizes.saved > 800_000
     assert p.held_bytes <= p.predicted_peak_bytes
+
+
+@pytest.mark.parametrize("states", [42, 45, 49, 60])
+def test_a_retained_sweep_makes_room(states):
+    """What a retained sweep does not begin again with is given up like that of others; each sweep keeps the budget."""
+
+    def pulled() -> list[bytes]:
+        budget = Budget(memory=states * STATE)
+        _, pullback = vjp(lambda u: objective(u, "growing"), U0, retain=True, budget=budget)
+        found = [pullback(1.0)[0].tobytes() for _ in range(2)]
+        pullback.free()
+        return found
+
+    assert pulled() == [right("growing")] * 2
+    # Its bytes twice, and the gradient, are the test's.
+    assert peak_bytes(pulled) <= states * STATE + alone("growing") + 3 * STATE
+
+
+@pytest.mark.parametrize("schedule", [Revolve(2), Mixed(8), StoreAll()], ids=repr)
+def test_steps_that_are_never_swept_leave_nothing_in_the_ledger(schedule):
+    """A loop that is not used, and one that fails in a function that goes on, take nothing from what comes after."""
+    live = []
+
+    def f(u: Any) -> Any:
+        def step(x: Any, i: Any, *, last: int) -> Any:
+            if i == last:
+                raise ZeroDivisionError
+            return x + 0.1 * np.sin(x) * np.cos(x)
+
+        for last in (0, 3, 9, 3, 0, 9):
+            with suppress(ZeroDivisionError):
+                timeloop(partial(step, last=last), u, 9, schedule=schedule)
+            live.append(current().ledger.live)
+        return np.sum(u * u)
+
+    grad(f, budget=Budget(memory=10**7))(U0[:10])
+    assert live == [0] * 6
+
+
+class OutOfOrder(Memory):
+    """A storage that stores nothing."""
+
+    __slots__ = ()
+
+    def put(self, key: Any, arrays: Any, *, kind: str = "") -> int:
+        raise StorageError("This storage is out of order.")
+
+
+@pytest.mark.filterwarnings("ignore:The restart values:RuntimeWarning")
+@pytest.mark.parametrize("states", [20, 25, 30])
+def test_the_initial_state_is_kept_where_the_storage_fails(states):
+    """The state from which saved values that are given up run again is there, whatever becomes of the storage."""
+
+    def f(u: Any, storage: Any = None) -> Any:
+        x = timeloop(lambda x, i: x + 0.1 * np.sin(x) * np.cos(x), u, 6, storage=storage)
+        y = np.sin(np.exp(np.sin(np.exp(np.sin(np.exp(u))))))
+        return np.sum(x * x * (y * np.cos(y) * np.sin(y) * np.exp(y)))
+
+    with OutOfOrder() as storage:
+        found = grad(lambda u: f(u, storage), budget=Budget(memory=states * STATE))(U0)
+    assert found.tobytes() == grad(f)(U0).tobytes()

@@ -47,19 +47,8 @@ class Tape:
     """
 
     __slots__ = (
-        "__weakref__",
-        "around",
-        "closed",
-        "constancy",
-        "consumer",
-        "count",
-        "fast",
-        "ledger",
-        "level",
-        "outer",
-        "packed",
-        "pager",
-        "statics",
+        "__weakref__", "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "outer",
+        "packed", "pager", "statics",
     )  # fmt: skip
 
     def __init__(
