@@ -11,7 +11,7 @@ import pytest
 from tests.measure import peak_bytes
 
 import ebbtide
-from ebbtide import Budget, BudgetError, StorageError, grad, timeloop, vjp
+from ebbtide import Budget, BudgetError, StorageError, grad, profile, timeloop, vjp
 from ebbtide.arrays.context import current
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
 from ebbtide.storage import Memory
@@ -324,3 +324,19 @@ def test_the_initial_state_is_kept_where_the_storage_fails(states):
     with OutOfOrder() as storage:
         found = grad(lambda u: f(u, storage), budget=Budget(memory=states * STATE))(U0)
     assert found.tobytes() == grad(f)(U0).tobytes()
+
+
+@pytest.mark.parametrize("states", [40, 46])
+def test_no_fewer_bytes_are_predicted_than_a_step_takes(states):
+    """What is given up of steps that grew is more than was planned, and the prediction stays one of bytes."""
+
+    def f(u: Any) -> Any:
+        y = timeloop(growing, u, STEPS)
+        for _ in range(6):
+            y = np.sin(y) * np.cos(y)
+        return np.sum(y * y)
+
+    with profile() as report:
+        grad(f, budget=Budget(memory=states * STATE))(U0)
+    (loop,) = report.loops
+    assert loop.plan.sizes.sweep < loop.plan.predicted_peak_bytes <= states * STATE

@@ -126,7 +126,8 @@ def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
         plan,
         snapshots=len(position.snapshots),
         predicted_steps_forward=ran + plan.schedule.forward_steps_left(position),
-        predicted_peak_bytes=plan.predicted_peak_bytes - freed,
+        # Steps may save more than those that were planned with, and then more than planned is freed.
+        predicted_peak_bytes=max(plan.sizes.fixed, plan.predicted_peak_bytes - freed),
     )
 
 
