@@ -68,8 +68,8 @@ class Plan:
         return self.sizes.saved
 
     def with_measuring(self, steps: int) -> Plan:
-        """Return the plan with so many forward steps and one reversal more, which were run for their time alone."""
-        more = self.costs.time(forward=steps, reverse=1)
+        """Return the plan with so many forward steps and reversals more, which were run for their time alone."""
+        more = self.costs.time(forward=steps, reverse=steps)
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,
