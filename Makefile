@@ -31,7 +31,7 @@ demo: $(READY)-plot
 	@$(BIN)/ebbtide demo burgers
 
 test: $(READY)-test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses=auto
 
 lint: $(READY)-dev
 	@$(BIN)/ruff check .
