@@ -87,7 +87,7 @@ def assert_right(found: Any, u: Any, c: Any) -> None:
         np.testing.assert_allclose(one, right, rtol=1e-12)
 
 
-@pytest.mark.parametrize("schedule", [*SCHEDULES, multistage], ids=str)
+@pytest.mark.parametrize("schedule", [*SCHEDULES, multistage], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_d1_explicit_step_in_place(schedule):
     """D1: replay clears the inputs of a step, and the live state takes their place. A step's inputs are kept for it."""
     J = functional(multistage() if schedule is multistage else schedule, in_place)
