@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import StorageError
-from ebbtide.storage import Disk, entry_nbytes, worker
+from ebbtide.storage import Disk, checksum, entry_nbytes, pipeline, worker
 from ebbtide.storage.system import POSIX
 
 from .helpers import measure_peak, run_python, storage_threads
@@ -49,6 +49,13 @@ class Gate:
 def state(key, size=100_000):
     """A state that is told by its key."""
     return np.full(size, float(key))
+
+
+def empty(storage):
+    """Have all written, and nothing left in the buffer."""
+    size = storage.buffer_nbytes
+    storage.resize(0)
+    storage.resize(size)
 
 
 def wait_until(condition):
@@ -104,7 +111,7 @@ def test_reads_are_ahead_in_the_order_that_was_told(tmp_path, gate):
     with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
         for key in range(6):
             storage.put(key, [state(key)])
-        storage.flush()
+        empty(storage)
         size = entry_nbytes([state(0)])
         starts = [key * size for key in range(6)]
         storage.prefetch([5, 4, 3, 2, 1, 0])
@@ -124,7 +131,7 @@ def test_reads_pass_what_is_being_written(tmp_path, gate):
         gate.open.set()
         for key in range(3):
             storage.put(key, [state(key)])
-        storage.flush()
+        empty(storage)
         gate.open.clear()
         for key in (3, 4):
             storage.put(key, [state(key)])
@@ -165,29 +172,99 @@ def test_a_buffer_can_change_its_size(tmp_path, gate):
         assert [storage.take(key)[0][-1] for key in range(6)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_who_waits_takes_checksums(tmp_path, gate, monkeypatch):
-    """While `put` waits for room the user's thread takes the checksum of the entry that is written next, once."""
-    seen = []
-    extend = worker.extend_crc32c
-    note = lambda *given: seen.append(threading.current_thread()) or extend(*given)  # noqa: E731
-    monkeypatch.setattr(worker, "extend_crc32c", note)
-    with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
-        storage.put(0, [state(0)])
-        wait_until(lambda: storage._entries[0].job.claim("worker"))
-        storage.put(1, [state(1)])
-        threading.Timer(0.1, gate.open.set).start()
-        storage.put(2, [state(2)])
-        assert seen == [threading.current_thread()]
-        assert [storage.take(key)[0][-1] for key in range(3)] == [0, 1, 2]
-        content = bytearray()
-        storage.put(3, [state(3)])
+def test_what_was_written_last_is_not_read(tmp_path, gate):
+    """Where a sweep turns, the newest entries come from the buffer, and the room of the oldest serves for reads."""
+    gate.open.set()
+    size = entry_nbytes([state(0)])
+    with Disk(tmp_path, buffer=3 * 800_000, system=gate.system) as storage:
+        for key in range(6):
+            storage.put(key, [state(key)])
         storage.flush()
-        path = storage.directory / "segment"
-        content[:] = path.read_bytes()
-        content[storage._entries[3].record.offset + 4096 + 5] ^= 1
-        path.write_bytes(content)
-        with pytest.raises(StorageError, match="CRC-32C"):
-            storage.get(3)
+        storage.prefetch([5, 4, 2, 1, 0])
+        # The room of key 3, which is not wanted.
+        wait_until(lambda: 2 * size in gate.reads)
+        assert [storage.take(key)[0][0] for key in (5, 4)] == [5, 4]
+        assert storage.bytes_read == 0
+        assert [storage.take(key)[0][0] for key in (2, 1, 0, 3)] == [2, 1, 0, 3]
+        assert storage.bytes_read == 4 * (800_000 + 4096)
+        storage.put(5, [state(50)])
+        assert storage.take(5)[0][0] == 50
+        assert len([offset for offset in gate.reads if not offset % size]) == 4
+
+
+def test_another_entry_under_the_same_key_is_not_taken_for_the_old_one(tmp_path):
+    """What is in the buffer for a key is that of the last `put` or `replace`, also where that was written at once."""
+    with Disk(tmp_path, buffer=4 * 800_000) as storage:
+        storage.put(0, [state(1)])
+        storage.flush()
+        storage.replace(0, [state(2)])
+        assert storage.get(0)[0][0] == 2
+        storage.delete(0)
+        storage.put(0, [np.array(3.0)])
+        assert storage.take(0)[0] == 3
+
+
+def test_digits_that_are_lost_do_not_depend_on_the_thread(tmp_path, gate):
+    """An entry that is stored with fewer digits is returned with these, though its own are still in the buffer."""
+    with Disk(tmp_path, buffer=8 * 800_000, compression="float32", system=gate.system) as storage:
+        storage.put(0, [state(1 / 3)])
+        threading.Timer(0.05, gate.open.set).start()
+        assert storage.get(0)[0][0] == np.float32(1 / 3)
+        assert storage.get(0)[0][0] == np.float32(1 / 3)
+
+
+LARGE = 1 << 19
+
+
+def test_large_entries_are_written_at_once_where_the_disk_does_not_wait(tmp_path, monkeypatch):
+    """After a large write that was a mere copy the next is not handed to the thread; after one that waited, it is."""
+    handed = []
+    waited = [False]
+    monkeypatch.setattr(worker, "has_waited", lambda *clocks: waited[0])
+    monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: waited[0])
+    submit = worker.Worker.submit
+    monkeypatch.setattr(worker.Worker, "submit", lambda me, job: handed.append(job.record.key) or submit(me, job))
+    with Disk(tmp_path, buffer=16 * 8 * LARGE) as storage:
+        storage.put(0, [state(0, LARGE)])
+        storage.flush()
+        storage.put(1, [state(1, LARGE)])
+        storage.put("small", [state(3, 100_000)])
+        waited[0] = True
+        storage.put(2, [state(2, LARGE)])
+        storage.put(3, [state(3, LARGE)])
+        assert handed == [0, "small", 3]
+        assert [storage.take(key)[0][-1] for key in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_sleep_is_a_wait_and_work_is_none():
+    """What a processor did for a thread is told apart from what the thread waited for."""
+    begin = worker.read_clocks()
+    time.sleep(0.02)
+    assert worker.has_waited(begin, worker.read_clocks())
+    assert worker.has_waited((1.0, 2.0), (2.0, 2.4))
+    assert not worker.has_waited((1.0, 2.0), (2.0, 2.6))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cores):
+    """An entry whose checksums were taken by a second thread while it was written, or not, is as well protected."""
+    threads = []
+    extend = checksum.extend_crc32c
+    note = lambda *given: threads.append(threading.current_thread().name) or extend(*given)  # noqa: E731
+    monkeypatch.setattr(checksum, "extend_crc32c", note)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    arrays = [state(1, LARGE), np.arange(7), state(2, LARGE + 1)]
+    with Disk(tmp_path) as storage:
+        storage.put(0, arrays)
+        assert set(threads) == ({"ebbtide-checksums"} if cores == 2 else set())
+        assert [np.array_equal(found, array) for found, array in zip(storage.get(0), arrays, strict=True)] == [True] * 3
+        content = bytearray((storage.directory / "segment").read_bytes())
+        for place in (4096, 4096 + 8 * LARGE + 3, 4096 + 16 * LARGE):
+            content[place] ^= 1
+            (storage.directory / "segment").write_bytes(content)
+            with pytest.raises(StorageError, match="CRC-32C"):
+                storage.get(0)
+            content[place] ^= 1
 
 
 def test_reading_ahead_makes_way_for_writing(tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import google_crc32c
@@ -70,6 +71,43 @@ def extend_crc32c(checksum: int, chunk: NDArray[Any] | bytes) -> int:
     if isinstance(chunk, bytes) or chunk.nbytes < _UNLOCKED_BYTES or _extend_unlocked is None:
         return _extend_locked(checksum, chunk)
     return _extend_unlocked(checksum, chunk.__array_interface__["data"][0], chunk.nbytes)
+
+
+def begin_checksums(arrays: Sequence[NDArray[Any]]) -> Callable[[], list[int]]:
+    """
+    Have a thread of its own take the checksums of arrays, so that the caller can do something else meanwhile.
+
+    Args:
+        arrays: C-contiguous arrays, which nobody may change before the checksums are there.
+
+    Returns:
+        A function that waits for the checksums and returns them, in the order of the arrays.
+
+    Memory:
+        The arrays are held by the thread until it ends.
+
+    Example:
+        >>> begin_checksums([np.frombuffer(b"123456789", dtype=np.uint8)])() == [0xe3069283]
+        True
+    """
+    found: list[int] = []
+
+    def take() -> None:
+        found.extend([extend_crc32c(0, view_bytes(array)) for array in arrays])
+
+    thread = threading.Thread(target=take, name="ebbtide-checksums", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        # There are too many threads, or the interpreter is about to exit.
+        take()
+        return lambda: found
+
+    def wait() -> list[int]:
+        thread.join()
+        return found
+
+    return wait
 
 
 def compute_crc32c(array: NDArray[Any]) -> int:

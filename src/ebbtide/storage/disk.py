@@ -20,7 +20,7 @@ from ebbtide.storage.pipeline import copy_staged
 from ebbtide.storage.places import scratch_parent
 from ebbtide.storage.resources import Resources
 from ebbtide.storage.system import POSIX, System
-from ebbtide.storage.transfer import JOINED, describe_loss, read_entry, write_or_explain
+from ebbtide.storage.transfer import JOINED, describe_loss, read_entry
 from ebbtide.storage.worker import Entry, Job
 
 
@@ -45,8 +45,9 @@ class Disk(Storage):
             one that loses digits: `"float32"`, or `Zfp(tolerance)`. A dict has one for each kind of entry: those of a
             time loop are `"restart"` (states) and `"saved"` (saved values of a step).
         buffer: The most bytes of memory for copies that wait to be written by a thread of the storage and for
-            entries that it read ahead; with 0 there is no thread. Two entries are enough to hide the disk behind
-            the work of the caller; an entry that is larger is written at once.
+            entries that it read ahead; with 0 no thread stays. Two entries are enough to hide the disk behind
+            the work of the caller; a larger one is written at once, as are 4 MiB and more after a write that did not
+            wait for the disk: there is nothing to hide.
         durable: Whether entries outlive the storage.
         system: How to reach the operating system; for tests.
 
@@ -87,9 +88,7 @@ class Disk(Storage):
         self._entries: dict[Key, Entry] = {}
         self._lost: dict[Key, EntryLostError] = {}
         self._errors: deque[EntryLostError] = deque()
-        self._generation = 0
-        self._bytes_written = 0
-        self._bytes_read = 0
+        self._generation = self._bytes_written = self._bytes_read = 0
         self._relative_error = 0.0
         self._closed = False
         self._pid = os.getpid()
@@ -143,7 +142,7 @@ class Disk(Storage):
             # What is small is written sooner than it is handed over.
             at_once = at_once or (planned.length <= JOINED and not self._durable)
             job = None if at_once else resources.pipeline.write(planned, arrays)
-            record = write_or_explain(resources.target, planned, arrays) if job is None else planned
+            record = resources.pipeline.write_at_once(planned, arrays) if job is None else planned
         except BaseException:
             resources.pipeline.abandon(planned)
             resources.segment.give(planned)
@@ -173,12 +172,17 @@ class Disk(Storage):
             return self._read(self._find(key))
         self._settle()
         entry = self._find(key)
+        if entry.job is not None and self.is_lossy(entry.record.kind):
+            # Which digits are lost must not depend on how far the thread is.
+            entry.job.wait()
+            entry = self._find(key)
         resources = self._open()
         if entry.job is None:
-            arrays = resources.pipeline.take_read(key)
+            held = resources.pipeline.recall(entry.record)
+            arrays = resources.pipeline.take_read(key) if held is None else held
             resources.pipeline.read_ahead(self._readable)
             if arrays is not None:
-                self._bytes_read += entry.record.length
+                self._bytes_read += entry.record.length if held is None else 0
                 return arrays
         return self._read(entry)
 
@@ -300,9 +304,8 @@ class Disk(Storage):
         Raises:
             StorageError: The directory cannot be removed, or an entry that was to last could not be written.
         """
-        resources = self._resources
         self._closed = True
-        if resources is None:
+        if (resources := self._resources) is None:
             self._entries.clear()
             return
         resources.finish()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -12,15 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.errors import StorageError
-from ebbtide.storage.checksum import BLOCK_BYTES, extend_crc32c, iterate_blocks, view_bytes
+from ebbtide.storage.checksum import BLOCK_BYTES, begin_checksums, extend_crc32c, iterate_blocks, view_bytes
 from ebbtide.storage.codecs import Codecs, decode, stopwatch
 from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header
 from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
 from ebbtide.storage.system import System, free_bytes, read_fully, write_fully
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+LARGE_BLOCK = 8 << 20
+"""The most bytes that are handed over at a time where two threads have to take turns in the interpreter after each."""
 JOINED = 1 << 16
 """An entry of this size and less is put together in memory and written by one call."""
+LARGE = 4 << 20
+"""From this size on, bytes in memory, an entry is worth a thread: to start one takes 0.1 ms, its checksums 0.3 ms."""
 
 
 @final
@@ -49,7 +54,8 @@ def write_entry(
     planned: EntryRecord,
     arrays: Sequence[NDArray[Any]],
     block: int = BLOCK_BYTES,
-    checksums: Sequence[int] | None = None,
+    *,
+    alone: bool = True,
 ) -> EntryRecord:
     """
     Write an entry, its header last, so that an entry which was not written to its end is none.
@@ -59,7 +65,8 @@ def write_entry(
         planned: The record with its place.
         arrays: Those of the record.
         block: The most bytes that are handed over at a time.
-        checksums: Those of the arrays, if they are known already and nothing is encoded.
+        alone: False to have the checksums of a large entry taken by a second thread meanwhile, if there is a core
+            for it: into the page cache 32 MiB are written by 0.66 of the speed of plain calls without it, by 0.9 with.
 
     Returns:
         The record as it was written.
@@ -77,7 +84,9 @@ def write_entry(
     parts: list[bytes] = []
     records: list[ArrayRecord] = []
     offset = planned.offset + planned.data
-    for place, (known, array) in enumerate(zip(planned.arrays, arrays, strict=True)):
+    beside = not alone and codec is None and _is_worth_a_thread(planned, arrays)
+    checksums = begin_checksums(arrays) if beside else None
+    for known, array in zip(planned.arrays, arrays, strict=True):
         encoded = None if codec is None else codec.encode(array)
         content, name, error = (
             (array, "raw", 0.0) if encoded is None else (encoded.content, encoded.codec, encoded.error)
@@ -87,10 +96,12 @@ def write_entry(
             parts.append(content.tobytes())
             checksum = extend_crc32c(0, parts[-1])
         else:
-            checksum = _write_blocks(target, content, offset, block, None if checksums is None else checksums[place])
+            checksum = _write_blocks(target, content, offset, LARGE_BLOCK if beside else block, checked=not beside)
         seconds += stopwatch() - start
         offset += content.nbytes
         records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, name, error))
+    if checksums is not None:
+        records = [replace(record, checksum=found) for record, found in zip(records, checksums(), strict=True)]
     header = encode_header(planned, records)
     if target.durable:
         target.system.synchronize(target.descriptor)
@@ -111,22 +122,28 @@ def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDAr
         StorageError: The operating system refuses.
     """
     try:
-        return write_entry(target, planned, arrays)
+        return write_entry(target, planned, arrays, alone=False)
     except OSError as cause:
         if cause.errno in FULL:
             raise describe_full(target.path, target.descriptor, planned.nbytes, cause, planned) from cause
         raise describe_refusal("write", target.path, planned, cause) from cause
 
 
-def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int, known: int | None) -> int:
+def _is_worth_a_thread(planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> bool:
+    contiguous = all(array.flags.c_contiguous for array in arrays)
+    return contiguous and planned.memory >= LARGE and len(os.sched_getaffinity(0)) > 1
+
+
+def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int, *, checked: bool) -> int:
+    """Write an array and return its checksum, or 0 if that is not to be taken here."""
     checksum = 0
     for block in iterate_blocks(array, nbytes):
-        if known is None:
+        if checked:
             # While the block is in the cache of the processor.
             checksum = extend_crc32c(checksum, block)
         write_fully(target.system, target.descriptor, block, offset)
         offset += block.size
-    return checksum if known is None else known
+    return checksum
 
 
 def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -> list[NDArray[Any]]:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ebbtide.storage.checksum import Bytes, extend_crc32c, view_bytes
+from ebbtide.storage.checksum import Bytes
 from ebbtide.storage.entries import EntryRecord
-from ebbtide.storage.transfer import Target, read_entry, write_entry
+from ebbtide.storage.transfer import LARGE_BLOCK, Target, read_entry, write_entry
 
-# After each block the thread has to wait for its turn in the interpreter: they are larger than elsewhere.
-_BLOCK = 8 << 20
 # How long the end of a process waits for a file system that does not answer.
 _PATIENCE = 10.0
+
+
+def read_clocks() -> tuple[float, float]:
+    """Return the time and the time that this thread had a processor, in seconds."""
+    return time.perf_counter(), time.thread_time()
+
+
+def has_waited(begin: tuple[float, float], end: tuple[float, float]) -> bool:
+    """Whether a thread spent more than half of the time between two readings of its clocks waiting, as for a disk."""
+    return end[0] - begin[0] > 2 * (end[1] - begin[1])
 
 
 @final
@@ -33,7 +42,7 @@ class Job:
     """
 
     __slots__ = (
-        "_checksums", "_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target",
+        "_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target", "waited",
         "writes",
     )  # fmt: skip
 
@@ -52,7 +61,7 @@ class Job:
         self.charge = charge
         self.writes = arrays is not None
         self.error: BaseException | None = None
-        self._checksums: list[int] | None = None
+        self.waited = True
         self._owner: dict[str, str] = {}
         self._ended = False
         self._finished = threading.Lock()
@@ -62,27 +71,21 @@ class Job:
         """Return True to whoever asks first, "worker" or "user", each time; one call, so that nothing comes between."""
         return self._owner.setdefault("owner", who) == who
 
-    def check(self) -> bool:
-        """Take the checksums of a write that has not begun, in the thread of the user; False if it was of no use."""
-        arrays = self.arrays
-        useful = self.writes and arrays is not None and self._checksums is None and not self._owner
-        if useful and arrays is not None and self.target.codecs.of(self.record.kind) is None:
-            self._checksums = [extend_crc32c(0, view_bytes(array)) for array in arrays]
-        return useful
-
     def run(self) -> None:
         """Do it, unless it was cancelled; an error waits in `error`."""
         if not self.claim("worker"):
             return
+        begun = read_clocks()
         try:
             if self.writes and self.arrays is not None:
-                self.record = write_entry(self.target, self.record, self.arrays, _BLOCK, self._checksums)
+                self.record = write_entry(self.target, self.record, self.arrays, LARGE_BLOCK)
             else:
-                self.arrays = read_entry(self.target, self.record, _BLOCK)
+                self.arrays = read_entry(self.target, self.record, LARGE_BLOCK)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it
             # The traceback would keep the frames alive, and with them the staged arrays.
             self.error = error.with_traceback(None)
         finally:
+            self.waited = has_waited(begun, read_clocks())
             self._ended = True
             self._finished.release()
 
