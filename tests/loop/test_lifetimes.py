@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.storages import Delegating
 
 from ebbtide import Budget, MutationError, ReleasedValueError, StorageError, grad, timeloop, vjp
 from ebbtide.arrays.context import current
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
-from ebbtide.storage import Disk, Memory, Storage
+from ebbtide.storage import Disk, Memory
 
 STEPS = 9
 SCHEDULES = (StoreAll(), Revolve(1), Revolve(2), Revolve(4))
@@ -24,43 +25,7 @@ U0 = np.linspace(0.2, 1.1, 5)
 LARGE = 16384
 
 
-class Wrapped(Storage):
-    """A storage that passes everything on to one in memory; what is derived from it misbehaves."""
-
-    def __init__(self) -> None:
-        self.inner = Memory()
-
-    def put(self, key, arrays, *, kind=""):
-        return self.inner.put(key, arrays)
-
-    def get(self, key):
-        return self.inner.get(key)
-
-    def take(self, key):
-        return self.inner.take(key)
-
-    def delete(self, key):
-        self.inner.delete(key)
-
-    def keys(self):
-        return self.inner.keys()
-
-    def close(self):
-        self.inner.close()
-
-    @property
-    def nbytes(self):
-        return self.inner.nbytes
-
-    @property
-    def memory_nbytes(self):
-        return self.inner.memory_nbytes
-
-    def check_open(self):
-        self.inner.check_open()
-
-
-class Poisoning(Wrapped):
+class Poisoning(Delegating):
     """Overwrites with NaN whatever it handed out before, and whatever it deletes."""
 
     def __init__(self) -> None:
@@ -85,7 +50,7 @@ class Poisoning(Wrapped):
         return arrays
 
 
-class Faulty(Wrapped):
+class Faulty(Delegating):
     """Raises at one of its operations."""
 
     def __init__(self, at: int, error: type[BaseException] = OSError) -> None:
@@ -377,7 +342,7 @@ def test_static_values_are_kept_once(schedule, used):
     """A static value is held by reference and stored nowhere, if it is used at each step, every third, or late."""
     stored = []
 
-    class Counting(Wrapped):
+    class Counting(Delegating):
         def put(self, key, arrays, *, kind=""):
             stored.extend(arrays)
             return super().put(key, arrays, kind=kind)
