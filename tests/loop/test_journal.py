@@ -568,7 +568,7 @@ def test_only_what_is_needed_is_kept(tmp_path):
         journal.save_forward(place(step, np.ones(2000)))
         sizes.append(directory.storage.nbytes)
     assert len(set(sizes[9:])) == 1
-    assert [key for key in directory.storage.keys() if "forward" in str(key)] == ["loop-0/forward/50"]  # noqa: SIM118
+    assert [key for key in directory.storage.keys() if "forward" in str(key)] == ["loop-0/forward/50"]
     directory.close()
 
 

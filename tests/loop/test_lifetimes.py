@@ -389,7 +389,7 @@ def test_exception_in_any_step_leaves_nothing(schedule, error):
     with nothing_to_collect():
         for at in range(1, schedule.forward_steps(STEPS) + 1):
             with pytest.raises(error, match="injected"):
-                grad(lambda u: misfit(u, step=raising(at, error), schedule=schedule, storage=storage))(U0)  # noqa: B023
+                grad(lambda u: misfit(u, step=raising(at, error), schedule=schedule, storage=storage))(U0)
             assert storage.keys() == ()
             assert current().tape is None
             assert current().capture is None
@@ -406,11 +406,11 @@ def test_exception_in_any_storage_operation_leaves_nothing(schedule, error):
         at += 1
         storage = Faulty(at, error)
         try:
-            found = grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0)  # noqa: B023
+            found = grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0)
         except error as raised:
             assert str(raised) == "injected"  # noqa: PT017 - whether it is raised is what ends the loop
             assert storage.keys() == ()
-            assert grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0).tobytes() == right  # noqa: B023
+            assert grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0).tobytes() == right
         else:
             assert found.tobytes() == right
             break
@@ -542,7 +542,7 @@ def test_threads_have_loops_of_their_own():
 
     def work():
         for schedule in SCHEDULES * 4:
-            found.append(grad(lambda u: misfit(u, schedule=schedule))(U0).tobytes())  # noqa: B023, PERF401
+            found.append(grad(lambda u: misfit(u, schedule=schedule))(U0).tobytes())  # noqa: PERF401 - one by one, as they come
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:

@@ -169,7 +169,7 @@ def test_who_waits_takes_checksums(tmp_path, gate, monkeypatch):
     """While `put` waits for room the user's thread takes the checksum of the entry that is written next, once."""
     seen = []
     extend = worker.extend_crc32c
-    note = lambda *given: seen.append(threading.current_thread()) or extend(*given)  # noqa: E731
+    note = lambda *given: seen.append(threading.current_thread()) or extend(*given)
     monkeypatch.setattr(worker, "extend_crc32c", note)
     with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
         storage.put(0, [state(0)])
@@ -300,7 +300,7 @@ def test_an_interrupt_leaves_a_storage_that_closes(tmp_path, seed):
             try:
                 while True:
                     for key in range(8):
-                        if key not in storage.keys():  # noqa: SIM118 - a storage is no dict
+                        if key not in storage.keys():
                             storage.put(key, [state(key, 10_000)])
                     storage.prefetch([7, 3, 5])
                     for key in (7, 3, 5, 1):
@@ -309,7 +309,7 @@ def test_an_interrupt_leaves_a_storage_that_closes(tmp_path, seed):
                 pass
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            for key in storage.keys():
                 assert storage.get(key)[0][-1] == key
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -82,7 +82,7 @@ class TestTieredWithoutNeedOfDisk(StorageContract):
 
 def emptied(storage: Disk) -> Disk:
     """Delete all that a durable storage has found."""
-    for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+    for key in storage.keys():
         storage.delete(key)
     return storage
 

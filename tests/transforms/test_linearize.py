@@ -63,7 +63,7 @@ def test_pushforward_is_forward_mode(f, dtype):
     for v in [*directions, *directions[::-1]]:
         expected, tangent = jvp(f, (x, y), v)
         for found, known in ((value, expected), (pushforward(*v), tangent)):
-            known = list(known.values() if isinstance(known, dict) else known)  # noqa: PLW2901
+            known = list(known.values() if isinstance(known, dict) else known)  # noqa: PLW2901 - as a list
             for a, b in zip(found.values() if isinstance(found, dict) else found, known, strict=True):
                 assert type(a) is type(b)
                 assert np.asarray(a).dtype == np.asarray(b).dtype

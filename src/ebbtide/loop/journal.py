@@ -239,7 +239,7 @@ class Journal:
         """Return the keys of a kind, or of all, by age."""
         prefix = f"loop-{self._loop}/{name}/" if name else f"loop-{self._loop}/"
         storage = self._directory.storage
-        found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]  # noqa: SIM118
+        found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]
         return sorted(found, key=storage.generation)
 
     def _prune(self, name: str, keep: int) -> None:
@@ -283,7 +283,7 @@ class Journal:
         """Return an entry; None if there is none, or after a warning if it is no use."""
         key = self._key(name, step)
         storage = self._directory.storage
-        if key not in storage.keys():  # noqa: SIM118 - a storage is no dict
+        if key not in storage.keys():
             return None
         try:
             fingerprint, found = decode(storage.get(key), name)
