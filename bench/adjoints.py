@@ -125,15 +125,16 @@ def pyadjoint_types(ran: list[int]) -> tuple[Any, Any, Any]:
         def _ad_copy(self) -> Any:
             return Vector(self.data.copy())
 
+    def recorded(block: Any, state: Any, value: Any) -> Any:
+        block.add_dependency(state)
+        pyadjoint.get_working_tape().add_block(block)
+        block.add_output(value.create_block_variable())
+        return value
+
     class StepBlock(pyadjoint.Block):
         @classmethod
         def applied(cls, state: Any) -> Any:
-            block = cls()
-            block.add_dependency(state)
-            pyadjoint.get_working_tape().add_block(block)
-            after = Vector(forward(state.data))
-            block.add_output(after.create_block_variable())
-            return after
+            return recorded(cls(), state, Vector(forward(state.data)))
 
         def recompute_component(self, inputs: Any, block_variable: Any, idx: Any, prepared: Any) -> Any:
             return Vector(forward(inputs[0].data))
@@ -144,12 +145,7 @@ def pyadjoint_types(ran: list[int]) -> tuple[Any, Any, Any]:
     class MisfitBlock(pyadjoint.Block):
         @classmethod
         def applied(cls, state: Any) -> Any:
-            block = cls()
-            block.add_dependency(state)
-            pyadjoint.get_working_tape().add_block(block)
-            value = pyadjoint.AdjFloat(0.5 * np.sum(state.data**2))
-            block.add_output(value.create_block_variable())
-            return value
+            return recorded(cls(), state, pyadjoint.AdjFloat(0.5 * np.sum(state.data**2)))
 
         def recompute_component(self, inputs: Any, block_variable: Any, idx: Any, prepared: Any) -> Any:
             return pyadjoint.AdjFloat(0.5 * np.sum(inputs[0].data ** 2))

@@ -112,7 +112,7 @@ def test_paging_happens(tmp_path):
         return g
 
     end = ebbtide.primitive(lambda y: y, vjp=(look,))
-    f = lambda x, z: end(chain(x, z))  # noqa: E731
+    f = lambda x, z: end(chain(x, z))
     grad(f, budget=Budget(20 * x.nbytes, "2 GiB", tmp_path))(x, z)
     assert len(written) == 1
     assert 80 * x.nbytes <= written[0] <= 110 * x.nbytes
@@ -338,7 +338,7 @@ def test_peak_is_monotone_and_bounded():
     """Of a grid of budgets each is kept, and a larger one has no smaller peak."""
     x = np.linspace(0, 1, 30_000)
     unit = x.nbytes
-    long = lambda x: wave(wave_of(x, 60))  # noqa: E731
+    long = lambda x: wave(wave_of(x, 60))
     alone = peak_bytes(lambda: long(x))
     peaks = []
     for units in (6, 10, 20, 40, 80, 120):

@@ -533,12 +533,12 @@ def poly(x):
 
 def test_orders():
     """Nested gradients are the derivatives to third order, of numbers and of arrays."""
-    f = lambda x: x**4 + np.exp(2 * x)  # noqa: E731
+    f = lambda x: x**4 + np.exp(2 * x)
     x = 0.7
     assert grad(f)(x) == pytest.approx(4 * x**3 + 2 * np.exp(2 * x), rel=1e-14)
     assert grad(grad(f))(x) == pytest.approx(12 * x**2 + 4 * np.exp(2 * x), rel=1e-14)
     assert grad(grad(grad(f)))(x) == pytest.approx(24 * x + 8 * np.exp(2 * x), rel=1e-14)
-    total = lambda g: lambda x: np.sum(g(x))  # noqa: E731
+    total = lambda g: lambda x: np.sum(g(x))
     array = np.array([0.3, 0.7])
     third = grad(total(grad(total(grad(total(f))))))(array)
     assert np.allclose(third, 24 * array + 8 * np.exp(2 * array), rtol=1e-14)
@@ -581,9 +581,9 @@ def test_no_confusion_of_perturbations():
 
     for outer in ("reverse", "forward"):
         for inner in ("reverse", "forward"):
-            assert derivative(lambda x: x * derivative(lambda y: x + y, inner)(1.0), outer)(1.0) == 1.0  # noqa: B023
-            assert derivative(lambda x: x * derivative(lambda y: x * y, inner)(2.0), outer)(3.0) == 6.0  # noqa: B023
-            nested = derivative(lambda x: derivative(lambda y: x * y * y, inner)(x * x), outer)  # noqa: B023
+            assert derivative(lambda x: x * derivative(lambda y: x + y, inner)(1.0), outer)(1.0) == 1.0
+            assert derivative(lambda x: x * derivative(lambda y: x * y, inner)(2.0), outer)(3.0) == 6.0
+            nested = derivative(lambda x: derivative(lambda y: x * y * y, inner)(x * x), outer)
             assert nested(2.0) == 24.0  # d/dx 2 x^3
 
 

@@ -52,7 +52,7 @@ def parse_bytes(quantity: int | str) -> int:
                 "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, for example '64 MiB'."
             )
         return math.floor(float(match.group(1)) * unit)
-    # A bool is an int in Python, but True bytes is a mistake in every case.
+    # A bool is an int in Python, but True bytes is a mistake in every case. A caller need not have a type checker.
     if isinstance(quantity, bool) or not isinstance(quantity, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"A number of bytes is an int or a text such as '64 MiB', not {quantity!r}.")
     if quantity < 0:

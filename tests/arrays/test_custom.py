@@ -121,7 +121,7 @@ def test_orders():
 def test_rules_by_the_output_in_second_order():
     """A rule in terms of the output is differentiated through the output."""
     exp = primitive(lambda x: np.exp(1.0 * x), vjp=(lambda g, out: g * out,), jvp=(lambda t, out: t * out,))
-    total = lambda f: lambda x: np.sum(f(x))  # noqa: E731
+    total = lambda f: lambda x: np.sum(f(x))
     assert np.allclose(grad(total(grad(total(exp))))(X), np.exp(X), rtol=1e-15)
     assert np.allclose(grad(total(grad(total(grad(total(exp))))))(X), np.exp(X), rtol=1e-15)
     assert np.allclose(jvp(grad(total(exp)), (X,), (X,))[1], X * np.exp(X), rtol=1e-15)

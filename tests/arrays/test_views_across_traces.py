@@ -275,7 +275,7 @@ def test_program(run, inner, outer):
     """A derivative of an inner derivative with writes through views is that of the program without them."""
 
     def derivative(which):
-        f = lambda x: run(x, inner)[which]  # noqa: E731
+        f = lambda x: run(x, inner)[which]
         return grad(f)(X) if outer == "rev" else [jvp(f, (X,), (e,))[1] for e in np.eye(4)]
 
     np.testing.assert_allclose(derivative(0), derivative(1), rtol=1e-13, atol=1e-13)

@@ -165,7 +165,7 @@ def test_f3_one_open_file_for_all_snapshots(tmp_path, monkeypatch):
         with Disk(tmp_path) as storage:
             state = {"u": np.ones(10), "v": np.ones(10), "w": np.ones(3)}
             last = {"schedule": Revolve(3), "storage": storage}
-            grad(lambda s: np.sum(timeloop(lambda s, i: {k: np.sin(x) for k, x in s.items()}, s, steps, **last)["u"]))(  # noqa: B023
+            grad(lambda s: np.sum(timeloop(lambda s, i: {k: np.sin(x) for k, x in s.items()}, s, steps, **last)["u"]))(
                 state
             )
             puts.append(storage.bytes_written)

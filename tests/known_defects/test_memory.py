@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.storages import Delegating
 
 from ebbtide import ReleasedValueError, grad, jvp, primitive, timeloop, value_and_grad, vjp
 from ebbtide.arrays.context import current
 from ebbtide.optimize import Control, ReducedFunctional, minimize
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
-from ebbtide.storage import Disk, Memory, Storage
+from ebbtide.storage import Disk, Memory
 
 STEPS = 50
 SIZE = 16384
@@ -65,43 +66,24 @@ class Seen:
         return len(self.refs)
 
 
-class Recording(Storage):
+class Recording(Delegating):
     """A storage in memory that notes bytes put and reads of each key."""
 
     def __init__(self) -> None:
-        self.inner, self.put_bytes, self.reads = Memory(), 0, {}
+        super().__init__()
+        self.put_bytes, self.reads = 0, {}
 
     def put(self, key, arrays, *, kind=""):
         self.put_bytes += sum(array.nbytes for array in arrays)
-        return self.inner.put(key, arrays, kind=kind)
+        return super().put(key, arrays, kind=kind)
 
     def get(self, key):
         self.reads[key] = self.reads.get(key, 0) + 1
-        return self.inner.get(key)
+        return super().get(key)
 
     def take(self, key):
         self.reads[key] = self.reads.get(key, 0) + 1
-        return self.inner.take(key)
-
-    def delete(self, key):
-        self.inner.delete(key)
-
-    def keys(self):
-        return self.inner.keys()
-
-    def close(self):
-        self.inner.close()
-
-    def check_open(self):
-        self.inner.check_open()
-
-    @property
-    def nbytes(self):
-        return self.inner.nbytes
-
-    @property
-    def memory_nbytes(self):
-        return self.inner.memory_nbytes
+        return super().take(key)
 
 
 def step(u: Any, i: Any) -> Any:

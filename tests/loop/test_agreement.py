@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.storages import Delegating
 
 from ebbtide import Budget, grad, primitive, profile, timeloop, vjp
 from ebbtide.errors import StorageError
 from ebbtide.loop import loss, measure, plan, room, run, snapshots
 from ebbtide.loop.run import LoopRule
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve
-from ebbtide.storage import Disk, Memory
+from ebbtide.storage import Disk
 
 U = np.linspace(0.0, 1.0, 4000)
 STEPS = 24
@@ -40,10 +41,8 @@ class Processes:
         return max(values)
 
 
-class Failing(Memory):
+class Failing(Delegating):
     """A storage that loses what it is given for some steps."""
-
-    __slots__ = ("_steps",)
 
     def __init__(self, steps: tuple[int, ...]) -> None:
         super().__init__()

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.loop import trouble
+from tests.storages import OutOfOrder
 
 import ebbtide
 from ebbtide import MutationError, StorageError, grad, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
-from ebbtide.storage import Disk, Memory, system
+from ebbtide.storage import Disk, system
 from ebbtide.storage.system import POSIX
 
 # `make campaign` lets each write fail, and changes 500 bytes of the file of each schedule.
@@ -192,26 +193,6 @@ def test_small_file_systems(size: str, tmp_path: Path) -> None:
     counts = [int(line) for line in done.stdout.split()]
     assert len(counts) == 3
     assert size == "100k" or sum(counts) > 0
-
-
-class OutOfOrder(Memory):
-    """A storage that can be put out of order."""
-
-    __slots__ = ("broken",)
-
-    def __init__(self, *, broken: bool = False) -> None:
-        super().__init__()
-        self.broken = broken
-
-    def put(self, key: Any, arrays: Any, *, kind: str = "") -> int:
-        if self.broken:
-            raise StorageError("This storage is out of order.")
-        return super().put(key, arrays, kind=kind)
-
-    def get(self, key: Any) -> list[Any]:
-        if self.broken:
-            raise StorageError("This storage is out of order.")
-        return super().get(key)
 
 
 @pytest.mark.filterwarnings("ignore:The restart values:RuntimeWarning")

@@ -58,7 +58,7 @@ def misfit(u: Any, inputs: Any, **options: Any) -> Any:
 class Shaped(Dataset):
     """A dataset that has a shape and no length, as zarr's."""
 
-    __len__ = None  # type: ignore[assignment]
+    __len__ = None  # so Python says that there is none
 
 
 def memory_map(path: Path, rows: np.ndarray) -> Any:

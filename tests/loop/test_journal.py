@@ -151,6 +151,22 @@ def test_a_finished_directory_keeps_what_is_not_ours(tmp_path, expected):
         Journal(unused, {}).begin()
 
 
+def test_to_look_for_a_journal_makes_nothing(tmp_path):
+    """Before it is begun a new journal is not there, nor is its directory; begun twice, it keeps what it has."""
+    directory = ResumeDirectory(tmp_path / "run", system=FAST)
+    journal = Journal(directory, FINGERPRINT)
+    assert not journal.is_there()
+    assert list(tmp_path.iterdir()) == []
+    journal.begin()
+    journal.save_forward(place(3, np.ones(2)))
+    kept = directory.storage.keys()
+    journal.begin()
+    assert directory.storage.keys() == kept
+    assert journal.is_there()
+    assert not Journal(directory, FINGERPRINT).is_there()  # the next loop
+    directory.close()
+
+
 # Damage.
 
 
@@ -552,7 +568,7 @@ def test_only_what_is_needed_is_kept(tmp_path):
         journal.save_forward(place(step, np.ones(2000)))
         sizes.append(directory.storage.nbytes)
     assert len(set(sizes[9:])) == 1
-    assert [key for key in directory.storage.keys() if "forward" in str(key)] == ["loop-0/forward/50"]  # noqa: SIM118
+    assert [key for key in directory.storage.keys() if "forward" in str(key)] == ["loop-0/forward/50"]
     directory.close()
 
 

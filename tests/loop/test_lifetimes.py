@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.storages import Delegating
 
 from ebbtide import Budget, MutationError, ReleasedValueError, StorageError, grad, timeloop, vjp
 from ebbtide.arrays.context import current
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
-from ebbtide.storage import Disk, Memory, Storage
+from ebbtide.storage import Disk, Memory
 
 STEPS = 9
 SCHEDULES = (StoreAll(), Revolve(1), Revolve(2), Revolve(4))
@@ -24,43 +25,7 @@ U0 = np.linspace(0.2, 1.1, 5)
 LARGE = 16384
 
 
-class Wrapped(Storage):
-    """A storage that passes everything on to one in memory; what is derived from it misbehaves."""
-
-    def __init__(self) -> None:
-        self.inner = Memory()
-
-    def put(self, key, arrays, *, kind=""):
-        return self.inner.put(key, arrays)
-
-    def get(self, key):
-        return self.inner.get(key)
-
-    def take(self, key):
-        return self.inner.take(key)
-
-    def delete(self, key):
-        self.inner.delete(key)
-
-    def keys(self):
-        return self.inner.keys()
-
-    def close(self):
-        self.inner.close()
-
-    @property
-    def nbytes(self):
-        return self.inner.nbytes
-
-    @property
-    def memory_nbytes(self):
-        return self.inner.memory_nbytes
-
-    def check_open(self):
-        self.inner.check_open()
-
-
-class Poisoning(Wrapped):
+class Poisoning(Delegating):
     """Overwrites with NaN whatever it handed out before, and whatever it deletes."""
 
     def __init__(self) -> None:
@@ -85,7 +50,7 @@ class Poisoning(Wrapped):
         return arrays
 
 
-class Faulty(Wrapped):
+class Faulty(Delegating):
     """Raises at one of its operations."""
 
     def __init__(self, at: int, error: type[BaseException] = OSError) -> None:
@@ -377,7 +342,7 @@ def test_static_values_are_kept_once(schedule, used):
     """A static value is held by reference and stored nowhere, if it is used at each step, every third, or late."""
     stored = []
 
-    class Counting(Wrapped):
+    class Counting(Delegating):
         def put(self, key, arrays, *, kind=""):
             stored.extend(arrays)
             return super().put(key, arrays, kind=kind)
@@ -424,7 +389,7 @@ def test_exception_in_any_step_leaves_nothing(schedule, error):
     with nothing_to_collect():
         for at in range(1, schedule.forward_steps(STEPS) + 1):
             with pytest.raises(error, match="injected"):
-                grad(lambda u: misfit(u, step=raising(at, error), schedule=schedule, storage=storage))(U0)  # noqa: B023
+                grad(lambda u: misfit(u, step=raising(at, error), schedule=schedule, storage=storage))(U0)
             assert storage.keys() == ()
             assert current().tape is None
             assert current().capture is None
@@ -441,11 +406,11 @@ def test_exception_in_any_storage_operation_leaves_nothing(schedule, error):
         at += 1
         storage = Faulty(at, error)
         try:
-            found = grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0)  # noqa: B023
+            found = grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0)
         except error as raised:
             assert str(raised) == "injected"  # noqa: PT017 - whether it is raised is what ends the loop
             assert storage.keys() == ()
-            assert grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0).tobytes() == right  # noqa: B023
+            assert grad(lambda u: misfit(u, schedule=schedule, storage=storage))(U0).tobytes() == right
         else:
             assert found.tobytes() == right
             break
@@ -577,7 +542,7 @@ def test_threads_have_loops_of_their_own():
 
     def work():
         for schedule in SCHEDULES * 4:
-            found.append(grad(lambda u: misfit(u, schedule=schedule))(U0).tobytes())  # noqa: B023, PERF401
+            found.append(grad(lambda u: misfit(u, schedule=schedule))(U0).tobytes())  # noqa: PERF401 - one by one, as they come
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:

@@ -175,7 +175,7 @@ def test_outputs_and_statics_are_within_the_budget():
     for states in (16, 24):
         found = []
         bounded = grad(f, (0, 1, 2), budget=Budget(memory=states * STATE))
-        measured = peak_bytes(lambda: found.append(bounded(U0, c, rows)))  # noqa: B023
+        measured = peak_bytes(lambda: found.append(bounded(U0, c, rows)))
         assert measured - base <= states * STATE
         for a, b in zip(found[0], expected, strict=True):
             assert a.tobytes() == b.tobytes()

@@ -273,6 +273,55 @@ def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
         grad(lambda u: np.sum(grad(inner)(u) ** 2))(U)
 
 
+@pytest.mark.parametrize("schedule", [None, Periodic(4, 1)], ids=str)
+@pytest.mark.parametrize("of_loop", [False, True], ids=["gradient", "loop"])
+def test_a_refused_call_leaves_no_file(of_loop: bool, schedule: Any, tmp_path: Path) -> None:
+    """A budget that is too small, of memory or of disk, is refused before a directory is made or a file written."""
+    of_the_loop, of_the_call = ({"resume": tmp_path / "run"}, {})[:: 1 if of_loop else -1]
+    budget = Budget(memory=20 * U.nbytes if schedule is None else 1 << 20, disk=2 * U.nbytes, directory=tmp_path)
+    ran = list[int]()
+
+    def step(u: Any, i: int) -> Any:
+        ran.append(i)
+        return np.sin(u)
+
+    def objective(u: Any) -> Any:
+        return np.sum(timeloop(step, u, 40, schedule=schedule, **of_the_loop))
+
+    with pytest.raises(ebbtide.BudgetError):
+        grad(objective, budget=budget, **of_the_call)(U)
+    assert ran == [0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_call_leaves_the_earlier_run(tmp_path: Path) -> None:
+    """A call with too small a budget changes nothing of an unfinished run, which then goes on where it was."""
+
+    def run(stop: int = 0, memory: int = 1 << 20) -> tuple[Any, list[int]]:
+        ran, ticker = list[int](), Ticker(stop)
+        system.met_job_step = ticker.met
+
+        def step(u: Any, i: int) -> Any:
+            system.met_job_step()
+            ran.append(i)
+            return np.sin(u)
+
+        def objective(u: Any) -> Any:
+            return np.sum(timeloop(step, u, 20, resume_every=2))
+
+        return grad(objective, budget=Budget(memory=memory), resume=tmp_path / "run")(U), ran
+
+    with pytest.raises(KeyboardInterrupt):
+        run(stop=16)
+    before = (tmp_path / "run" / "segment").read_bytes()
+    with pytest.raises(ebbtide.BudgetError):
+        run(memory=16)
+    assert (tmp_path / "run" / "segment").read_bytes() == before
+    found, ran = run()
+    assert found.tobytes() == grad(lambda u: np.sum(timeloop(lambda u, i: np.sin(u), u, 20)))(U).tobytes()
+    assert ran[:3] == [0, 14, 15]
+
+
 def test_an_error_gives_the_directory_free(tmp_path: Path) -> None:
     """After an interrupt the same process may go on at once, though its traceback is still held."""
     held = []

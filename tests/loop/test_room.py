@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.storages import OutOfOrder
 
 import ebbtide
-from ebbtide import Budget, BudgetError, StorageError, grad, profile, timeloop, vjp
+from ebbtide import Budget, BudgetError, grad, profile, timeloop, vjp
 from ebbtide.arrays.context import current
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
-from ebbtide.storage import Memory
 
 SIZE = 16384
 STATE = SIZE * 8
@@ -302,15 +302,6 @@ def test_steps_that_are_never_swept_leave_nothing_in_the_ledger(schedule):
     assert live == [0] * 6
 
 
-class OutOfOrder(Memory):
-    """A storage that stores nothing."""
-
-    __slots__ = ()
-
-    def put(self, key: Any, arrays: Any, *, kind: str = "") -> int:
-        raise StorageError("This storage is out of order.")
-
-
 @pytest.mark.filterwarnings("ignore:The restart values:RuntimeWarning")
 @pytest.mark.parametrize("states", [20, 25, 30])
 def test_the_initial_state_is_kept_where_the_storage_fails(states):
@@ -321,7 +312,7 @@ def test_the_initial_state_is_kept_where_the_storage_fails(states):
         y = np.sin(np.exp(np.sin(np.exp(np.sin(np.exp(u))))))
         return np.sum(x * x * (y * np.cos(y) * np.sin(y) * np.exp(y)))
 
-    with OutOfOrder() as storage:
+    with OutOfOrder(broken=True) as storage:
         found = grad(lambda u: f(u, storage), budget=Budget(memory=states * STATE))(U0)
     assert found.tobytes() == grad(f)(U0).tobytes()
 

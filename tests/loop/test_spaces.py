@@ -109,7 +109,7 @@ def test_second_derivatives_are_those_of_store_all(schedule):
     directions = {"v": W, "k": np.ones(4), "start": V}
 
     def actions(schedule):
-        f = lambda c: objective(c, schedule=schedule)  # noqa: E731
+        f = lambda c: objective(c, schedule=schedule)
         return (
             jvp(grad(f), (CONTROLS,), (directions,))[1],
             grad(lambda c: jvp(f, (c,), (directions,))[1])(CONTROLS),
@@ -260,7 +260,7 @@ def test_snapshots_take_their_bytes_and_die():
     """More steps take no more memory; the snapshots of a schedule are its number of packed vectors."""
     peaks = []
     for steps in (10, 40):
-        f = lambda v, steps=steps: inner(timeloop(lambda s, i: sine(s), v, steps, schedule=Revolve(4)), v)  # noqa: E731
+        f = lambda v, steps=steps: inner(timeloop(lambda s, i: sine(s), v, steps, schedule=Revolve(4)), v)
         peaks.append(peak_bytes(lambda f=f: grad(f)(BIG)))
     assert abs(peaks[1] - peaks[0]) <= 0.25 * BIG.nbytes
 

@@ -238,7 +238,7 @@ def test_profile_changes_no_bit():
 def test_profile_in_a_profile():
     """An inner profile has its own numbers; the outer one goes on after it."""
     x = np.linspace(0, 1, N)
-    f = lambda x: np.sum(np.sin(x * 1.0))  # noqa: E731
+    f = lambda x: np.sum(np.sin(x * 1.0))
     with profile() as outer:
         grad(f)(x)
         with profile() as inner:

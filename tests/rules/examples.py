@@ -1,3 +1,4 @@
+# ruff: noqa: A002 - `complex` is the word for what an operand is
 """
 Arguments for every function that has a rule: what the tests of values, derivatives and types sweep over.
 
@@ -101,7 +102,7 @@ def between(low: float, high: float, *shape: int) -> Any:
     return np.reshape(RANDOM.permutation(low + (high - low) * steps), shape)
 
 
-def unary(low: float, high: float, *, complex: bool = False) -> tuple[Example, ...]:  # noqa: A002
+def unary(low: float, high: float, *, complex: bool = False) -> tuple[Example, ...]:
     """Return examples of a function of one array: matrices, scalars, no elements, transposed and strided ones."""
     strided = between(low, high, 4, 6).T[::2, 1:]
     shapes = (between(low, high, 3, 4), between(low, high)[()], between(low, high), np.zeros((0, 3)), strided)
@@ -109,7 +110,7 @@ def unary(low: float, high: float, *, complex: bool = False) -> tuple[Example, .
 
 
 def binary(
-    low: float, high: float, low2: float, high2: float, *, complex: bool = False, second: bool = True,  # noqa: A002
+    low: float, high: float, low2: float, high2: float, *, complex: bool = False, second: bool = True,
 ) -> tuple[Example, ...]:  # fmt: skip
     """Return examples of a function of two arrays: equal shapes, broadcasting ones, scalars and Python numbers."""
     x, y = between(low, high, 3, 4), between(low2, high2, 3, 4)
@@ -123,7 +124,7 @@ def binary(
     return tuple(Example(pair, complex=complex) for pair in pairs)
 
 
-def calls(*args: Any, complex: bool = True) -> tuple[Example, ...]:  # noqa: A002
+def calls(*args: Any, complex: bool = True) -> tuple[Example, ...]:
     """Return examples from tuples of arguments; a dictionary at the end is keywords."""
     made = []
     for one in args:

@@ -22,7 +22,7 @@ def test_where_saves_a_mask():
 
 def test_branch_not_taken_is_not_felt():
     """A branch that is nan or infinite where it is not taken leaves the derivative finite, in both modes."""
-    f = lambda x: np.sum(np.where(x > 0, np.sqrt(np.where(x > 0, x, 1.0)), 1 / np.where(x > 0, np.inf, x)))  # noqa: E731
+    f = lambda x: np.sum(np.where(x > 0, np.sqrt(np.where(x > 0, x, 1.0)), 1 / np.where(x > 0, np.inf, x)))
     expected = np.where(X > 0, 0.5 / np.sqrt(np.abs(X)), -1 / X**2)
     np.testing.assert_allclose(grad(f)(X), expected)
     np.testing.assert_allclose([jvp(f, (X,), (e,))[1] for e in np.eye(4)], expected)
@@ -38,7 +38,7 @@ def test_condition_may_change_afterwards():
 
 def test_condition_that_is_no_mask():
     """Numbers choose as in NumPy, by not being zero, and have no derivative."""
-    f = lambda c, x: np.where(c, x * 2, x)  # noqa: E731
+    f = lambda c, x: np.where(c, x * 2, x)
     c = np.array([0.0, 1.0, -1.0, 0.0])
     assert np.array_equal(vjp(f, c, X)[0], np.where(c, X * 2, X))
     by_condition, by_value = vjp(f, c, X)[1](np.ones(4))

@@ -31,7 +31,7 @@ def test_ties_are_stable(kind):
     """Of equal elements the first comes first, so that each has the cotangent of its own place, in both modes."""
     x = np.array([2.0, 1.0, 2.0, 1.0, 2.0])
     expected = np.array([4.0, 1.0, 8.0, 2.0, 16.0])
-    f = lambda x: np.sum(np.sort(x, kind=kind) * WEIGHTS)  # noqa: E731
+    f = lambda x: np.sum(np.sort(x, kind=kind) * WEIGHTS)
     assert np.array_equal(grad(f)(x), expected)
     assert [jvp(f, (x,), (e,))[1] for e in np.eye(5)] == list(expected)
 

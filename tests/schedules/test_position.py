@@ -293,8 +293,12 @@ def test_schedules_survive_json(schedule):
 
 
 @pytest.mark.parametrize(
-    "record", [{}, {"schedule": "Magic"}, {"schedule": "Revolve"}, {"schedule": "Revolve", "slots": 3}], ids=repr
-)
+    "record",
+    [{}, {"schedule": "Magic"}, {"schedule": "Revolve"}, {"schedule": "Revolve", "slots": 3},
+     {"schedule": "Hierarchical", "memory": 1, "disk": 1, "costs": 5},
+     {"schedule": "Hierarchical", "memory": 1, "disk": 1, "costs": {"forth": 1.0}}],
+    ids=repr,
+)  # fmt: skip
 def test_records_of_no_schedule_are_refused(record):
     """A record that no schedule fits is an error that says so."""
     with pytest.raises(ScheduleError, match="The record"):

@@ -250,7 +250,7 @@ def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cor
     """An entry whose checksums were taken by a second thread while it was written, or not, is as well protected."""
     threads = []
     extend = checksum.extend_crc32c
-    note = lambda *given: threads.append(threading.current_thread().name) or extend(*given)  # noqa: E731
+    note = lambda *given: threads.append(threading.current_thread().name) or extend(*given)
     monkeypatch.setattr(checksum, "extend_crc32c", note)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     arrays = [state(1, LARGE), np.arange(7), state(2, LARGE + 1)]
@@ -377,7 +377,7 @@ def test_an_interrupt_leaves_a_storage_that_closes(tmp_path, seed):
             try:
                 while True:
                     for key in range(8):
-                        if key not in storage.keys():  # noqa: SIM118 - a storage is no dict
+                        if key not in storage.keys():
                             storage.put(key, [state(key, 10_000)])
                     storage.prefetch([7, 3, 5])
                     for key in (7, 3, 5, 1):
@@ -386,7 +386,7 @@ def test_an_interrupt_leaves_a_storage_that_closes(tmp_path, seed):
                 pass
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            for key in storage.keys():
                 assert storage.get(key)[0][-1] == key
     finally:
         signal.signal(signal.SIGALRM, before)

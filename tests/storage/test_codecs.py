@@ -125,7 +125,7 @@ def test_each_kind_has_its_own_compression(tmp_path, buffer):
         for key in range(8):
             storage.put(key, [np.zeros(20_000)], kind="zeros")
         storage.flush()
-        entries = {key: storage._entries[key].record.arrays[0] for key in storage.keys()}  # noqa: SIM118
+        entries = {key: storage._entries[key].record.arrays[0] for key in storage.keys()}
         assert [entries[key].codec for key in ("state", "other", 0, 3)] == ["float32", "raw", "raw", "raw"]
         assert {entries[key].codec for key in range(4, 8)} <= {"zlib", "blosc2"}
         assert storage.get("other")[0].tobytes() == wave.tobytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.storages import Delegating
 
 from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, Memory, Storage, Tiered
@@ -81,7 +82,7 @@ class TestTieredWithoutNeedOfDisk(StorageContract):
 
 def emptied(storage: Disk) -> Disk:
     """Delete all that a durable storage has found."""
-    for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+    for key in storage.keys():
         storage.delete(key)
     return storage
 
@@ -98,17 +99,17 @@ def test_the_suite_finds_a_storage_that_reads_ahead_what_is_stale(tmp_path):
         Stale().test_what_was_read_ahead_is_not_stale(tmp_path)
 
 
-class Forgetful(Storage):
+class Forgetful(Delegating):
     """Returns the first arrays of a key for ever."""
 
     def __init__(self):
-        self.inner = Memory()
+        super().__init__()
         self.first = {}
 
     def put(self, key, arrays, *, kind=""):
         """Keep the first arrays beside."""
         self.first.setdefault(key, [array.copy() for array in arrays])
-        return self.inner.put(key, arrays)
+        return super().put(key, arrays, kind=kind)
 
     def get(self, key):
         """Not what was put last."""
@@ -117,29 +118,3 @@ class Forgetful(Storage):
     def take(self, key):
         """Not used."""
         raise StorageError(str(key))
-
-    def delete(self, key):
-        """Delete it in the memory only."""
-        self.inner.delete(key)
-
-    def keys(self):
-        """Those of the memory."""
-        return self.inner.keys()
-
-    def close(self):
-        """Close the memory."""
-        self.inner.close()
-
-    @property
-    def nbytes(self):
-        """Those of the memory."""
-        return self.inner.nbytes
-
-    @property
-    def memory_nbytes(self):
-        """All of them."""
-        return self.inner.nbytes
-
-    def check_open(self):
-        """As the memory."""
-        self.inner.check_open()

@@ -121,7 +121,7 @@ def test_a_killed_process_leaves_whole_entries(tmp_path, buffer):
     assert list_storage(tmp_path / "kept").used is False
     with Disk(tmp_path / "kept", durable=True) as storage:
         assert len(storage.keys()) >= (1 if buffer else 10)
-        for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+        for key in storage.keys():
             assert set(storage.get(key)[0]) == {key}
         storage.put("new", [np.zeros(3)])
 
@@ -135,7 +135,7 @@ def test_every_truncation_of_a_durable_file_is_found(tmp_path):
     for length in range(0, len(content), 101):
         (tmp_path / "kept" / "segment").write_bytes(content[:length])
         with Disk(tmp_path / "kept", durable=True) as storage:
-            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            for key in storage.keys():
                 if key != storage.keys()[-1] or length >= 8192 * key + storage._entries[key].record.length:
                     assert set(storage.get(key)[0]) == {key}
                 else:
@@ -158,7 +158,7 @@ def test_flips_in_a_durable_file_never_change_an_array(tmp_path):
         path.write_bytes(damaged)
         with Disk(tmp_path / "kept", durable=True) as storage:
             assert set(storage.keys()) <= {0, 1, 2}
-            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            for key in storage.keys():
                 try:
                     found = storage.get(key)[0]
                 except StorageError:
@@ -363,6 +363,6 @@ def test_deleted_entries_do_not_come_back(tmp_path):
         for key in (1, 2):
             storage.put(key, [np.zeros(3000)])
         assert (tmp_path / "segment").stat().st_size <= 6 * size
-        for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+        for key in storage.keys():
             storage.delete(key)
     assert [blocks(path) for path in find_files(tmp_path) if path.name == "segment"] == [0]

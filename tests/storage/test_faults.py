@@ -177,7 +177,7 @@ def test_a_file_system_without_preallocation_and_holes_is_enough(tmp_path):
             storage.delete(key)
         storage.put("new", [np.full(40_000, -1)])
         assert [storage.get(key)[0][0] for key in (1, 3, 5, 7, 9, "new")] == [1, 3, 5, 7, 9, -1]
-        for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+        for key in storage.keys():
             storage.delete(key)
         assert blocks(find_files(tmp_path)[0]) < MIB
 

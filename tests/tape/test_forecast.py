@@ -171,7 +171,7 @@ def test_the_least_is_small(f, units):
 def test_joined_cotangents_are_views(join):
     """The parts of the cotangent of ten joined arrays are views of it: they are counted once."""
     x = field()
-    f = lambda x: np.sum(join([x * (k + 1.0) for k in range(10)]) * 2.0)  # noqa: E731
+    f = lambda x: np.sum(join([x * (k + 1.0) for k in range(10)]) * 2.0)
     for disk in (0, DISK):
         assert 10 * x.nbytes <= assert_least(f, x, disk) <= 12.3 * x.nbytes
 
@@ -214,7 +214,7 @@ def test_paged_arrays_come_back_as_they_were(order, tmp_path):
             u = np.sin(u)
         return np.sum(np.dot(v, v.T)) + np.sum(u)
 
-    f = lambda x: checkpoint(body)(np.sin(x))  # noqa: E731
+    f = lambda x: checkpoint(body)(np.sin(x))
     x = field(256)
     least = refusal(f, x, 0, DISK)
     assert np.array_equal(grad(f, budget=Budget(least, DISK, tmp_path))(x), grad(f)(x))

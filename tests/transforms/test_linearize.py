@@ -9,6 +9,7 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import (
+    Budget,
     CotangentError,
     DeterminismError,
     MutationError,
@@ -62,7 +63,7 @@ def test_pushforward_is_forward_mode(f, dtype):
     for v in [*directions, *directions[::-1]]:
         expected, tangent = jvp(f, (x, y), v)
         for found, known in ((value, expected), (pushforward(*v), tangent)):
-            known = list(known.values() if isinstance(known, dict) else known)  # noqa: PLW2901
+            known = list(known.values() if isinstance(known, dict) else known)  # noqa: PLW2901 - as a list
             for a, b in zip(found.values() if isinstance(found, dict) else found, known, strict=True):
                 assert type(a) is type(b)
                 assert np.asarray(a).dtype == np.asarray(b).dtype
@@ -192,6 +193,18 @@ def test_memory_is_that_of_the_derivatives():
     held = peak_bytes(lambda: pair[1](x))
     assert held < 6 * x.nbytes
     assert peak_bytes(lambda: [pair[1](x) for _ in range(5)]) < held + 5 * x.nbytes
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: M @ x, lambda x: np.where(x > 0.5, 1.0, x), lambda x: np.concatenate([M[0], np.sin(x)]),
+     checkpoint(lambda y: M @ np.sin(y))],
+)  # fmt: skip
+def test_a_budget_changes_no_bit(f):
+    """With a budget the pushforward has the same bits, also of operations whose first operand is a constant."""
+    _, free = linearize(f, X)
+    _, bounded = linearize(f, X, budget=Budget(memory="1 MiB"))
+    assert bounded(np.cos(X)).tobytes() == free(np.cos(X)).tobytes()
 
 
 def test_what_no_output_needs_dies():

@@ -36,7 +36,9 @@ class Space:
 
     __slots__ = ("_pack", "_unpack", "type")
 
-    def __init__(self, type: type[Any], pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:  # noqa: A002
+    def __init__(
+        self, type: type[Any], pack: Callable[..., Any], unpack: Callable[..., Any]  # noqa: A002 - as below
+    ) -> None:
         self.type = type
         self._pack = pack
         self._unpack = unpack

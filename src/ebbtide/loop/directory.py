@@ -53,6 +53,15 @@ class ResumeDirectory:
             self._disk = Disk(self.path, durable=True, system=self._system)
         return self._disk
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a run has written there, this one or an earlier one; to ask makes nothing."""
+        try:
+            return self._disk is not None or (self.path / SEGMENT).exists()
+        except OSError:
+            # To open it will say what is wrong.
+            return True
+
     def next_loop(self) -> int:
         """Return the place of the next loop in the call, from 0 on."""
         self._count += 1

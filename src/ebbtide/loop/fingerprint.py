@@ -16,7 +16,6 @@ import functools
 import hashlib
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import scipy
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.loop.generators import pack_generator
+from ebbtide.loop.reach import closed_over, is_installed, looked_up
 from ebbtide.storage import compute_crc32c
 
 
@@ -243,7 +243,7 @@ class _Reader:
         return found
 
     def _is_library(self, module: str | None) -> bool:
-        return module != self._module and _is_installed(module)
+        return module != self._module and is_installed(module)
 
     def _parts(self, value: Any) -> Iterator[str]:
         yield type(value).__qualname__
@@ -286,18 +286,10 @@ class _Reader:
         yield named if known else self.read(function.__code__)
         yield self.read(function.__defaults__)
         yield self.read(function.__kwdefaults__)
-        for cell in function.__closure__ or ():
-            # A cell is empty until its variable has a value.
-            yield from (self.read(content) for content in _contents(cell))
-        if known:
-            return
-        names = sorted(set(_names_of(function.__code__)))
-        for name in names:
-            if name in function.__globals__:
-                value = function.__globals__[name]
+        yield from map(self.read, closed_over(function))
+        if not known:
+            for name, value in looked_up(function, self._is_library):
                 yield from (name, self.read(value))
-                if isinstance(value, types.ModuleType) and not self._is_library(value.__name__):
-                    yield from (self.read(vars(value)[inner]) for inner in names if inner in vars(value))
 
     def _object_parts(self, value: Any) -> Iterator[str]:
         kind = cast("type[Any]", value if isinstance(value, type) else type(value))
@@ -317,33 +309,9 @@ class _Reader:
                 yield from (name, self.read(getattr(value, name)))
 
 
-def _contents(cell: types.CellType) -> Iterator[Any]:
-    try:
-        yield cell.cell_contents
-    except ValueError:
-        return
-
-
-def _names_of(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code, or code within it, looks up in its module or as attributes."""
-    yield from code.co_names
-    for value in code.co_consts:
-        if isinstance(value, types.CodeType):
-            yield from _names_of(value)
-
-
 def _names_in_slots(kind: type[Any]) -> Sequence[str]:
     slots = vars(kind).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _is_installed(module: str | None) -> bool:
-    """Return whether a module is one of Python, Ebbtide or an installed package."""
-    package = (module or "").partition(".")[0]
-    if package == "ebbtide" or (package in sys.stdlib_module_names and package != "__main__"):
-        return True
-    path = getattr(sys.modules.get(module or ""), "__file__", None) or ""
-    return any(path.startswith(sysconfig.get_path(name) + os.sep) for name in ("purelib", "platlib"))
 
 
 def _name_version(module: str | None) -> str:

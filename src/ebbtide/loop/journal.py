@@ -59,7 +59,7 @@ class Journal:
         False
     """
 
-    __slots__ = ("_directory", "_fingerprint", "_gap", "_loop", "_most", "_warned", "seconds")
+    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most", "_warned", "seconds")
 
     def __init__(self, directory: ResumeDirectory, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> None:
         self._directory = directory
@@ -67,20 +67,34 @@ class Journal:
         self._fingerprint = dict(fingerprint)
         self._most = most_anchors
         self._gap = 1
+        self._begun = False
         self._warned = False
         self.seconds = 0.0
         """The seconds that the last save took; 0 before the first."""
 
+    def is_there(self) -> bool:
+        """
+        Return whether an earlier run left anything of this loop; a directory that is new is not made to see.
+
+        Raises:
+            StorageError: The directory is in use or cannot be used.
+        """
+        return self._directory.is_used and bool(self._keys(""))
+
     def begin(self) -> None:
         """
-        Note what this run is, or see that what is there belongs to it.
+        Note what this run is, or see that what is there belongs to it; to be called before all that reads or saves.
+
+        It may be called again, which does nothing.
 
         Raises:
             ResumeError: The directory holds another run.
             StorageError: The directory is in use or cannot be used.
         """
+        if self._begun:
+            return
         keys = self._keys("")
-        if self._load("begin", 0, check=True) is None:
+        if agree(self._load("begin", 0, check=True) is None):
             # If only this entry is lost, the first other one that can be read says whose they are.
             for key in keys:
                 name, step = key.split("/")[1:]
@@ -89,6 +103,7 @@ class Journal:
             self._store("begin", 0, Begin(), "what the run is", 1)
         steps = self.anchors()
         self._gap = _least_gap(steps) if len(steps) > self._most // 2 else 1
+        self._begun = True
 
     def check(self, name: str, now: object, then: object) -> None:
         """
@@ -224,7 +239,7 @@ class Journal:
         """Return the keys of a kind, or of all, by age."""
         prefix = f"loop-{self._loop}/{name}/" if name else f"loop-{self._loop}/"
         storage = self._directory.storage
-        found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]  # noqa: SIM118
+        found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]
         return sorted(found, key=storage.generation)
 
     def _prune(self, name: str, keep: int) -> None:
@@ -268,7 +283,7 @@ class Journal:
         """Return an entry; None if there is none, or after a warning if it is no use."""
         key = self._key(name, step)
         storage = self._directory.storage
-        if key not in storage.keys():  # noqa: SIM118 - a storage is no dict
+        if key not in storage.keys():
             return None
         try:
             fingerprint, found = decode(storage.get(key), name)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
-from types import CellType, FunctionType, MethodType, ModuleType, NoneType
+from types import NoneType
 from typing import Any, final
 
 import numpy as np
@@ -14,10 +13,10 @@ from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.generators import working_nbytes
+from ebbtide.loop.reach import arrays_of
 from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import bytes_of, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
@@ -32,8 +31,6 @@ from ebbtide.tape.saved import bytes_of as bytes_saved
 # Forward steps that are run for nothing but their time: one plain, one taped. With fewer steps they are not worth it:
 # they and one sweep of a step take 5 % of the time of 40 steps.
 EXTRA_STEPS, LEAST_STEPS = 2, 32
-# Of what a step closes over no more objects are looked at.
-_MOST_REACHED = 2000
 
 
 @final
@@ -110,7 +107,7 @@ def measure_sizes(
 def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -> int:
     """Return the bytes of saved arrays that do not die with a step: static values, and what the step closes over."""
     others = {id(owner_of(met._value)) for _, met in record.tape.statics.values() if type(met._value) is np.ndarray}
-    others |= {id(owner_of(array)) for array in _arrays_of(stepper.step)}
+    others |= {id(owner_of(array)) for array in arrays_of(stepper.step)}
     kept = {
         key_of(cell): bytes_saved(cell)
         for node in nodes_of(record)
@@ -118,41 +115,6 @@ def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -
         if type(cell) is SavedValue and type(cell.value) is np.ndarray and id(owner_of(cell.value)) in others
     }
     return sum(kept.values())
-
-
-def _arrays_of(step: Any) -> list[np.ndarray]:
-    """Return the plain arrays that a function reaches by closure, globals, defaults, attributes and containers."""
-    found: list[np.ndarray] = []
-    seen: dict[int, Any] = {}
-    waiting = [step]
-    while waiting and len(seen) < _MOST_REACHED:
-        value = waiting.pop()
-        if id(value) not in seen:
-            seen[id(value)] = value
-            if isinstance(value, np.ndarray):
-                found.append(value)
-            else:
-                waiting += _parts_of(value)
-    return found
-
-
-def _parts_of(value: Any) -> list[Any]:
-    """Return what a function, a container or an object of the user's holds."""
-    if isinstance(value, FunctionType):
-        empty = CellType()  # that of a variable without a value yet
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != empty]
-        named = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
-        return [*cells, *named, value.__defaults__, value.__kwdefaults__]
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, (tuple, list)):
-        return list(value)
-    if isinstance(value, dict):
-        return list(value.values())
-    held = None if isinstance(value, (type, ModuleType, TracedArray)) else getattr(value, "__dict__", None)
-    return list(held.values()) if isinstance(held, dict) else []
 
 
 def is_timed(values: list[Any], steps: int) -> bool:

@@ -26,8 +26,11 @@ class Resumption:
     """
     The journal of a running loop.
 
+    What an earlier run left is checked at once. A run that is new writes nothing before `begin`, so that a call that is
+    refused leaves no file.
+
     Args:
-        journal: The journal, begun.
+        journal: The journal.
         policy: When to save.
         read_input: Returns the leaves of the input of a step.
 
@@ -35,7 +38,9 @@ class Resumption:
         A few numbers, and what was found of an earlier run until it is taken.
     """
 
-    __slots__ = ("_done", "_journal", "_policy", "_read", "_read_input", "_since", "_start", "incoming", "statics")
+    __slots__ = (
+        "_done", "_is_new", "_journal", "_policy", "_read", "_read_input", "_since", "_start", "incoming", "statics",
+    )  # fmt: skip
 
     def __init__(self, journal: Journal, policy: Every, read_input: Callable[[int], list[Any]]) -> None:
         self._journal = journal
@@ -46,6 +51,13 @@ class Resumption:
         # For each static value in the order of their first use: the step of it, and a checksum.
         self.statics: list[tuple[int, int]] = []
         self.incoming = 0
+        self._is_new = agree(not journal.is_there())
+        if not self._is_new:
+            journal.begin()
+
+    def begin(self) -> None:
+        """Write from here on: there is a plan."""
+        self._journal.begin()
 
     def save_plan(self, schedule: Schedule) -> None:
         """Keep the schedule that was chosen."""
@@ -55,7 +67,7 @@ class Resumption:
 
     def find_schedule(self) -> Schedule | None:
         """Return the schedule that an earlier run chose."""
-        record = self._journal.plan()
+        record = None if self._is_new else self._journal.plan()
         return None if agree(record is None) or record is None else schedule_from_json(record)
 
     def find_final(self) -> Forward | None:

@@ -249,7 +249,7 @@ def _give_up(
     for storage in {id(storage): storage for storage in storages.values()}.values():
         before, buffers = storage.memory_nbytes, 0 if theirs else storage.buffer_nbytes
         if theirs:
-            for key in storage.keys():  # noqa: SIM118 - a storage is no dict
+            for key in storage.keys():
                 if isinstance(key, str) and key.startswith(f"{name}-"):
                     # An error is on its way already, or the storage is closed: each key gets its chance.
                     with suppress(StorageError):

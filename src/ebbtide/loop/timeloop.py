@@ -164,14 +164,16 @@ def _taped_loop(
     choose = partial(make_plan, disk=allowed.disk if allowed else 0)
     room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
     known = length if options.until is None else None
-    resumption, directory = _begin_journal(options.resume, options.resume_every, stepper, values, known)
+    resumption, directory = _find_journal(options.resume, options.resume_every, stepper, values, known)
     try:
         with room.limited():
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
             first, plan, report = _first_steps(stepper, values, length, options, allowed, choose, rows, earlier)
-            if resumption is not None and options.schedule is None and plan.schedule != earlier:
-                resumption.save_plan(plan.schedule)
+            if resumption is not None:
+                resumption.begin()
+                if options.schedule is None and plan.schedule != earlier:
+                    resumption.save_plan(plan.schedule)
     except BaseException:
         if directory is not None:
             directory.close()
@@ -199,7 +201,7 @@ def _region_of(tape: Tape, budget: Budget | None) -> Region:
     return region
 
 
-def _begin_journal(
+def _find_journal(
     resume: Any, interval: Any, stepper: Stepper, values: list[Any], steps: int | None
 ) -> tuple[Resumption | None, ResumeDirectory | None]:
     """Return the journal of a loop that may be resumed, and its directory if that is the loop's alone."""
@@ -211,11 +213,11 @@ def _begin_journal(
     try:
         state = [plain(leaf) for leaf in values]
         journal = Journal(directory, fingerprint_of(stepper.step, state, stepper.structure, steps))
-        journal.begin()
+        resumption = Resumption(journal, every(interval), stepper.read_input)
     except BaseException:
         directory.close()
         raise
-    return Resumption(journal, every(interval), stepper.read_input), None if resume is None else directory
+    return resumption, None if resume is None else directory
 
 
 def _make_disk(allowed: Budget | None, buffer: int) -> Storage:
@@ -271,11 +273,11 @@ def _first_steps(
     sizes = measure_sizes(stepper, values, first, account, before, rows)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
     planned = partial(choose, steps, memory=available, held=held, open=is_open)
-    again = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
-    if again is not None and not agree(not _fits(again, available, allowed)):
+    plan = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
+    if plan is not None and not agree(not _fits(plan, available, allowed)):
         schedule = earlier
-    planned = partial(planned, schedule=schedule)
-    plan = planned(sizes, costs=costs)
+    else:
+        plan = planned(sizes, schedule=schedule, costs=costs)
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
     if chosen and allowed is not None:
         timed = is_timed(values, steps)
@@ -285,7 +287,7 @@ def _first_steps(
         if timed or has_disk:
             costs = estimate_steps(first) if costs is None else costs
             costs = with_transfers(costs, values, allowed) if has_disk else costs
-            plan = planned(sizes, costs=costs)
+            plan = planned(sizes, schedule=schedule, costs=costs)
         if timed:
             plan = plan.with_measuring(EXTRA_STEPS)
     if allowed is not None and options.storage is None and plan.predicted_disk_bytes > allowed.disk:

@@ -108,7 +108,9 @@ def where(condition: Any, *choices: Any) -> Any:
 answer(np.where, where)
 
 
-def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:  # noqa: A002
+def clip(
+    a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None  # noqa: A002 - NumPy's names
+) -> Any:
     """Return x limited to an interval; at a limit the slopes of both sides share."""
     lower, upper = (min if a_min is None else a_min), (max if a_max is None else a_max)
     if lower is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import cast, final
+from typing import final
 
 from ebbtide.errors import ScheduleError
+from ebbtide.schedules.records import filled, kind_of
 
 
 @final
@@ -155,12 +156,7 @@ def action_from_json(record: Mapping[str, object]) -> Action:
         >>> action_from_json({"action": "Reverse", "start": 4, "stop": 3})
         Reverse(start=4, stop=3)
     """
-    kind = next((kind for kind in _KINDS if kind.__name__ == record.get("action")), None)
-    if kind is None:
-        known = ", ".join(kind.__name__ for kind in _KINDS)
-        raise ScheduleError(
-            f"The record {dict(record)} is of no known action. Its 'action' must be one of {known}."
-        )
+    kind = kind_of(record, "action", _KINDS)
     values = {name: value for name, value in record.items() if name != "action"}
     wrong = [name for name, value in values.items() if type(value) is not _TYPES.get(name, type(value))]
     if wrong:
@@ -168,10 +164,4 @@ def action_from_json(record: Mapping[str, object]) -> Action:
             f"The record {dict(record)} has values of the wrong type for: {', '.join(wrong)}. Give what "
             "action_to_json returned: steps are ints, flags are bools, kind and tier are strings."
         )
-    try:
-        return cast("Callable[..., Action]", kind)(**values)
-    except TypeError as error:
-        names = ", ".join(field.name for field in dataclasses.fields(kind)) or "none"
-        raise ScheduleError(
-            f"The record {dict(record)} does not fit {kind.__name__}, whose fields are: {names}."
-        ) from error
+    return filled(kind, values, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.base import Schedule
@@ -14,10 +14,11 @@ from ebbtide.schedules.mixed import Mixed
 from ebbtide.schedules.no_reverse import NoReverse
 from ebbtide.schedules.online import Online
 from ebbtide.schedules.periodic import Periodic
+from ebbtide.schedules.records import filled, kind_of
 from ebbtide.schedules.revolve import Revolve
 from ebbtide.schedules.store_all import StoreAll
 
-_KINDS = (Hierarchical, Mixed, NoReverse, Online, Periodic, Revolve, StoreAll)
+_KINDS: tuple[type[Schedule], ...] = (Hierarchical, Mixed, NoReverse, Online, Periodic, Revolve, StoreAll)
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         raise ScheduleError(f"{schedule} has no form in JSON. Those that have are {known}.")
     values = {
         field.name: getattr(schedule, field.name)
-        for field in dataclasses.fields(schedule)  # pyright: ignore[reportArgumentType]
+        for field in dataclasses.fields(cast("Any", schedule))
         if field.init
     }
     plain = {n: dataclasses.asdict(value) if isinstance(value, Costs) else value for n, value in values.items()}
@@ -60,14 +61,8 @@ def schedule_from_json(record: Mapping[str, Any]) -> Schedule:
         >>> schedule_from_json({"schedule": "Revolve", "snapshots": 5})
         Revolve(snapshots=5)
     """
-    kind = next((kind for kind in _KINDS if kind.__name__ == record.get("schedule")), None)
-    if kind is None:
-        known = ", ".join(kind.__name__ for kind in _KINDS)
-        raise ScheduleError(f"The record {dict(record)} is of no known schedule: its 'schedule' is one of {known}.")
-    values: dict[str, Any] = {name: value for name, value in record.items() if name != "schedule"}
-    try:
-        if "costs" in values:
-            values["costs"] = Costs(**values["costs"])
-        return kind(**values)
-    except TypeError as error:
-        raise ScheduleError(f"The record {dict(record)} does not fit {kind.__name__}: {error}.") from error
+    kind = kind_of(record, "schedule", _KINDS)
+    values = {name: value for name, value in record.items() if name != "schedule"}
+    if "costs" in values:
+        values["costs"] = filled(Costs, cast("Mapping[str, Any]", values["costs"]), record)
+    return filled(kind, values, record)

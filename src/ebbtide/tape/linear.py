@@ -25,6 +25,8 @@ from ebbtide.tape.saved import SavedValue, guarded, parts_of
 
 # A node with its tuples, a guard, and a place in the program, as tracemalloc sees them.
 RECORD_BYTES = 800
+# Among the saved values of a node the place of an operand that is a tangent, its parents in order.
+TANGENT = object()
 
 
 class LinearRule(ABC):
@@ -129,28 +131,29 @@ class LinearTape:
                 "had returned, so its tangent is lost. Return the array from the function."
             )
         values: list[Any] = []
-        parents: list[Node | None] = []
+        nodes: list[Node | None] = []
         for given in operands:
             inside = type(given) is TracedArray and self.covers(given._trace)
             operand = self.lift(given) if inside else given
             if type(operand) is TracedArray and operand.present()._trace is self:
-                parents.append(operand._node)
+                nodes.append(operand._node)
                 values.append(operand._value)
             else:
-                parents.append(None)
+                nodes.append(None)
                 values.append(operand.frozen() if type(operand) is TracedArray else plain(operand))
         # The tangents at hand are zeros, which are not the user's: 0 * inf is none of their concern.
         with np.errstate(all="ignore"):
             out = primitive.bind(tuple(values), params)
-        if all(parent is None for parent in parents):
+        parents = tuple([node for node in nodes if node is not None])
+        if not parents:
             return TracedArray(self, None, out)
         if self.room is not None:
             self.room -= RECORD_BYTES
-        saved = [self._kept(v) if parent is None else None for v, parent in zip(values, parents, strict=True)]
+        saved = [self._kept(v) if n is None else TANGENT for v, n in zip(values, nodes, strict=True)]
         frame = user_frame(2)
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.count += 1
-        node = Node(self.count, primitive, tuple(parents), (), params, type_of(out), *where)  # type: ignore[arg-type]
+        node = Node(self.count, primitive, parents, (), params, type_of(out), *where)
         if self.room is not None and self.room < 0:
             node.saved = None
         else:
@@ -216,11 +219,11 @@ class LinearProgram:
             node = waiting.pop()
             if node.number not in found:
                 found[node.number] = node
-                waiting.extend(parent for parent in node.parents or () if parent is not None)
+                waiting.extend(node.parents or ())
         self._nodes = [found[number] for number in sorted(found) if found[number].signature is not None]
         last: dict[int, int] = {}
         for place, node in enumerate(self._nodes):
-            last.update({parent.number: place for parent in node.parents or () if parent is not None})
+            last.update({parent.number: place for parent in node.parents or ()})
         # What no later node and no output takes dies when its last node has been passed.
         self._releases: list[list[int]] = [[] for _ in self._nodes]
         for number, place in last.items():
@@ -253,20 +256,20 @@ class LinearProgram:
 
     def _do(self, node: Node, held: dict[int, Any]) -> Any:
         """Do one operation."""
-        parents: tuple[Any, ...] = node.parents or ()
+        tangents = [held[parent.number] for parent in node.parents or ()]
         rule = node.signature
         if rule is PROJECTION:
-            return held[parents[0].number][node.params]
+            return tangents[0][node.params]
         if isinstance(rule, LinearRule):
-            return rule.push([held[parent.number] for parent in parents])
+            return rule.push(tangents)
         saved = node.saved
         if saved is None:
             raise ReleasedValueError(f"The saved values of {node.name} at {node.line} were given up.")
         if self._pager is not None:
             self._pager.load_room(0, node, saved)
         values = [v.open(node) if type(v) is SavedValue else v for v in saved]
-        operands = [v if p is None else held[p.number] for p, v in zip(parents, values, strict=True)]
-        return rule.bind(tuple(operands), node.params)
+        following = iter(tangents)
+        return rule.bind(tuple([next(following) if v is TANGENT else v for v in values]), node.params)
 
     def arrays(self) -> Iterator[np.ndarray]:
         """Yield the arrays whose memory is saved, each as often as it is saved."""

@@ -1,0 +1,55 @@
+"""Records of plain data, such as JSON, each of which names its class."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from ebbtide.errors import ScheduleError
+
+T = TypeVar("T")
+
+
+def kind_of(record: Mapping[str, object], key: str, kinds: Sequence[type[T]]) -> type[T]:
+    """
+    Return the class that a record names.
+
+    Args:
+        record: What `json.loads` returned.
+        key: Where it names its class, and what messages call that.
+        kinds: The known classes.
+
+    Raises:
+        ScheduleError: It names none of them.
+
+    Example:
+        >>> kind_of({"number": "float"}, "number", [int, float])
+        <class 'float'>
+    """
+    found = next((kind for kind in kinds if kind.__name__ == record.get(key)), None)
+    if found is None:
+        known = ", ".join(kind.__name__ for kind in kinds)
+        raise ScheduleError(f"The record {dict(record)} is of no known {key}. Its {key!r} must be one of {known}.")
+    return found
+
+
+def filled(kind: type[T], values: Mapping[str, Any], record: Mapping[str, object]) -> T:
+    """
+    Return an object of a dataclass with the values of a record.
+
+    Args:
+        kind: The dataclass.
+        values: The values of its fields, by name.
+        record: The record, for the message.
+
+    Raises:
+        ScheduleError: The values are not those of its fields.
+    """
+    try:
+        return cast("Callable[..., T]", kind)(**values)
+    except TypeError as error:
+        names = ", ".join(field.name for field in dataclasses.fields(cast("Any", kind)) if field.init) or "none"
+        raise ScheduleError(
+            f"The record {dict(record)} does not fit {kind.__name__}, whose fields are {names}: {error}."
+        ) from error

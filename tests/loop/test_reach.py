@@ -1,0 +1,113 @@
+"""What the code of a step reaches: arrays that it shares with all steps, wherever they are named."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import Budget, grad, profile, timeloop
+from ebbtide.loop.reach import arrays_of, closed_over, is_installed, looked_up
+
+settings = ModuleType("settings")
+GLOBAL = np.linspace(0.1, 0.9, 4096)
+
+
+class Model:
+    """A user's object with an array."""
+
+    def __init__(self, array: Any) -> None:
+        self.held = {"arrays": [array]}
+
+    def method(self, u: Any, i: int) -> Any:
+        """A step."""
+        return u
+
+    def __call__(self, u: Any, i: int) -> Any:
+        """A step."""
+        return u
+
+
+def default(u: Any, i: int, array: Any = GLOBAL) -> Any:
+    """A step with a default."""
+    return u * array
+
+
+def inner(u: Any) -> Any:
+    """What a step calls."""
+    return u * GLOBAL
+
+
+def closing_over(array: Any) -> Any:
+    """Return a step that closes over an array."""
+    return lambda u, i: u * array
+
+
+STEPS = {
+    "closure": closing_over(GLOBAL),
+    "default": default,
+    "global": lambda u, i: u * GLOBAL,
+    "called function": lambda u, i: inner(u),
+    "comprehension": lambda u, i: sum(v * GLOBAL for v in u),
+    "partial": partial(lambda array, u, i: u * array, GLOBAL),
+    "method": Model(GLOBAL).method,
+    "object": Model(GLOBAL),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_arrays_are_found_wherever_a_step_has_them(name):
+    """An array is found once, by closure, default, global, nested code, call, partial, method and attribute."""
+    assert [array is GLOBAL for array in arrays_of(STEPS[name])] == [True]
+
+
+def test_arrays_in_modules_of_the_user(monkeypatch):
+    """An array that a step names as an attribute of a user's module is found; those of installed ones are not."""
+    monkeypatch.setattr(settings, "weights", GLOBAL, raising=False)
+    monkeypatch.setattr(settings, "others", np.ones(3), raising=False)
+    assert [array is GLOBAL for array in arrays_of(lambda u, i: u * settings.weights)] == [True]
+    monkeypatch.setattr(np, "weights", GLOBAL, raising=False)
+    assert arrays_of(lambda u, i: u * np.weights) == []
+
+
+def test_what_leads_to_itself_ends():
+    """Cycles, variables without a value, and traces of any length end the search, not the call."""
+    later = 0  # deleted below
+
+    def itself(u, i):
+        return itself(u, later)  # noqa: F821 - a cell that is empty
+
+    del later
+    assert arrays_of(itself) == []
+    assert list(closed_over(itself)) == [itself]
+    chain: list[Any] = [GLOBAL]
+    for _ in range(5000):
+        chain = [chain]
+    assert arrays_of(partial(itself, chain)) == []
+
+
+def test_names_of_nested_code_are_looked_up():
+    """Names in functions within a function count as its own."""
+    assert dict(looked_up(STEPS["comprehension"], is_installed))["GLOBAL"] is GLOBAL
+
+
+def test_what_nested_code_uses_is_counted_once():
+    """An array that only code within a step names is no saved value of each step: the plan has it once."""
+    u, steps = np.linspace(0.2, 1.1, 4096), 20
+
+    def step(u, i):
+        return sum(np.sin(v) * GLOBAL for v in [u])
+
+    def by_name(u, i):
+        return np.sin(u) * GLOBAL
+
+    peaks = []
+    for f in (by_name, step):
+        plans: list[Any] = []
+        with profile(on_plan=plans.append):
+            grad(lambda u, f=f: np.sum(timeloop(f, u, steps)), budget=Budget(memory="64 MiB"))(u)
+        peaks.append(plans[-1].predicted_peak_bytes)
+    assert abs(peaks[1] - peaks[0]) < u.nbytes

@@ -1,0 +1,66 @@
+"""Storages of the tests' own."""
+
+from __future__ import annotations
+
+from ebbtide import StorageError
+from ebbtide.storage import Memory, Storage
+
+
+class Delegating(Storage):
+    """A storage that passes everything on to one in memory; what is derived from it takes notes or misbehaves."""
+
+    def __init__(self):
+        self.inner = Memory()
+
+    def put(self, key, arrays, *, kind=""):
+        return self.inner.put(key, arrays, kind=kind)
+
+    def get(self, key):
+        return self.inner.get(key)
+
+    def take(self, key):
+        return self.inner.take(key)
+
+    def delete(self, key):
+        self.inner.delete(key)
+
+    def keys(self):
+        return self.inner.keys()
+
+    def close(self):
+        self.inner.close()
+
+    def check_open(self):
+        self.inner.check_open()
+
+    @property
+    def nbytes(self):
+        return self.inner.nbytes
+
+    @property
+    def memory_nbytes(self):
+        return self.inner.memory_nbytes
+
+
+class OutOfOrder(Delegating):
+    """A storage that neither stores nor reads while it is broken."""
+
+    def __init__(self, *, broken=False):
+        super().__init__()
+        self.broken = broken
+
+    def check(self):
+        if self.broken:
+            raise StorageError("This storage is out of order.")
+
+    def put(self, key, arrays, *, kind=""):
+        self.check()
+        return super().put(key, arrays, kind=kind)
+
+    def get(self, key):
+        self.check()
+        return super().get(key)
+
+    def take(self, key):
+        self.check()
+        return super().take(key)
