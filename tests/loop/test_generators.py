@@ -202,7 +202,7 @@ def test_a_change_of_the_generator_alone_is_seen():
 
 @pytest.mark.parametrize("call", [misfit, grad(misfit)], ids=["plain", "grad"])
 def test_a_generator_in_two_places(call):
-    """A generator that is twice in a state, at the start or later, would be two that draw the same: an error says so."""
+    """A generator that is twice in a state, at the start or later, would be two that draw the same: an error."""
     generator = np.random.default_rng(1)
     twins = [generator, np.random.Generator(generator.bit_generator)]
 

@@ -94,9 +94,9 @@ def timeloop(
             and, if the budget has disk, one state's way there.
         storage: Where snapshots go, whatever their tier; None for memory and a private file on the disk.
         budget: What the loop may take, beside the budgets of the calls around it.
-        resume: A directory in which the run of a gradient is kept so that, when it is killed and the same call is made again, it goes
-            on and ends with the same bits; its name is free for another run when the gradient is there. On a file
-            system that outlives the machine; what `storage` and `budget` write need not.
+        resume: A directory in which the run of a gradient is kept so that, when it is killed and the same call is made
+            again, it goes on and ends with the same bits; its name is free for another run when the gradient is there.
+            On a file system that outlives the machine; what `storage` and `budget` write need not.
         resume_every: How often to save there: after so many steps (an int) or seconds (a float); None for as often as
             takes 2 % of the time.
         verify: Whether to check that steps that run again lead to the same state and output as before.

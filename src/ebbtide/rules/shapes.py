@@ -104,8 +104,8 @@ def ravel(a: Any, order: Any = "C") -> Any:
     """Return the elements in one axis: a view of what lies so in memory already, else a copy, as NumPy has it."""
     order = "C" if a.ndim < 2 else order
     value = bottom(a.present())
-    if isinstance(value, np.ndarray) and order in ("C", "F") and not value.flags[f"{order}_CONTIGUOUS"]:
-        a = np.copy(a, order=order)
+    if isinstance(value, np.ndarray) and not (value.flags.f_contiguous if order == "F" else value.flags.c_contiguous):
+        a = np.copy(a, order="F" if order == "F" else "C")
     return reshape(a, -1, order=order)
 
 

@@ -22,7 +22,7 @@ from ebbtide.transforms.pullback import returned
 
 def argument_numbers(argnums: int | Sequence[int], args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return *argnums* as numbers of positional arguments, counted from the first."""
-    numbers = (argnums,) if is_one(argnums) else tuple(argnums)
+    numbers = (int(argnums),) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
     for k in numbers:
         if not -len(args) <= k < len(args):
             raise TypeError(
