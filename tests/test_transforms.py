@@ -9,7 +9,7 @@ from collections import OrderedDict, namedtuple
 import numpy as np
 import pytest
 
-from ebbtide import CotangentError, TraceError, grad, jvp, stop_gradient, value_and_grad, vjp
+from ebbtide import CotangentError, TraceError, grad, hvp, jvp, stop_gradient, value_and_grad, vjp
 
 Point = namedtuple("Point", "x y")
 
@@ -42,6 +42,20 @@ def test_argnums_out_of_range(argnums):
     with pytest.raises(TypeError, match="3 positional"):
         grad(lambda *args: calls.append(1), argnums)(1.0, 2.0, 3.0)
     assert calls == []
+
+
+@pytest.mark.parametrize("argnums", [(0, 0), (1, 0, -2)])
+def test_argnums_twice(argnums):
+    """An argument that is asked for twice is an error: each of the two would have a part of the gradient."""
+    for transform in (grad, hvp):
+        with pytest.raises(TypeError, match="twice"):
+            transform(lambda x, y: x * y, argnums)(2.0, 3.0, (1.0, 1.0))
+
+
+def test_argnums_of_numpy():
+    """A NumPy integer is a number like another."""
+    assert grad(lambda x, y: x * y, np.int64(1))(2.0, 3.0) == 2.0
+    assert hvp(lambda x, y: x * y**2, np.int64(1))(2.0, 3.0, 1.0) == 4.0
 
 
 def test_keywords_are_constants():
@@ -491,7 +505,8 @@ def test_jvp_of_constants_and_types():
 @pytest.mark.parametrize(
     ("tangents", "message"),
     [
-        ((np.ones(4),), r"float64\[4\]"),
+        ((np.ones(4),), r"A tangent of type float64\[4\] was given for an argument of type float64\[3\]"),
+        ((np.array(["1", "2", "3"]),), "U1"),
         ((np.ones(3) * 1j,), "complex128"),
         (([np.ones(3)],), "structure"),
         ((np.ones(3), np.ones(3)), "1 arguments and 2"),
@@ -678,6 +693,20 @@ def test_stop_gradient():
     assert grad(lambda x: x * stop_gradient(x))(3.0) == 3.0
     assert grad(grad(lambda x: stop_gradient(x**3) * x))(3.0) == 0.0
     assert jvp(lambda x: x * stop_gradient(x), (3.0,), (1.0,))[1] == 3.0
+
+
+def test_stop_gradient_of_containers():
+    """In a container all leaves lose their derivatives, and what is no array stays what it is."""
+    given = {"a": np.ones(3), "b": (2.0, None, "text")}
+
+    def f(x):
+        stopped = stop_gradient({**given, "a": [x, x[1:]]})
+        assert stopped["b"] == given["b"]
+        return np.sum(x * stopped["a"][0]) + np.sum(stopped["a"][1])
+
+    assert np.array_equal(grad(f)(np.arange(3.0)), np.arange(3.0))
+    copy = stop_gradient(given)
+    assert not np.shares_memory(copy["a"], given["a"])
 
 
 def test_python_control_flow():

@@ -107,3 +107,14 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{format_bytes(self.memory)} of memory and {format_bytes(self.disk)} of disk"
+
+
+def check_budget(budget: object) -> None:
+    """
+    Do nothing for a budget or None.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if budget is not None and not isinstance(budget, Budget):
+        raise TypeError(f"budget= takes an ebbtide.Budget, not {budget!r}. Write Budget(memory='64 MiB').")

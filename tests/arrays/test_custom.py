@@ -9,7 +9,7 @@ import pytest
 from tests.measure import peak_bytes
 
 import ebbtide
-from ebbtide import CotangentError, RuleMissingError, grad, jvp, primitive, vjp
+from ebbtide import CotangentError, RuleMissingError, grad, jvp, linearize, primitive, vjp
 
 X = np.linspace(0.5, 1.5, 5)
 
@@ -206,6 +206,27 @@ def test_cotangent_of_the_wrong_type(result, message):
     with pytest.raises(CotangentError, match=message) as caught:
         grad(f)(X)
     assert f"{__file__}:{f.__code__.co_firstlineno + 1}" in str(caught.value)
+
+
+@pytest.mark.parametrize("derivative", [jvp, lambda f, x, t: linearize(f, *x)[1](*t)], ids=["jvp", "linearize"])
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda t: np.ones(3), r"float64\[3\].*float64\[5\]"),
+        (lambda t: t.sum(), r"float64\[\].*float64\[5\]"),  # is not broadcast
+        (lambda t: t * 1j, "complex128"),
+        (lambda t: None, "object"),
+        (lambda t: "text", "U4"),
+    ],
+)
+def test_tangent_of_the_wrong_type(result, message, derivative):
+    """A rule that returns another shape or field as a tangent is an error that names it, and gives both types."""
+
+    def bad(x):
+        return x * 1.0
+
+    with pytest.raises(CotangentError, match=f"jvp rule of bad for 'x' returned .*{message}"):
+        derivative(primitive(bad, jvp=(result,)), (X,), (X,))
 
 
 def test_cotangents_are_cast():

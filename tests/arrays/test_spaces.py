@@ -347,6 +347,23 @@ def test_constants_are_kept_once():
     assert peak_bytes(lambda: grad(chain)(big)) <= 8.1 * big.nbytes
 
 
+@pytest.mark.parametrize("later", [-0.0, -2.0, np.nan])
+def test_constants_that_change_between_two_uses(later):
+    """A plain vector that is written between two operations has for each the bits that it had then: -0.0 is not 0.0."""
+    signed = primitive(
+        lambda v, x: np.copysign(x, v.u), vjp=(None, lambda g, v, x: g * np.copysign(1.0, v.u) * np.sign(x))
+    )
+
+    def f(x):
+        constant = Field(np.zeros((2, 2)), np.zeros(1))
+        first = np.sum(signed(constant, x))
+        constant.u[0] = later
+        return first + 2.0 * np.sum(signed(constant, x))
+
+    second = np.copysign(2.0, later)
+    assert grad(f)(np.ones((2, 2))).tolist() == [[1.0 + second] * 2, [3.0] * 2]
+
+
 def test_vectors_given_to_operations_are_not_kept():
     """The vectors that functions and rules are given die with the call: what is kept is packed."""
     refs = []

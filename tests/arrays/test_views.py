@@ -111,6 +111,9 @@ def reshaped(u, a):
 def raveled(u, a):
     u.ravel()[::3] = 1.5
     u.T.ravel()[0] = 100  # a copy: nobody sees it
+    u[0, ::-1].ravel()[0] = 100
+    np.ravel(u[:, 1])[0] = 100
+    u.T.ravel("F")[1] = 1.25
     u.flatten()[1] = 100
     return u * a
 

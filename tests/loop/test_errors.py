@@ -63,6 +63,19 @@ def test_schedule_that_is_none(schedule):
         run(lambda u, i: u, schedule=schedule)
 
 
+@pytest.mark.parametrize(
+    ("option", "error"),
+    [({"storage": "disk"}, TypeError), ({"budget": 10**6}, TypeError), ({"costs": 1.0}, TypeError),
+     ({"resume_every": "5"}, ValueError), ({"resume_every": -1}, ValueError)],
+    ids=str,
+)  # fmt: skip
+def test_options_that_are_none(option, error):
+    """What is no storage, no budget, no costs and no interval is refused with its value, differentiated or not."""
+    for call in (run, lambda step, **options: timeloop(step, U0, STEPS, **options)):
+        with pytest.raises(error, match=re.escape(repr(*option.values()))):
+            call(lambda u, i: u, **option)
+
+
 @pytest.mark.parametrize("often", [0, -2, True])
 def test_collect_every_that_is_no_positive_number(often):
     """`collect_every` is a positive number of steps."""

@@ -200,6 +200,21 @@ def test_a_change_of_the_generator_alone_is_seen():
         grad(lambda u: misfit(u, step=step, schedule=Revolve(2)))(U0)
 
 
+@pytest.mark.parametrize("call", [misfit, grad(misfit)], ids=["plain", "grad"])
+def test_a_generator_in_two_places(call):
+    """A generator that is twice in a state, at the start or later, would be two that draw the same: an error."""
+    generator = np.random.default_rng(1)
+    twins = [generator, np.random.Generator(generator.bit_generator)]
+
+    def step(state, i):
+        u, pair = state
+        return u * pair[0].random(), pair if i < 3 else [pair[1], pair[1]]
+
+    for pair in (twins, [generator, generator], [generator, np.random.default_rng(2)]):
+        with pytest.raises(TypeError, match="same random generator"):
+            call(U0, pair, step=step)
+
+
 def test_what_is_no_generator_of_numpy():
     """Another kind of generator, one as an output, and one that becomes a number are errors that say so."""
     with pytest.raises(TypeError, match="RandomState"):

@@ -55,6 +55,46 @@ def test_value_is_numpys(case):
     assert [bits_of(np.array(x)) for x in operands] == [bits_of(x) for x in before]
 
 
+LAYOUTS = {
+    "backwards": lambda x: x[..., ::-1],
+    "strided": lambda x: x[..., ::2],
+    "rows backwards": lambda x: x[::-1],
+    "transposed": lambda x: x.T,
+    "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
+}
+SUMS = {
+    "dot": np.dot,
+    "inner": lambda x, y: np.inner(x, y.T),
+    "tensordot": lambda x, y: np.tensordot(x, y, 1),
+    "multi_dot": lambda x, y: np.linalg.multi_dot([x, y, x] if x.ndim == 2 else [x, y]),
+    "outer": np.outer,
+    "vdot": np.vdot,
+    "matmul": np.matmul,
+    "norm": lambda x, y: np.linalg.norm(x) * np.linalg.norm(y),
+    "dot of ravel": lambda x, y: np.dot(x.ravel(), y.ravel()),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("ndim", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_views_are_numpys(name, layout, ndim, dtype):
+    """A sum over a view that BLAS cannot read as it lies has NumPy's bits too: steps that run again are compared."""
+    function, view = SUMS[name], LAYOUTS[layout]
+    rng = np.random.default_rng(3)
+    base = [rng.standard_normal((61,) * ndim).astype(dtype) for _ in range(2)]
+
+    def run(x, y):
+        x, y = view(x), view(y)
+        y = y.T if ndim == 2 else y
+        return function(x, y)
+
+    expected = bits_of(run(*base))
+    assert bits_of(vjp(run, *base)[0]) == expected
+    assert bits_of(jvp(run, base, base)[0]) == expected
+
+
 @pytest.mark.parametrize("exponent", [2, 0.5, -1, 0, 1, 3, 2.5, -2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
 def test_power_operator(dtype, exponent):

@@ -70,6 +70,29 @@ def test_pushforward_is_forward_mode(f, dtype):
                 assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
+def test_results_are_the_callers():
+    """What a pushforward returns is in memory of its own: no argument's, no other result's, and writable."""
+    _, pushforward = linearize(lambda x: (x, x, x[1:], x.reshape(2, 3), np.broadcast_to(x, (2, 6)), x + 0), X)
+    direction = np.ones(6)
+    results = pushforward(direction)
+    for k, result in enumerate(results):
+        result[...] = k + 2.0
+    assert all(np.array_equal(result, np.full(result.shape, k + 2.0)) for k, result in enumerate(results))
+    assert np.array_equal(direction, np.ones(6))
+
+
+def test_results_are_the_callers_where_they_are_traced():
+    """So it is where the pushforward is differentiated itself."""
+    _, pushforward = linearize(lambda x: x, X)
+
+    def f(t):
+        result = pushforward(t)
+        result[0] = 0.0
+        return np.sum(t) + np.sum(result)
+
+    assert grad(f)(X).tolist() == [1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+
 def test_infinite_derivatives_warn_where_they_are_used():
     """At the point there is no warning, as there is no tangent yet; a push has those of forward mode."""
     _, pushforward = linearize(np.sqrt, np.array([0.0, 1.0]))

@@ -173,6 +173,9 @@ def test_wrong_vectors():
                 product(X, v)
         with pytest.raises(TypeError, match="argnums"):
             product(X)
+    for v in (1.0, np.ones((2, *X.shape))):
+        with pytest.raises(CotangentError, match="tuple with a vector for each"):
+            hvp(lambda x, y: np.sum(x * y), (0, 1))(X, X, v)
     with pytest.raises(TypeError, match="scalar"):
         hvp(residual)(X, X)
     with pytest.raises(TypeError, match="scalar"):

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current_or_none
 from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, innermost, missing, needs_of, promoted
 from ebbtide.arrays.spaces import SPACES, VectorKind, advice
@@ -34,8 +34,8 @@ def primitive(
             parameter of a rule is the cotangent of the result; the others are names of parameters of *fun* or
             *output*, and are what the rule saves. A rule returns the shape and dtype of its parameter, for a
             vector a vector of its form.
-        jvp: For each parameter of *fun* the rule of the tangent of the result; its first parameter is the tangent
-            of that parameter, the others as in *vjp*.
+        jvp: For each parameter of *fun* the rule of the tangent of the result, which has its shape and dtype; the
+            first parameter of the rule is the tangent of that parameter, the others as in *vjp*.
         output: What rules call the result; choose another name for a *fun* with a parameter `out`.
 
     Returns:
@@ -191,11 +191,18 @@ def _declare(
 
 
 def _apply(
-    rule: Rule, k: int, kinds: Kinds, positions: tuple[int, ...], names: tuple[str, ...], name: str, t: Any, *saved: Any
+    rule: Rule, k: int, kinds: Kinds, kind: ArrayType, positions: tuple[int, ...], who: str, t: Any, *saved: Any
 ) -> Any:
-    """Return what the tangent of operand k adds to that of the result, as an array."""
+    """Return what the tangent of operand k adds to that of the result, an array of type *kind*."""
     term = rule(*kinds.whole((t,), (k,)), *kinds.whole(saved, positions))
-    return _numbers(term, kinds.result, f"The jvp rule of {name} for {names[k]!r}", "a tangent")
+    term = _numbers(term, kinds.result, who, "a tangent")
+    found = term if hasattr(term, "dtype") else np.asarray(term)
+    if found.shape != kind.shape or found.dtype.kind not in ("fciub" if kind.dtype.kind == "c" else "fiub"):
+        raise CotangentError(
+            f"{who} returned {found.dtype}{list(found.shape)} as the tangent of a result of type {kind}. A tangent has "
+            "the shape and dtype of the result: broadcast and cast in the rule."
+        )
+    return found
 
 
 def _term(rule: Rule, tangent: Any, saved: list[Any], name: str) -> Any:
@@ -304,7 +311,8 @@ def _push(rules: list[Rule | None] | None, names: tuple[str, ...], output: str, 
         terms = []
         for k, (tangent, rule) in enumerate(zip(tangents, rules, strict=True)):
             if tangent is not None and rule is not None:
-                apply = partial(_apply, rule, k, kinds, _positions(rule, names), names, name)
+                who = f"The jvp rule of {name} for {names[k]!r}"
+                apply = partial(_apply, rule, k, kinds, type_of(out), _positions(rule, names), who)
                 terms.append(_term(apply, tangent, [known[n] for n in needs_of(rule, 1)], name))
         return promoted(terms, out)
 

@@ -194,16 +194,23 @@ class PackedVectors:
         self._known: dict[int, weakref.ref[np.ndarray]] = {}
 
     def find(self, vector: Any, array: np.ndarray) -> np.ndarray:
-        """Return the array that is kept of a vector if it has the numbers of *array*, else that."""
+        """Return the array that is kept of a vector if it has the bits of *array*, else that."""
         reference = self._known.get(id(vector))
         known = None if reference is None else reference()
-        # Equal numbers may be shared, whosever address it is by now. A nan equals nothing, and is kept twice.
-        if known is not None and (known is array or (known.dtype == array.dtype and np.array_equal(known, array))):
+        # Equal bits may be shared, whosever address it is by now; equal numbers may not, as 0.0 == -0.0.
+        if known is not None and (known is array or _same_bits(known, array)):
             return known
         if len(self._known) >= 64 and not len(self._known) & (len(self._known) - 1):
             self._known = {key: kept for key, kept in self._known.items() if kept() is not None}
         self._known[id(vector)] = weakref.ref(array)
         return array
+
+
+def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    words = f"u{min(x.itemsize, 8)}"
+    return np.array_equal(np.ravel(x).view(words), np.ravel(y).view(words))
 
 
 def advice(value: Any) -> str:

@@ -69,6 +69,21 @@ def unpack_generator(packed: np.ndarray, form: list[Any]) -> Generator:
     return Generator(bits)
 
 
+def refuse_shared(leaves: list[Any]) -> None:
+    """
+    Refuse a state in which a generator is twice: the loop would make two of it, which draw the same.
+
+    Raises:
+        TypeError: Two leaves draw from the same bit generator.
+    """
+    bits = [id(leaf.bit_generator) for leaf in leaves if isinstance(leaf, Generator)]
+    if len(set(bits)) < len(bits):
+        raise TypeError(
+            "Two leaves of a state are the same random generator. A loop keeps each leaf by itself, and the two would "
+            "draw the same numbers: have it in the state once, or take another one from generator.spawn(1)."
+        )
+
+
 def packed_nbytes(generator: Generator) -> int:
     """Return the bytes of a packed generator, with its form."""
     return pack_generator(generator)[0].nbytes + _ENTRIES

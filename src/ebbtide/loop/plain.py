@@ -11,13 +11,17 @@ import numpy as np
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import check_budget
 from ebbtide.errors import ScheduleError
 from ebbtide.loop.collect import emit, stacked
+from ebbtide.loop.every import every
+from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.options import Options
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
-from ebbtide.schedules import Schedule
+from ebbtide.schedules import Costs, Schedule
+from ebbtide.storage import Storage
 
 
 def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: Any, options: Options) -> Any:
@@ -70,8 +74,10 @@ def count_inputs(inputs: Any) -> int:
     return int(inputs.shape[0])
 
 
-def check_arguments(steps: int, until: Any, inputs: Any, outputs: bool, schedule: Any, collect_every: Any) -> None:
-    """Raise if the arguments of a loop do not fit together."""
+def check_arguments(steps: int, leaves: list[Any], inputs: Any, options: Options) -> None:
+    """Raise if the arguments of a loop are not what they have to be, or do not fit together."""
+    until, outputs, schedule, collect_every = options.until, options.outputs, options.schedule, options.collect_every
+    refuse_shared(leaves)
     count = steps if inputs is None or callable(inputs) else count_inputs(inputs)
     if count != steps and (until is None or count < steps):
         most = "at most " if until is not None else ""
@@ -80,6 +86,11 @@ def check_arguments(steps: int, until: Any, inputs: Any, outputs: bool, schedule
         raise ValueError("A loop of 0 steps has no outputs, not even their shapes. Leave outputs= out.")
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ScheduleError(f"schedule= takes a schedule out of ebbtide.schedules, not {schedule!r}.")
+    for name, given, kind in (("costs", options.costs, Costs), ("storage", options.storage, Storage)):
+        if given is not None and not isinstance(given, kind):
+            raise TypeError(f"{name}= takes an ebbtide {kind.__name__}, not {given!r}.")
+    check_budget(options.budget)
+    every(options.resume_every)
     whole = isinstance(collect_every, (int, np.integer)) and not isinstance(collect_every, bool)
     if collect_every is not None and (not whole or collect_every < 1):
         raise ValueError(f"collect_every= is a positive number of steps, not {collect_every!r}.")

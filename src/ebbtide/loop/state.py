@@ -13,7 +13,6 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -104,14 +103,6 @@ def checksums_of(leaves: list[Any]) -> list[Any]:
         checks = [compute_crc32c(array) for array in arrays]
         found.append(checks[0] if len(checks) == 1 else tuple(checks) if checks else repr(value))
     return found
-
-
-def same_types(before: list[Any], after: list[Any]) -> bool:
-    """Return whether two states have leaves of the same shapes and dtypes."""
-    return len(before) == len(after) and all(
-        type_of(a) == type_of(b) or (not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray) and a is b)
-        for a, b in zip(before, after, strict=True)
-    )
 
 
 @final

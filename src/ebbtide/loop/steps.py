@@ -16,6 +16,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, TraceError
+from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.state import alike, owned, settled
 from ebbtide.storage import compute_crc32c
 from ebbtide.tape.node import Node
@@ -208,6 +209,7 @@ class Stepper:
                 raise TypeError(f"Step {index} returned an output of another structure than the steps before.")
             self._check_output(index, output)
         leaves, structure_after = flatten(result)
+        refuse_shared(leaves)
         if structure_after != self.structure:
             raise TypeError(
                 f"Step {index} returned a state of structure {structure_after}, and it was given {self.structure}. "

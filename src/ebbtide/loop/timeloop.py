@@ -79,8 +79,8 @@ def timeloop(
             its state. Arrays that it uses from outside (by closure, global, attribute or default) are static
             values: kept once, their cotangents summed over the steps; they must not change in the loop.
         state: A container of arrays, numbers, vectors of registered types and random generators
-            (`numpy.random.Generator`, from which each run of a step draws the same); copied once, so that the caller's
-            generators stay where they are.
+            (`numpy.random.Generator`, from which each run of a step draws the same; each in one leaf); copied once,
+            so that the caller's generators stay where they are.
         steps: The number of steps; None with *until*.
         until: `until(state)` says before each step whether the loop ends there, from the state's values; the number of
             steps is then not differentiated.
@@ -94,9 +94,9 @@ def timeloop(
             and, if the budget has disk, one state's way there.
         storage: Where snapshots go, whatever their tier; None for memory and a private file on the disk.
         budget: What the loop may take, beside the budgets of the calls around it.
-        resume: A directory in which the run is kept so that, when it is killed and the same call is made again, it goes
-            on and ends with the same bits; its name is free for another run when the gradient is there. On a file
-            system that outlives the machine; what `storage` and `budget` write need not.
+        resume: A directory in which the run of a gradient is kept so that, when it is killed and the same call is made
+            again, it goes on and ends with the same bits; its name is free for another run when the gradient is there.
+            On a file system that outlives the machine; what `storage` and `budget` write need not.
         resume_every: How often to save there: after so many steps (an int) or seconds (a float); None for as often as
             takes 2 % of the time.
         verify: Whether to check that steps that run again lead to the same state and output as before.
@@ -128,7 +128,6 @@ def timeloop(
         np.float64(12.0)
     """
     length = check_length(steps, until, max_steps)
-    check_arguments(length, until, inputs, outputs, schedule, collect_every)
     options = Options(
         until=until, max_steps=max_steps, outputs=outputs, schedule=schedule, costs=costs, storage=storage,
         budget=budget, resume=resume, resume_every=resume_every, verify=verify, collect_every=collect_every,
@@ -138,6 +137,7 @@ def timeloop(
     refuse_inner(resume, context)
     check_vectors(state)
     leaves, structure = flatten(state)
+    check_arguments(length, leaves, inputs, options)
     linear = linear_trace(context)
     if length and linear is not None:
         return linear_loop(linear, step, leaves, structure, length, inputs, options)

@@ -154,8 +154,13 @@ def _into_right(target: Any, g: Any, params: Any, x: Any) -> bool:
     return add_product(target, _rows(x).T, _rows(g))
 
 
-_matmul = multilinear(
-    np.matmul, (_matmul_left, _matmul_right), infer=_matmul_type, accumulate=(_into_left, _into_right), name="matmul"
+# Up to two axes np.dot is the same product. Where BLAS cannot read the operands as they lie (views that run backwards),
+# NumPy sums the two otherwise, and a step that runs without derivatives has to give the bits of one that is recorded.
+_matmul, _matrix_dot = (
+    multilinear(
+        function, (_matmul_left, _matmul_right), infer=_matmul_type, accumulate=(_into_left, _into_right), name=name
+    )
+    for function, name in ((np.matmul, "matmul"), (np.dot, "dot"))
 )
 register(np.matmul, _matmul)
 
@@ -194,13 +199,11 @@ def _arrays(*values: Any) -> list[Any]:
 
 
 def dot(a: Any, b: Any) -> Any:
-    """Return np.dot: matmul up to two axes, a product with numbers, else a sum over the last and second last axis."""
+    """Return np.dot: of matrices up to two axes, of numbers, else a sum over the last and second last axis."""
     a, b = _arrays(a, b)
     if a.ndim == 0 or b.ndim == 0:
         return _scaled.bind((a, b))
-    if a.ndim <= 2 and b.ndim <= 2:
-        return np.matmul(a, b)
-    return _dot.bind((a, b))
+    return (_matrix_dot if a.ndim <= 2 and b.ndim <= 2 else _dot).bind((a, b))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
@@ -218,7 +221,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     size = prod(inner)
     first = np.reshape(np.transpose(a, (*kept_a, *left)), (prod(rows), size))
     second = np.reshape(np.transpose(b, (*right, *kept_b)), (size, prod(columns)))
-    return np.reshape(np.matmul(first, second), rows + columns)
+    return np.reshape(np.dot(first, second), rows + columns)
 
 
 def _inner(a: Any, b: Any) -> Any:
@@ -288,7 +291,7 @@ def _multi_dot(arrays: Any) -> Any:
 answer(np.dot, dot)
 answer(np.tensordot, tensordot)
 answer(np.inner, _inner)
-answer(np.outer, lambda a, b: np.multiply(np.reshape(a, (-1, 1)), np.reshape(b, (1, -1))))
+answer(np.outer, lambda a, b: np.multiply(np.expand_dims(np.ravel(a), 1), np.expand_dims(np.ravel(b), 0)))
 answer(np.vdot, lambda a, b, /: _vdot.bind(tuple(np.reshape(v, -1) for v in _arrays(a, b))))
 answer(np.kron, _kron)
 answer(np.linalg.matmul, lambda x1, x2, /: np.matmul(x1, x2))

@@ -12,6 +12,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.primitive import BORROWED
 from ebbtide.arrays.registry import register
+from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer, refusal
 
 
@@ -266,12 +267,22 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if axis is not None or (ord == "fro" and x.ndim != 2):
         squares = np.real(np.conjugate(x) * x) if type_of(x).dtype.kind == "c" else np.square(x)
         return _root(np.sum(squares, axis=axes, keepdims=keepdims))
-    flat = np.reshape(x, -1)  # without an axis NumPy multiplies by BLAS, which rounds otherwise than a sum
+    # Without an axis NumPy multiplies by BLAS, which rounds otherwise than a sum, and in the order of memory.
+    flat = _as_in_memory(x)
     if type_of(x).dtype.kind == "c":
         squares = np.dot(np.real(flat), np.real(flat)) + np.dot(np.imag(flat), np.imag(flat))
     else:
         squares = np.dot(flat, flat)
     return np.reshape(_root(squares), (1,) * x.ndim) if keepdims else _root(squares)
+
+
+def _as_in_memory(x: Any) -> Any:
+    """Return the elements of a traced array in the order in which they lie in memory, as `ravel(order="K")` does."""
+    value = bottom(x.present())
+    axes = list(range(x.ndim))
+    if isinstance(value, np.ndarray) and 0 not in value.strides:
+        axes.sort(key=lambda axis: -abs(value.strides[axis]))
+    return np.ravel(x if axes == sorted(axes) else np.transpose(x, axes))
 
 
 answer(np.linalg.norm, norm)

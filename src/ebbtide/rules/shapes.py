@@ -12,7 +12,7 @@ from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import linked
+from ebbtide.arrays.views import bottom, linked
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of
 
@@ -100,6 +100,15 @@ def _squeeze(a: Any, axis: Any = None) -> Any:
     return reshape(a, tuple(n for k, n in enumerate(a.shape) if k not in dropped))
 
 
+def ravel(a: Any, order: Any = "C") -> Any:
+    """Return the elements in one axis: a view of what lies so in memory already, else a copy, as NumPy has it."""
+    order = "C" if a.ndim < 2 else order
+    value = bottom(a.present())
+    if isinstance(value, np.ndarray) and not (value.flags.f_contiguous if order == "F" else value.flags.c_contiguous):
+        a = np.copy(a, order="F" if order == "F" else "C")
+    return reshape(a, -1, order=order)
+
+
 def _flat(a: Any) -> Any:
     """Return the elements in C order, through which the array can be written also where reshape copies them."""
     params = {"shape": (a.size,), "order": "C"}
@@ -108,7 +117,7 @@ def _flat(a: Any) -> Any:
 
 answer(np.reshape, reshape)
 register((np.flatiter,), _flat)
-answer(np.ravel, lambda a, order="C": reshape(a, -1, order="C" if a.ndim < 2 else order))
+answer(np.ravel, ravel)
 answer(np.expand_dims, _expand_dims)
 answer(np.squeeze, _squeeze)
 answer(np.transpose, transpose)  # permute_dims is the same object

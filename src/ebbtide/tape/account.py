@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from ebbtide.arrays.context import current, current_or_none
-from ebbtide.budget import Budget, format_bytes
+from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
 from ebbtide.tape.joint import shed
@@ -86,8 +86,7 @@ def account(budget: Budget | None) -> Iterator[Account]:
     Yields:
         The account, closed at the end of the block.
     """
-    if budget is not None and not isinstance(budget, Budget):
-        raise TypeError(f"budget= takes an ebbtide.Budget, not {budget!r}. Write Budget(memory='64 MiB').")
+    check_budget(budget)
     context = current()
     ledger = context.ledger
     if budget is not None and not ledger.watched:

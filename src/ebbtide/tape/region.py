@@ -10,7 +10,7 @@ leaves, so that the tape around it grows by nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -137,8 +137,3 @@ class Region:
                 yield
         finally:
             self.outer.fast = before and not self.outer.closed
-
-
-def rewrapped(trace: Any, outputs: list[Any], adopt: Callable[[Any], Any]) -> list[Any]:
-    """Return outputs of a region as arrays of its trace: static values that it returned are lifted."""
-    return [adopt(value) if type(value) is TracedArray and value._trace is not trace else value for value in outputs]

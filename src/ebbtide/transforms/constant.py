@@ -1,4 +1,4 @@
-"""`stop_gradient`: a value without its derivatives."""
+"""`stop_gradient`: values without their derivatives."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.vectors import lowered, vector_of
 from ebbtide.arrays.views import bottom
 
 
 def stop_gradient(x: Any) -> Any:
     """
-    Return a plain copy of an array, which is a constant to all derivatives.
+    Return a plain copy of an array, or of a container of arrays, which is a constant to all derivatives.
 
     Args:
-        x: An array, traced or plain, or a vector of a registered type.
+        x: Arrays, traced or plain, numbers, vectors of registered types, and containers of them.
 
     Returns:
-        A plain array, NumPy scalar or vector, that the caller owns.
+        Plain arrays, NumPy scalars and vectors in containers as those of *x*; the caller owns them.
 
     Example:
         >>> import numpy as np
@@ -27,7 +27,10 @@ def stop_gradient(x: Any) -> Any:
         >>> grad(lambda x: x * stop_gradient(x))(3.0)
         np.float64(3.0)
     """
-    array, kind = lowered(x)
-    value = bottom(array.present()) if type(array) is TracedArray else array
-    value = np.array(value) if isinstance(value, np.ndarray) else value
-    return value if kind is None else vector_of(kind, value)
+    leaves, structure = flatten(x)
+    return unflatten(structure, [_constant(leaf) for leaf in leaves])
+
+
+def _constant(leaf: Any) -> Any:
+    value = bottom(leaf.present()) if type(leaf) is TracedArray else leaf
+    return np.array(value) if isinstance(value, np.ndarray) else value

@@ -66,7 +66,7 @@ class Point:
             if structure != theirs:
                 raise CotangentError(f"The tangent of argument {k} has the structure {theirs}, not {structure}.")
             found += leaves
-        return [seed_of(leaf, kind) for leaf, kind in zip(found, self.kinds, strict=True)]
+        return [seed_of(leaf, kind, "tangent", "argument") for leaf, kind in zip(found, self.kinds, strict=True)]
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """Return leaves, one for each value, as the arguments of the function."""

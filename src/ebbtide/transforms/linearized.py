@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
@@ -17,6 +18,7 @@ from ebbtide.tape.account import Account, account
 from ebbtide.tape.linear import LinearProgram, LinearTape
 from ebbtide.tape.tangent import TangentTrace
 from ebbtide.transforms.forward import Point, run_duals, zero_tangent
+from ebbtide.transforms.pullback import returned
 
 
 def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None) -> tuple[Any, Pushforward]:
@@ -76,6 +78,17 @@ def _plain(linear: LinearTape, tangent: Any) -> Any:
     return tangent._value if type(tangent) is TracedArray and tangent._trace is linear else tangent
 
 
+def _own(tangent: Any, taken: set[int]) -> Any:
+    """Return a tangent in memory that is no argument's and no other result's: those in *taken*, which is extended."""
+    if type(tangent) is not np.ndarray:
+        return returned(tangent)
+    owner = id(owner_of(tangent))
+    if owner in taken or not tangent.flags.writeable:
+        return np.array(tangent)
+    taken.add(owner)
+    return tangent
+
+
 def _check_budget(acct: Account) -> None:
     """Raise if what the pushforward would hold passes the budget."""
     pager, budget = acct.pager, acct.budget
@@ -131,10 +144,13 @@ class Pushforward:
         program = self._program
         if program is None:
             raise ReleasedValueError(f"The saved values of this pushforward are gone: {self._consumer} gave them up.")
-        found = program.push(self._point.directions(tangents, "The pushforward"))
+        directions = self._point.directions(tangents, "The pushforward")
+        taken = {id(owner_of(t)) for t in directions if type(t) is np.ndarray}
+        found = program.push(directions)
         pairs = zip(found, self._fixed, strict=True)
         # A tangent that depends on nothing is copied: what the caller does to it is not seen by the next call.
-        return unflatten(self._structure, [np.array(fixed)[()] if t is None else t for t, fixed in pairs])
+        result = [np.array(fixed)[()] if t is None else _own(t, taken) for t, fixed in pairs]
+        return unflatten(self._structure, result)
 
     def free(self) -> None:
         """Let go of all saved values; a later call raises."""

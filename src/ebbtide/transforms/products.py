@@ -11,11 +11,11 @@ import numpy as np
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
-from ebbtide.errors import DeterminismError
+from ebbtide.errors import CotangentError, DeterminismError
 from ebbtide.tape.saved import checksum
 from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
-from ebbtide.transforms.reverse import argument_numbers, grad
+from ebbtide.transforms.reverse import argument_numbers, grad, is_one
 
 
 def hvp(
@@ -135,7 +135,9 @@ def _chosen(
             full[k] = value
         return f(*full, **kwargs)
 
-    single = isinstance(argnums, int)
+    single = is_one(argnums)
+    if not single and not isinstance(vector, (tuple, list)):
+        raise CotangentError(f"argnums={argnums!r} takes a tuple with a vector for each argument, not {vector!r:.40}.")
     return chosen, [args[k] for k in numbers], [vector] if single else vector, single
 
 

@@ -133,12 +133,12 @@ class Pullback:
             self._recording, self._roots = None, []
 
 
-def seed_of(leaf: Any, kind: ArrayType) -> Any:
-    """Return a cotangent given by the user in the type of its output."""
+def seed_of(leaf: Any, kind: ArrayType, name: str = "cotangent", place: str = "output") -> Any:
+    """Return a cotangent given by the user in the type of its output, or a tangent in that of its argument."""
     value = leaf if isinstance(leaf, (np.ndarray, np.generic, TracedArray)) else np.asarray(leaf)
-    if value.shape != kind.shape or (value.dtype.kind == "c" and kind.dtype.kind != "c"):
+    if value.shape != kind.shape or value.dtype.kind not in ("fciub" if kind.dtype.kind == "c" else "fiub"):
         raise CotangentError(
-            f"A cotangent of type {value.dtype}{list(value.shape)} was given for an output of type {kind}. "
-            "Give an array of the shape and dtype of the output."
+            f"A {name} of type {value.dtype}{list(value.shape)} was given for an {place} of type {kind}. "
+            f"Give an array of the shape and dtype of the {place}."
         )
     return matched(value, kind)

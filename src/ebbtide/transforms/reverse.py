@@ -22,14 +22,22 @@ from ebbtide.transforms.pullback import returned
 
 def argument_numbers(argnums: int | Sequence[int], args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return *argnums* as numbers of positional arguments, counted from the first."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = (int(argnums),) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
     for k in numbers:
         if not -len(args) <= k < len(args):
             raise TypeError(
                 f"argnums={argnums!r} asks for argument {k}, but the function was called with {len(args)} "
                 "positional arguments. Only positional arguments can be differentiated."
             )
-    return tuple(k % len(args) for k in numbers)
+    found = tuple(k % len(args) for k in numbers)
+    if len(set(found)) < len(found):
+        raise TypeError(f"argnums={argnums!r} asks for an argument twice. Ask once, and use its gradient twice.")
+    return found
+
+
+def is_one(argnums: int | Sequence[int]) -> bool:
+    """Return whether *argnums* is the number of one argument, whose derivative comes alone and in no tuple."""
+    return isinstance(argnums, (int, np.integer))
 
 
 def _scalar(value: Any, name: str) -> Any:
@@ -99,7 +107,7 @@ def value_and_grad(
             seeds = [] if node is None else [(node, seed, False)]
             del node
             gradients = recording.gradients(seeds)
-        gradient = gradients[0] if isinstance(argnums, int) else tuple(gradients)
+        gradient = gradients[0] if is_one(argnums) else tuple(gradients)
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
     return wrapped
