@@ -233,7 +233,7 @@ def test_a_loop_of_unknown_length_has_a_schedule_for_it():
     assert plan_of(50, memory=None, open=True).schedule == StoreAll()
     plan = plan_of(10**6, memory=64 * MIB, open=True)
     assert isinstance(plan.schedule, Online)
-    assert plan.snapshots == 57
+    assert plan.snapshots == 58
     assert plan.predicted_peak_bytes <= 64 * MIB
     least = _least(1000, SIZES, 0, 0, None, open=True)
     assert plan_of(1000, memory=least, open=True).schedule == Online(1)

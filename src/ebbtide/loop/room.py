@@ -174,7 +174,8 @@ class Room:
             return
         over = ledger.live + sizes.sweep - sizes.saved - ledger.limit
         if over > 0:
-            over = record.forecast() - ledger.limit
+            lent = not rule.position.reversed and not all(pair is None or pair[1] for pair in rule.cotangent)
+            over = record.forecast(lent) - ledger.limit
             over -= ledger.relieve(over)
         if over <= 0 and not _is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes

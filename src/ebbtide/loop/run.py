@@ -93,13 +93,13 @@ class LoopRule(JointRule):
         """What messages call the operation."""
         return "timeloop"
 
-    @property
-    def need(self) -> int:
-        """Bytes that the reverse sweep takes beside what is held now."""
+    def needs(self, owned: bool, given: int) -> int:
+        """Return the bytes that the reverse sweep takes beside what is held now; see `JointRule.needs`."""
         sizes = self.plan.sizes
-        # Held already: the saved values of the last step, and the cotangent that the sweep starts from.
+        # Held already: the saved values of the last step, and the cotangent that the sweep starts from. One of others
+        # is there beside those of the steps before the last.
         taped = sizes.saved if self.records else 0
-        return sizes.sweep - taped + sizes.gradients
+        return sizes.sweep - taped - given + sizes.gradients
 
     @property
     def sheddable(self) -> int:

@@ -29,7 +29,7 @@ class Sizes:
     Args:
         state: One restart state.
         saved: What one step saves for its reverse sweep, and no other step does.
-        sweep: Peak of the sweep of one step: saved values, cotangents and temporaries.
+        sweep: Peak of the sweep of one step: saved values, temporaries, and cotangents, that of the new state included.
         gradients: Running sums for static values and inputs.
         stored: One restart state on disk, with the header of its file.
         nodes: What stays in memory of a step's saved values that go to disk; None if that is not known, and all of
@@ -48,11 +48,12 @@ class Sizes:
     @property
     def fixed(self) -> int:
         """
-        Bytes beside all snapshots: the cotangent of the state, the sweep of a step, and the running sums.
+        Bytes beside all snapshots: the sweep of a step, and the running sums.
 
-        The function alone holds a state, too, so that there are bytes of one left for what comes after the loop.
+        Or what is there before the first of them: what that step saved, and of a function that saves the final state, as
+        most do, this one and its cotangent.
         """
-        return self.state + self.sweep + self.gradients + RESERVE
+        return max(self.sweep + self.gradients, self.saved + self.shared + 2 * self.state) + RESERVE
 
     @property
     def restart(self) -> int:

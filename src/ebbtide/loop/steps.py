@@ -92,12 +92,24 @@ class TapedStep:
     input_leaves: list[Node | None]
     nbytes: int = 0
 
-    def forecast(self) -> int:
-        """Return the most bytes that there will be in the ledger while the step is swept."""
-        seeds = [(node, None, True) for node in self.state_nodes + self.output_nodes if node is not None]
+    def forecast(self, lent: bool = False) -> int:
+        """
+        Return the most bytes that there will be in the ledger while the step is swept.
+
+        Args:
+            lent: Whether the cotangents that the sweep starts from are held by others; else they are ours, and no part
+                of the ledger yet.
+        """
+        states = [node for node in self.state_nodes if node is not None]
+        outputs = [node for node in self.output_nodes if node is not None]
+        given = [(0, False) if lent else (node.type.nbytes, True) for node in states]
+        found = self.tape.pager.forecast([(n,) for n in states + outputs], given + [(0, False)] * len(outputs))
         kinds = [leaf.type.nbytes for leaf, _ in self.tape.statics.values()]
+        # What the sweep leaves behind in memory that is not its own, the next sweep cannot use up.
+        leaves = [leaf for leaf in self.state_leaves if leaf is not None]
+        passed_on = sum(leaf.type.nbytes for leaf in leaves if not found.left.get(leaf.number, True))
         # The cotangent of a static value is there when it is added to the running sum.
-        return int(self.tape.pager.forecast(seeds).peak + max(kinds, default=0))
+        return found.peak + max(kinds, default=0) + (0 if lent else passed_on)
 
     def sweep(
         self, state: list[Any], output: list[Any], *, retain: bool

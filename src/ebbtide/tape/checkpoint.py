@@ -140,7 +140,7 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         snapshots = max(0, region.ledger.live - before - pager.overhead.lent)
         paged = pager.on_disk
         most = 0 if paged else pager.ledger.peak
-        forecasts = [pager.forecast(seeds, paged=paged, owned=owned) for owned in (False, True)]
+        forecasts = [pager.forecast(seeds, [(0, owned)] * len(seeds), paged=paged) for owned in (False, True)]
         first, second = [_peak(forecast, most, snapshots) for forecast in forecasts]
         demand = _Demand((first, second), loops=any(rule.sheddable for rule in forecasts[0].joints))
         return outputs, output_structure, {key: array for key, (_, array) in tape.statics.items()}, demand
@@ -216,17 +216,12 @@ class _CheckpointRule(JointRule):
         return f"checkpoint({self._label})"
 
     @property
-    def need(self) -> int:
-        """Bytes that the sweep takes beside what is held now; known under a budget only."""
-        return self.needs(False)
-
-    @property
     def kept(self) -> Iterable[Any]:
         """See `JointRule.kept`."""
         return self._values
 
-    def needs(self, owned: bool) -> int:
-        """See `JointRule.needs`."""
+    def needs(self, owned: bool, given: int) -> int:
+        """See `JointRule.needs`; known under a budget only."""
         return self._demand.needs[owned]
 
     @property

@@ -37,10 +37,16 @@ class _Buffer:
 @final
 @dataclass(slots=True)
 class _Slot:
-    """The running cotangent of a node."""
+    """The running cotangent of a node; of an operation with several outputs the buffers of all are its *parts*."""
 
     buffer: _Buffer
     owned: bool
+    parts: list[_Buffer] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is ours, and nobody else is in it."""
+        return self.owned and self.buffer.holders == 1
 
 
 @final
@@ -59,6 +65,7 @@ class Forecast:
         peak: The most bytes that are held at a time.
         place: The node that is pulled then.
         joints: Joint rules (time loops, checkpointed functions) that the sweep will come to.
+        left: For each leaf, by number, whether its cotangent is owned by the sweep and nobody else is in its memory.
     """
 
     live: int
@@ -67,35 +74,43 @@ class Forecast:
     peak: int = 0
     place: Node | None = None
     joints: list[Any] = field(default_factory=list)
+    left: dict[int, bool] = field(default_factory=dict)
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _outcomes: dict[Any, tuple[Any, Outcome]] = field(default_factory=dict)
     _node: Node | None = None
 
-    def run(self, seeds: list[Any], owned: bool = False) -> None:
+    def run(self, seeds: list[Any], given: list[tuple[int, bool]] | None = None) -> None:
         """
         Follow the sweep from output nodes.
 
         Args:
             seeds: Tuples of which the first is an output node.
-            owned: Whether the sweep owns the cotangents of the outputs.
+            given: For each the bytes of its cotangent that are not part of what is held when the sweep starts, and
+                whether the sweep owns it; None if others hold all of them.
         """
-        self._raise(self.live)
         roots = [node for node, *_ in seeds]
         holders = _holders(roots, self._counts)
-        for node, *_ in seeds:
-            self._slots.setdefault(node.number, _Slot(_Buffer(0), owned))
+        given = [(0, False)] * len(roots) if given is None else given
+        self.live += sum(nbytes for nbytes, _ in given)
+        self._raise(self.live)
+        for node, (nbytes, owned) in zip(roots, given, strict=True):
+            if node.number in self._slots:
+                self.live -= nbytes  # added to the other one
+            else:
+                self._slots[node.number] = _Slot(_Buffer(nbytes), owned)
         for node in descending(roots):
             self._node = node
             slot = self._slots.pop(node.number, None) or _Slot(_Buffer(0), False)
             signature = node.signature
             if signature is None or node.parents is None:
-                continue  # a leaf keeps its cotangent to the end
+                self.left[node.number] = slot.alone  # a leaf keeps its cotangent to the end
+                continue
             if type(signature) is Signature:
                 self._pull_all(node, slot, signature, holders)
             elif signature is PROJECTION:
                 # The cotangent goes into the list of those of the operation, and is held with it.
                 gathered = self._slots.setdefault(node.parents[0].number, _Slot(_Buffer(0), True))
-                gathered.buffer.nbytes += slot.buffer.nbytes
+                gathered.parts.append(slot.buffer)
                 gathered.owned = gathered.owned and slot.owned
                 continue
             else:
@@ -131,10 +146,10 @@ class Forecast:
 
     def _release(self, slot: _Slot | None) -> None:
         """Uncount the buffer of a slot if nobody else is in it."""
-        if slot is not None:
-            slot.buffer.holders -= 1
-            if slot.buffer.holders == 0:
-                self.live -= slot.buffer.nbytes
+        for buffer in () if slot is None else (slot.buffer, *slot.parts):
+            buffer.holders -= 1
+            if buffer.holders == 0:
+                self.live -= buffer.nbytes
 
     def _pull(self, pull: Pull, node: Node, parent: Node, g: _Slot, exclusive: bool, saved: list[Any]) -> bool:
         """Account for one pull; return whether the cotangent of the node is shared or moved by it."""
@@ -226,7 +241,8 @@ class Forecast:
         kept = rule.kept
         own = self._load(kept)
         # What such a rule returns is part of what it says to need.
-        self._raise(self.live + rule.needs(slot.owned))
+        ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0
+        self._raise(self.live + rule.needs(slot.owned, ours))
         self.live -= own
         self._end(kept, holders)
         parents: Any = node.parents

@@ -25,11 +25,6 @@ class JointRule(ABC):
 
     @property
     @abstractmethod
-    def need(self) -> int:
-        """Bytes that `pull` takes at most beside what is held before, its results included."""
-
-    @property
-    @abstractmethod
     def sheddable(self) -> int:
         """Bytes that it holds and could do without, at the price of more work."""
 
@@ -42,14 +37,15 @@ class JointRule(ABC):
         """What it keeps until `pull` is done, as `hold` counted it."""
         return ()
 
-    def needs(self, owned: bool) -> int:
+    @abstractmethod
+    def needs(self, owned: bool, given: int) -> int:
         """
-        Return `need` where more is known.
+        Return the bytes that `pull` takes at most beside what is held before, its results included.
 
         Args:
             owned: Whether the sweep owns the cotangents that `pull` gets.
+            given: The bytes of these if it does; they are part of what is held.
         """
-        return self.need
 
     def hold(self, pager: Any, node: Node) -> None:  # noqa: B027 - most rules account for themselves
         """Let a pager count what the rule keeps."""

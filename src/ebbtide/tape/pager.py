@@ -357,14 +357,16 @@ class Pager:
             cell.value, cell.dropped = None, True
             self.ledger.hold(cell, cell.size)
 
-    def forecast(self, seeds: list[Any], *, paged: bool = False, owned: bool = False) -> Forecast:
+    def forecast(
+        self, seeds: list[Any], given: list[tuple[int, bool]] | None = None, *, paged: bool = False
+    ) -> Forecast:
         """
-        Return what a sweep from these seeds is going to hold.
+        Return what a sweep is going to hold.
 
         Args:
-            seeds: Tuples of which the first is an output node.
+            seeds: Of `Forecast.run`.
+            given: Of `Forecast.run`.
             paged: Whether all saved values that can be on disk are there.
-            owned: Whether the sweep owns the cotangents of the outputs.
         """
         ledger = self.ledger
         live = ledger.live
@@ -373,7 +375,7 @@ class Pager:
             live += 0 if self._measures else _STORAGE
             live -= sum(pages.buffer_nbytes for pages in self._buffers())
         forecast = Forecast(live, paged, ledger.holds)
-        forecast.run(seeds, owned)
+        forecast.run(seeds, given)
         forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
         return forecast
 
