@@ -422,6 +422,44 @@ def test_budgets_in_which_no_array_counts(kib):
     assert p.steps_forward == p.predicted_steps_forward
 
 
+LEAVES = {
+    "numbers": lambda k: 0.01 * k,
+    "scalars": lambda k: np.float64(0.01 * k),
+    "arrays": lambda k: np.full(3, 0.01 * k),
+}
+
+
+@pytest.mark.parametrize("disk", [0, GIB])
+@pytest.mark.parametrize("count", [1, 10, 400, 2000])
+@pytest.mark.parametrize("kind", LEAVES)
+def test_budgets_of_states_of_many_small_leaves(kind, count, disk):
+    """What the interpreter takes for each leaf of a state counts: the peak keeps the budget and the prediction."""
+    steps = 36 if count < 100 else 6
+
+    def step(state: Any, i: Any) -> Any:
+        first, leaves = state
+        return first * 0.5 + x0 * 0.1, [*[leaf * 0.9 + 0.1 for leaf in leaves[1:]], leaves[0] * 0.5]
+
+    def objective(x: Any) -> Any:
+        first, leaves = timeloop(step, (x * 1.0, [LEAVES[kind](k) for k in range(count)]), steps)
+        return first + np.sum(leaves[0]) + np.sum(leaves[-1])
+
+    x0 = np.array(0.7)
+    expected = grad(objective)(x0)
+    alone = peak_bytes(lambda: objective(x0))
+    with pytest.raises(BudgetError) as error:
+        grad(objective, budget=Budget(memory=1, disk=disk))(x0)
+    for memory in (error.value.least, 2 * error.value.least):
+        found: list[Any] = []
+        call = grad(objective, budget=Budget(memory=memory, disk=disk))
+        call(x0)
+        measured = peak_bytes(lambda call=call, found=found: found.append(call(x0))) - alone
+        with ebbtide.profile() as p:
+            call(x0)
+        assert measured <= p.loops[0].plan.predicted_peak_bytes <= memory
+        assert found == [expected]
+
+
 def test_a_schedule_on_disk_needs_a_budget_that_has_disk() -> None:
     """A schedule that stores on disk is refused at once by a budget without disk."""
 

@@ -168,7 +168,6 @@ def _periodic(schedule: Periodic, steps: int, sizes: Sizes, costs: Costs, *, buf
     in_memory = schedule.peak(steps, saved=0)
     snapshots = schedule.peak_snapshots(steps)
     buffer = buffer_of(sizes) if buffered and on_disk else 0
-    entries = sizes.restart - sizes.state
     if buffered or not on_disk:
         time = schedule.predicted_time(steps, costs)
     else:
@@ -176,7 +175,7 @@ def _periodic(schedule: Periodic, steps: int, sizes: Sizes, costs: Costs, *, buf
     return Prediction(
         forward=forward,
         snapshots=snapshots,
-        memory=in_memory * sizes.restart + on_disk * entries + count_tuples(snapshots, forward) + buffer,
+        memory=in_memory * sizes.restart + on_disk * sizes.listed + count_tuples(snapshots, forward) + buffer,
         disk=on_disk * sizes.stored,
         time=time,
         buffer=buffer,
@@ -189,7 +188,7 @@ def _hierarchical(schedule: Hierarchical, steps: int, sizes: Sizes, costs: Costs
     buffer = buffer_of(sizes) if buffered and counts.disk else 0
     snapshots = min(counts.memory + counts.disk, max(0, steps - 1))
     table, making = count_bytes(min(steps, MOST_STEPS), max(1, min(schedule.disk, steps)))
-    held = counts.memory * sizes.restart + counts.disk * (sizes.restart - sizes.state)
+    held = counts.memory * sizes.restart + counts.disk * sizes.listed
     return Prediction(
         forward=counts.forward,
         snapshots=snapshots,
@@ -209,7 +208,7 @@ def _followed(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buf
     disk = buffer = 0
     if found.disk_writes:
         disk = simulate(schedule.next_action, start, restart=sizes.stored, saved=sizes.stored_saved).peak_disk
-        entries = simulate(schedule.next_action, start, restart=sizes.restart - sizes.state, saved=sizes.left_behind)
+        entries = simulate(schedule.next_action, start, restart=sizes.listed, saved=sizes.left_behind)
         buffer = buffer_of(sizes) if buffered else 0
         memory += entries.peak_disk + buffer
     return Prediction(
