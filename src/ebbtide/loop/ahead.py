@@ -8,6 +8,7 @@ from typing import Any
 
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
+from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import (
     Copy,
     Costs,
@@ -55,8 +56,18 @@ def stored(position: Position, step: int) -> Snapshot:
 
 
 def size_of(plan: Plan, kept: Snapshot) -> int:
-    """Return the bytes of a snapshot."""
-    return plan.sizes.state if kept.kind == "restart" else plan.sizes.saved
+    """Return the bytes of a snapshot, as a ledger counts them."""
+    return plan.sizes.data if kept.kind == "restart" else plan.sizes.saved
+
+
+def beyond_bytes(plan: Plan, snapshots: tuple[Snapshot, ...], taped: int) -> int:
+    """Return what the interpreter takes for a loop with these snapshots and taped steps, which no ledger counts."""
+    sizes, tables = plan.sizes, table_bytes(plan.schedule, plan.steps) if len(snapshots) > 1 else 0
+    each = {"memory": sizes.restart - sizes.data, "disk": sizes.listed}
+    restarts = sum(each[one.tier] for one in snapshots if one.kind == "restart")
+    # One taped step is part of what is measured of a loop.
+    taped = max(0, taped - 1) + sum(one.kind != "restart" for one in snapshots)
+    return sizes.interpreter + restarts + taped * (sizes.taped - sizes.saved) + tables
 
 
 def without_saved(position: Position) -> Position:

@@ -155,11 +155,23 @@ def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Predictio
     forward = schedule.forward_steps(steps) if steps else 0
     held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped) - (sizes.taped if steps else 0)
     snapshots = min(max(0, steps - 1), schedule.units // min(schedule.restart, schedule.saved))
-    # That of a schedule with more units may serve it, too.
-    rows = schedule._table(steps).row(sys.maxsize) + 1
-    table, making = count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)
+    table, making = _count_table(schedule, steps)
     memory = max(held + table + count_tuples(snapshots, forward), making)
     return _in_memory(forward, snapshots, memory, _time(costs, steps, forward))
+
+
+def table_bytes(schedule: Schedule, steps: int) -> int:
+    """Return the bytes of the table that a schedule keeps for a loop."""
+    return _count_table(schedule, steps)[0] if isinstance(schedule, (Mixed, Hierarchical)) and steps > 0 else 0
+
+
+def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:
+    """Return the bytes of the table of a schedule, when it is there and while it is made."""
+    if isinstance(schedule, Hierarchical):
+        return count_bytes(min(steps, MOST_STEPS), max(1, min(schedule.disk, steps)))
+    # That of a schedule with more units may serve it, too.
+    rows = schedule._table(steps).row(sys.maxsize) + 1
+    return count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)
 
 
 def _periodic(schedule: Periodic, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
@@ -187,7 +199,7 @@ def _hierarchical(schedule: Hierarchical, steps: int, sizes: Sizes, costs: Costs
     counts = count_hierarchical(schedule, steps)
     buffer = buffer_of(sizes) if buffered and counts.disk else 0
     snapshots = min(counts.memory + counts.disk, max(0, steps - 1))
-    table, making = count_bytes(min(steps, MOST_STEPS), max(1, min(schedule.disk, steps)))
+    table, making = _count_table(schedule, steps)
     held = counts.memory * sizes.restart + counts.disk * sizes.listed
     return Prediction(
         forward=counts.forward,

@@ -22,7 +22,7 @@ from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse
-from ebbtide.tape.joint import JointRule
+from ebbtide.tape.joint import Holding, JointRule
 from ebbtide.tape.node import Node
 
 
@@ -94,17 +94,19 @@ class LoopRule(JointRule):
         return "timeloop"
 
     def needs(self, owned: bool, given: int) -> int:
-        """Return the bytes that the reverse sweep takes beside what is held now; see `JointRule.needs`."""
+        """See `JointRule.needs`."""
         sizes = self.plan.sizes
-        # Held already: the saved values of the last step, and the cotangent that the sweep starts from. One of others
-        # is there beside those of the steps before the last.
-        taped = sizes.saved if self.records else 0
+        taped = sizes.saved if self.records else 0  # those of the last step are held already
         return sizes.sweep - taped - given + sizes.gradients
 
     @property
     def sheddable(self) -> int:
         """Bytes that it could do without."""
         return ahead.sheddable_bytes(self.plan, self.position, spare=self.room.spare)
+
+    def holding(self, bare: bool) -> Holding:
+        """See `JointRule.holding`."""
+        return self.room.holding(self, bare)
 
     def shed(self, nbytes: int) -> int:
         """Go on with less in memory."""

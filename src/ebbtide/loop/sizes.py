@@ -61,15 +61,25 @@ class Sizes:
         return max(0, self.leaves - 1)
 
     @property
+    def interpreter(self) -> int:
+        """Bytes that the interpreter takes for a loop, whatever it holds."""
+        return RESERVE + self._others * LEAF_BYTES
+
+    @property
+    def data(self) -> int:
+        """Bytes of a restart state that a ledger counts."""
+        return max(0, self.state - self.numbers * NUMBER_BYTES)
+
+    @property
     def fixed(self) -> int:
         """
         Bytes beside all snapshots: the sweep of a step, and the running sums.
 
-        Or what is there before the first of them: what that step saved, and of a function that saves the final state, as
-        most do, this one and its cotangent.
+        Or what is there before the first of them: what that step saved, and of a function that saves the final state,
+        as most do, this one and its cotangent.
         """
         taken = max(self.sweep + self.gradients, self.saved + self.shared + 2 * self.state)
-        return taken + RESERVE + self._others * LEAF_BYTES
+        return taken + self.interpreter
 
     @property
     def restart(self) -> int:

@@ -120,7 +120,8 @@ class Pager:
         And for one result: NumPy reuses the memory of temporaries of expressions, which a record cannot, and an
         operation that is made of others takes one array more than NumPy's own.
         """
-        if not self._pages_now:
+        ledger = self.ledger
+        if not self._pages_now and (ledger.limit is None or self._passed is not None or not ledger.lenders):
             return
         arrays = [a for a in values if type(a) is np.ndarray]
         saved = [values[k] for k in signature.saves if k >= 0]
@@ -128,7 +129,11 @@ class Pager:
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
         result = max([a.nbytes for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
-        self._make_room(sum(owner_of(a).nbytes for a in new) + max(result, self._margin))
+        need = sum(owner_of(a).nbytes for a in new) + max(result, self._margin)
+        if self._pages_now:
+            self._make_room(need)
+        elif ledger.limit is not None:
+            ledger.relieve(ledger.live + need - ledger.limit)
 
     @property
     def _pages_now(self) -> bool:
@@ -358,8 +363,9 @@ class Pager:
             self.ledger.hold(cell, cell.size)
 
     def forecast(
-        self, seeds: list[Any], given: list[tuple[int, bool]] | None = None, *, paged: bool = False
-    ) -> Forecast:
+        self, seeds: list[Any], given: list[tuple[int, bool]] | None = None, *, paged: bool = False, bare: bool = False,
+        beside: int = 0,
+    ) -> Forecast:  # fmt: skip
         """
         Return what a sweep is going to hold.
 
@@ -367,14 +373,16 @@ class Pager:
             seeds: Of `Forecast.run`.
             given: Of `Forecast.run`.
             paged: Whether all saved values that can be on disk are there.
+            bare: Whether time loops give up all that they can do without.
+            beside: Bytes that are held and are in another ledger.
         """
         ledger = self.ledger
-        live = ledger.live
+        live = ledger.live + beside
         if paged:
             live -= pageable_bytes([node for node, *_ in seeds], ledger.holds)
             live += 0 if self._measures else _STORAGE
             live -= sum(pages.buffer_nbytes for pages in self._buffers())
-        forecast = Forecast(live, paged, ledger.holds)
+        forecast = Forecast(live, paged, bare, ledger.holds)
         forecast.run(seeds, given)
         forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
         return forecast
