@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 from ebbtide.agree import agree
@@ -210,7 +211,8 @@ class Room:
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before, saved_before = self._ledger.live, self._ledger.held[SAVED]
-        while not is_enough() and (self._give_up_one(rule) or self._give_up_saved(rule)):
+        ways = rule.snapshots.give_up_buffers, partial(self._give_up_one, rule), partial(self._give_up_saved, rule)
+        while not is_enough() and any(way() for way in ways):
             self._given_up += 1
         freed = before - self._ledger.live
         self._saved_before -= saved_before - self._ledger.held[SAVED]
@@ -271,13 +273,17 @@ class Room:
         forward = rule.ran + plan.schedule.forward_steps_left(position)
         self._replace(rule, replace(plan, predicted_steps_forward=forward, least=rule.plan.least))
 
+    def sheddable_bytes(self, rule: Any) -> int:
+        """Return the bytes that a loop could do without."""
+        return ahead.sheddable_bytes(rule.plan, rule.position, spare=self.spare) + int(rule.snapshots.buffer_nbytes)
+
     def holding(self, rule: Any, bare: bool) -> Holding:
         """Return what a loop holds; see `JointRule.holding`."""
         plan, kept, taped, given_up = rule.plan, rule.position.snapshots, len(rule.records), 0
         if bare:
-            kept, taped, given_up = (Snapshot(0),), 1, rule.sheddable
+            kept, taped, given_up = (Snapshot(0), *[one for one in kept if one.tier != "memory"]), 1, rule.sheddable
         beyond = ahead.beyond_bytes(plan, kept, taped) - given_up
-        return Holding(held=self.held_by(rule), beyond=beyond, least=plan.least)
+        return Holding(held=self.held_by(rule) + rule.snapshots.buffer_nbytes, beyond=beyond, least=plan.least)
 
     def held_by(self, rule: Any) -> int:
         """Bytes of the loop's snapshots in memory and of saved values at hand."""
@@ -322,15 +328,17 @@ def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> i
         sizes: Those of its steps.
         steps: Their number.
     """
-    lenders = _lenders(ledger)
-    if ledger.limit is None or not any(one.sheddable for one in lenders):
+    if ledger.limit is None:
         return 0
+    lenders, before, pager = _lenders(ledger), ledger.live, region.outer.pager
     beside = [one for one in lenders if one.stepper.region.outer is region.outer]
-    left, before = ledger.limit - held - seen_by_none(ledger), ledger.live
+    left = ledger.limit - held - seen_by_none(ledger)
     share = (left + sum(one.sheddable for one in beside)) // (1 + len(beside)) if beside else 0
     wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
     for one in [*beside, *lenders]:
         one.shed(wanted - left - (before - ledger.live))
+    if pager is not None:
+        pager.reserve(wanted + seen_by_none(ledger) - before + held)
     return before - ledger.live
 
 

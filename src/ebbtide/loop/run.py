@@ -102,7 +102,7 @@ class LoopRule(JointRule):
     @property
     def sheddable(self) -> int:
         """Bytes that it could do without."""
-        return ahead.sheddable_bytes(self.plan, self.position, spare=self.room.spare)
+        return self.room.sheddable_bytes(self)
 
     def holding(self, bare: bool) -> Holding:
         """See `JointRule.holding`."""

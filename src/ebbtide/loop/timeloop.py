@@ -264,6 +264,9 @@ def _first_steps(
     ledger = stepper.region.ledger
     report = ledger.report
     account = ledger if ledger.watched else Ledger(watched=True)
+    outer = stepper.region.outer.pager
+    if outer is not None and outer.on_disk and ledger.limit is not None and current().capture is None:
+        outer.reserve(ledger.limit // 2)  # what was saved before the loop may wait on disk
     before, given_up = dict(account.held), dict(account.given_up)
     first = run_first(stepper, values, account, allowed)
     before = {kind: held - account.given_up[kind] + given_up[kind] for kind, held in before.items()}

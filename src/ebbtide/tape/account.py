@@ -121,6 +121,9 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
         return
     least = 0
     if pager.passed is None:
+        if pager.on_disk and not pager.has_paged and pager.forecast(seeds).peak <= limit:
+            pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
+            return
         # A time loop took room for snapshots before it was known what comes after it.
         forecast = _forecast(pager, seeds)
         while forecast.peak > limit and forecast.shed(forecast.peak - limit):
@@ -146,9 +149,5 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
 
 
 def _forecast(pager: Pager, seeds: list[Any], *, bare: bool = False) -> Forecast:
-    """Return what a sweep is going to hold, with all on disk that can be if that is less."""
-    found = pager.forecast(seeds, bare=bare)
-    if pager.budget is None or not pager.budget.disk:
-        return found
-    paged = pager.forecast(seeds, paged=True, bare=bare)
-    return min(found, paged, key=lambda forecast: forecast.peak)
+    """Return what a sweep is going to hold, with all on disk that can be if there is disk."""
+    return pager.forecast(seeds, paged=pager.on_disk, bare=bare)

@@ -127,9 +127,8 @@ class Pager:
         saved = [values[k] for k in signature.saves if k >= 0]
         new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self._is_callers(a)]
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
-        result = max([a.nbytes for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
-        need = sum(owner_of(a).nbytes for a in new) + max(result, self._margin)
+        need = sum(owner_of(a).nbytes for a in new) + max([self._margin, *[a.nbytes for a in arrays]])
         if self._pages_now:
             self._make_room(need)
         elif ledger.limit is not None:
@@ -238,6 +237,11 @@ class Pager:
         if self._measures and self._around is not None:
             return self._around.on_disk
         return self.budget is not None and self.budget.disk > 0
+
+    @property
+    def has_paged(self) -> bool:
+        """Return whether anything went to disk."""
+        return self._pages is not None
 
     def room(self, node: Node, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
         """Make room for what the pulls of *node* allocate and load."""
@@ -352,8 +356,7 @@ class Pager:
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
         self._passed = f"{node.name} at {node.line}"
-        for reference in self._cells:
-            cell = reference()
+        for cell in [reference() for reference in self._cells]:
             if cell is None or cell.value is None:
                 continue
             if cell.size is None:
@@ -363,9 +366,8 @@ class Pager:
             self.ledger.hold(cell, cell.size)
 
     def forecast(
-        self, seeds: list[Any], given: list[tuple[int, bool]] | None = None, *, paged: bool = False, bare: bool = False,
-        beside: int = 0,
-    ) -> Forecast:  # fmt: skip
+        self, seeds: list[Any], given: Any = None, *, paged: bool = False, bare: bool = False, beside: int = 0
+    ) -> Forecast:
         """
         Return what a sweep is going to hold.
 
