@@ -473,28 +473,30 @@ AROUND = {
 @pytest.mark.parametrize("disk", [0, 300])
 @pytest.mark.parametrize("name", AROUND)
 def test_the_least_of_functions_with_loops(name, disk, units, tmp_path):
-    """Each loop, and what follows them, refuses once at most; the last number that was named is enough, and not large."""
+    """Each loop, and what follows, refuses once at most; the last number that was named is enough, and not large."""
     f, loops = AROUND[name]
     expected, memory = grad(f)(UNIT), units * UNIT.nbytes
     f(UNIT)
     alone = peak_bytes(lambda: f(UNIT))
 
-    def attempt(memory):
+    def refused(memory):
+        """Return the least that a refusal names; None if the call runs, as it should."""
         found = []
         budget = Budget(memory, disk * UNIT.nbytes, tmp_path)
-        assert peak_bytes(lambda: found.append(grad(f, budget=budget)(UNIT))) - alone <= memory
-        assert np.array_equal(found[0], expected)
-
-    for count in range(loops + 2):
         try:
-            attempt(memory)
+            peak = peak_bytes(lambda: found.append(grad(f, budget=budget)(UNIT))) - alone
         except BudgetError as error:
-            assert count <= loops
-            assert error.least > memory
-            memory = error.least
-        else:
-            break
-    if memory > units * UNIT.nbytes:
-        with pytest.raises(BudgetError):
-            attempt(int((0.75 if disk else 0.9) * memory))
+            return error.least
+        assert peak <= memory
+        assert np.array_equal(found[0], expected)
+        return None
+
+    count, least = 0, refused(memory)
+    while least is not None:
+        count += 1
+        assert least > memory
+        assert count <= loops + 1
+        memory, least = least, refused(least)
+    if count:
+        assert refused(int((0.75 if disk else 0.9) * memory)) is not None
     assert list(tmp_path.iterdir()) == []

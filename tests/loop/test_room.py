@@ -238,6 +238,23 @@ def test_the_least_is_a_step_and_few_states(shape, disk, tmp_path):
     assert found[0].tobytes() == expected.tobytes()
 
 
+def test_the_least_counts_cotangents_that_wait():
+    """Of the maximum of eight branches eight cotangents wait for the sweep: the least has these and a restart state."""
+
+    def step(u: Any, i: Any) -> Any:
+        values = [u * (0.9 + 0.01 * k) for k in range(8)]
+        while len(values) > 1:
+            values = [np.maximum(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
+
+    with pytest.raises(BudgetError) as error:
+        grad(lambda u: np.sum(timeloop(step, u, 5)), budget=Budget(memory=1))(LARGE)
+    with ebbtide.profile() as p:
+        grad(lambda u: np.sum(timeloop(step, u, 5)))(LARGE)
+    states = (error.value.least - p.loops[-1].plan.saved_bytes - RESERVE - BLOCK - 4096) / LARGE.nbytes
+    assert 8 < states <= 9
+
+
 # What all steps share.
 
 

@@ -354,8 +354,10 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     Other loops hold less then. A function that is measured holds what it saves, which is counted elsewhere until then.
     """
     pager = region.outer.pager
-    measured = pager is not None and pager.ledger is not ledger and not pager.on_disk
-    return (pager.ledger.live if measured else 0) + sum(one.holding(True).beyond for one in _lenders(ledger))
+    others: int = sum(one.holding(True).beyond for one in _lenders(ledger))
+    if pager is None or pager.ledger is ledger or pager.on_disk:
+        return others
+    return others + int(pager.ledger.live)
 
 
 def _lenders(ledger: Ledger) -> list[Any]:
