@@ -100,16 +100,26 @@ class TapedStep:
             lent: Whether the cotangents that the sweep starts from are held by others; else they are ours, and no part
                 of the ledger yet.
         """
-        states = [node for node in self.state_nodes if node is not None]
-        outputs = [node for node in self.output_nodes if node is not None]
-        given = [(0, False) if lent else (node.type.nbytes, True) for node in states]
-        found = self.tape.pager.forecast([(n,) for n in states + outputs], given + [(0, False)] * len(outputs))
+        pager, states = self.tape.pager, [node for node in self.state_nodes if node is not None]
+        seeds = [(node,) for node in states + self.output_nodes if node is not None]
+        others = [(0, False)] * (len(seeds) - len(states))
         kinds = [leaf.type.nbytes for leaf, _ in self.tape.statics.values()]
-        # What the sweep leaves behind in memory that is not its own, the next sweep cannot use up.
-        leaves = [leaf for leaf in self.state_leaves if leaf is not None]
-        passed_on = sum(leaf.type.nbytes for leaf in leaves if not found.left.get(leaf.number, True))
         # The cotangent of a static value is there when it is added to the running sum.
-        return found.peak + max(kinds, default=0) + (0 if lent else passed_on)
+        most = int(max(kinds, default=0))
+        borrowed = None
+        if not lent:
+            ours = [(node.type.nbytes, True) for node in states]
+            found = pager.forecast(seeds, ours + others)
+            # What the sweep leaves behind in memory that is not its own, the next sweep cannot use up.
+            leaves = [leaf for leaf in self.state_leaves if leaf is not None]
+            passed_on = sum(leaf.type.nbytes for leaf in leaves if not found.left.get(leaf.number, True))
+            if not passed_on:
+                return int(found.peak) + most
+            borrowed = int(found.peak) + passed_on
+        peak = int(pager.forecast(seeds).peak)
+        if borrowed is not None:
+            peak = min(borrowed, peak + sum(node.type.nbytes for node in states))
+        return peak + most
 
     def sweep(
         self, state: list[Any], output: list[Any], *, retain: bool
