@@ -26,6 +26,7 @@ from ebbtide.schedules import (
 )
 from ebbtide.schedules.continuing import count_base
 from ebbtide.schedules.parts import Parts
+from ebbtide.tape.overhead import PAGE
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -67,7 +68,8 @@ def beyond_bytes(plan: Plan, snapshots: tuple[Snapshot, ...], taped: int) -> int
     restarts = sum(each[one.tier] for one in snapshots if one.kind == "restart")
     # One taped step is part of what is measured of a loop.
     taped = max(0, taped - 1) + sum(one.kind != "restart" for one in snapshots)
-    return sizes.interpreter + restarts + taped * (sizes.taped - sizes.saved) + tables
+    # Two pages of the record of what comes after the loop, which a ledger counts, are in the loop's reserve, too.
+    return sizes.interpreter - 2 * PAGE + restarts + taped * (sizes.taped - sizes.saved) + tables
 
 
 def without_saved(position: Position) -> Position:
