@@ -420,3 +420,83 @@ def test_value_and_grad_with_aux_under_a_budget(tmp_path):
     assert np.array_equal(aux["x"], x)
     assert not np.shares_memory(aux["x"], x)
     assert {k: np.array_equal(gradients[k], expected[k]) for k in expected} == {"x": True, "z": True}
+
+
+# What comes before, between and after time loops.
+
+UNIT = np.linspace(0.1, 1.0, 50_000)
+
+
+def three(v, _):
+    """Save three values in a step."""
+    return np.sin(np.sin(np.sin(v) * 1.01) * 1.01)
+
+
+def one(v, _):
+    """Save one value in a step."""
+    return v * 0.99 + 0.01 * np.sin(v)
+
+
+def saving(u, count):
+    """Save two values in each operation."""
+    for _ in range(count):
+        u = np.sin(u) * u
+    return u
+
+
+def loop(step, u):
+    """Run a step thirty times."""
+    return ebbtide.timeloop(step, u, 30)
+
+
+# With the number of loops.
+AROUND = {
+    "nothing": (lambda u: np.sum(loop(one, u) ** 2), 1),
+    "after": (lambda u: np.sum(saving(loop(three, u), 6)), 1),
+    "before": (lambda u: np.sum(loop(three, saving(u, 6))), 1),
+    "both": (lambda u: np.sum(saving(loop(three, saving(u, 3)), 3)), 1),
+    "beside": (lambda u: np.sum(saving(u, 5) * loop(one, u) * np.cos(u)), 1),
+    "two loops": (lambda u: np.sum(loop(one, loop(three, u))), 2),
+    "between": (lambda u: np.sum(loop(one, saving(loop(three, u), 4)) ** 2), 2),
+    "between, the other way": (lambda u: np.sum(loop(three, saving(loop(one, u), 4)) ** 2), 2),
+    "inside of a checkpoint": (
+        lambda u: np.sum(saving(ebbtide.checkpoint(lambda v: loop(three, saving(v, 2)))(u), 3)), 1,
+    ),
+    "a checkpoint after": (lambda u: np.sum(ebbtide.checkpoint(lambda v: saving(v, 4))(loop(three, u))), 1),
+    "a checkpoint before": (
+        lambda u: np.sum(saving(loop(three, ebbtide.checkpoint(lambda v: saving(v, 4))(u)), 2)), 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("units", [1, 8])
+@pytest.mark.parametrize("disk", [0, 300])
+@pytest.mark.parametrize("name", AROUND)
+def test_the_least_of_functions_with_loops(name, disk, units, tmp_path):
+    """Each loop, and what follows, refuses once at most; the last number that was named is enough, and not large."""
+    f, loops = AROUND[name]
+    expected, memory = grad(f)(UNIT), units * UNIT.nbytes
+    f(UNIT)
+    alone = peak_bytes(lambda: f(UNIT))
+
+    def refused(memory):
+        """Return the least that a refusal names; None if the call runs, as it should."""
+        found = []
+        budget = Budget(memory, disk * UNIT.nbytes, tmp_path)
+        try:
+            peak = peak_bytes(lambda: found.append(grad(f, budget=budget)(UNIT))) - alone
+        except BudgetError as error:
+            return error.least
+        assert peak <= memory
+        assert np.array_equal(found[0], expected)
+        return None
+
+    count, least = 0, refused(memory)
+    while least is not None:
+        count += 1
+        assert least > memory
+        assert count <= loops + 1
+        memory, least = least, refused(least)
+    if count:
+        assert refused(int((0.75 if disk else 0.9) * memory)) is not None
+    assert list(tmp_path.iterdir()) == []

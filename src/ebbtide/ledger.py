@@ -117,8 +117,8 @@ class Ledger:
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "held", "lenders", "limit", "peak", "phase",
-        "report", "saved", "timeline", "watched",
+        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "lenders", "limit", "peak",
+        "phase", "report", "saved", "timeline", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False) -> None:
@@ -133,6 +133,8 @@ class Ledger:
         self.report: Any = None
         # Weak references to those who hold what they could do without: time loops, the oldest first.
         self.lenders: list[Any] = []
+        # What they gave up until now: whoever measures by differences of `held` has to know.
+        self.given_up: dict[str, int] = dict.fromkeys(KINDS, 0)
         # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes].
         self._owners: dict[tuple[str, int], list[int]] = {}
         self._tickets: dict[int, _Ticket] = {}
@@ -162,11 +164,19 @@ class Ledger:
 
     def relieve(self, nbytes: int) -> int:
         """Let time loops give up at least *nbytes* bytes if they can, at the price of more work; return how many."""
-        freed = 0
+        freed, before = 0, dict(self.held)
         for lender in [reference() for reference in self.lenders]:
             if lender is not None and freed < nbytes:
                 freed += lender.shed(nbytes - freed)
+        for kind, held in before.items():
+            self.given_up[kind] += held - self.held[kind]
         return freed
+
+    @property
+    def lent(self) -> int:
+        """The bytes that time loops could give up."""
+        lenders = [reference() for reference in self.lenders]
+        return sum(lender.sheddable for lender in lenders if lender is not None)
 
     def hold(self, holder: Any, owner: Any, entry: SavedEntry | None = None) -> None:
         """

@@ -8,6 +8,7 @@ from typing import Any
 
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
+from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import (
     Copy,
     Costs,
@@ -25,6 +26,7 @@ from ebbtide.schedules import (
 )
 from ebbtide.schedules.continuing import count_base
 from ebbtide.schedules.parts import Parts
+from ebbtide.tape.overhead import PAGE
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -55,8 +57,19 @@ def stored(position: Position, step: int) -> Snapshot:
 
 
 def size_of(plan: Plan, kept: Snapshot) -> int:
-    """Return the bytes of a snapshot."""
-    return plan.sizes.state if kept.kind == "restart" else plan.sizes.saved
+    """Return the bytes of a snapshot, as a ledger counts them."""
+    return plan.sizes.data if kept.kind == "restart" else plan.sizes.saved
+
+
+def beyond_bytes(plan: Plan, snapshots: tuple[Snapshot, ...], taped: int) -> int:
+    """Return what the interpreter takes for a loop with these snapshots and taped steps, which no ledger counts."""
+    sizes, tables = plan.sizes, table_bytes(plan.schedule, plan.steps) if len(snapshots) > 1 else 0
+    each = {"memory": sizes.restart - sizes.data, "disk": sizes.listed}
+    restarts = sum(each[one.tier] for one in snapshots if one.kind == "restart")
+    # One taped step is part of what is measured of a loop.
+    taped = max(0, taped - 1) + sum(one.kind != "restart" for one in snapshots)
+    # Two pages of the record of what comes after the loop, which a ledger counts, are in the loop's reserve, too.
+    return sizes.interpreter - 2 * PAGE + restarts + taped * (sizes.taped - sizes.saved) + tables
 
 
 def without_saved(position: Position) -> Position:

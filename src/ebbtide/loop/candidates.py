@@ -114,7 +114,7 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
         if others * sizes.stored_saved <= bounds.disk:
             least = min(least, others * sizes.left_behind + tuples)
         if others * sizes.stored <= bounds.disk:
-            least = min(least, others * (sizes.restart - sizes.state) + tuples)
+            least = min(least, others * sizes.listed + tuples)
     slots = _count_slots(bounds)
     if slots:
         least = min(least, _least_of_slots(bounds, slots))
@@ -214,7 +214,7 @@ def _find_on_disk(bounds: Bounds, *, buffered: bool) -> Iterator[Schedule]:
         on_disk = others // interval
         if not 1 <= on_disk <= _MOST_ON_DISK or on_disk * sizes.stored > bounds.disk:
             continue
-        left = available - on_disk * (sizes.restart - sizes.state)
+        left = available - on_disk * sizes.listed
         fits = count_fitting(left, sizes.restart, on_disk)
         if interval == 1:
             if left >= count_tuples(on_disk):
@@ -259,7 +259,7 @@ def _find_hierarchical(bounds: Bounds) -> Hierarchical | None:
 def _entries_of_slots(bounds: Bounds, slots: int) -> int:
     """Bytes of memory for slots on disk, table included."""
     table, _ = count_bytes(bounds.steps, slots)
-    return slots * (bounds.sizes.restart - bounds.sizes.state) + table
+    return slots * bounds.sizes.listed + table
 
 
 def _least_of_slots(bounds: Bounds, slots: int) -> int:

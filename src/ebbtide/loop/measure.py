@@ -18,7 +18,7 @@ from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.generators import working_nbytes
 from ebbtide.loop.reach import arrays_of
 from ebbtide.loop.sizes import Sizes
-from ebbtide.loop.state import bytes_of, owned, pack
+from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of, swappable_bytes
 from ebbtide.schedules import Costs
@@ -98,9 +98,11 @@ def measure_sizes(
         saved=counted - shared,
         shared=shared,
         nodes=max(0, counted - shared - swappable_bytes(record)),
-        sweep=record.forecast() - sum(before.values()) + working_nbytes(values),
+        sweep=record.forecast() + record.tape.pager.overhead.uncounted - sum(before.values()) + working_nbytes(values),
         gradients=sum(kinds) + rows,
         stored=entry_nbytes(pack(values).arrays),
+        leaves=len(values),
+        numbers=count_numbers(values),
     )
 
 

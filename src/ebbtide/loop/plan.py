@@ -42,6 +42,7 @@ class Plan:
         buffer: Bytes of the buffers for disk; 0 without disk, or if they do not fit.
         on_disk: Whether there are snapshots on disk.
         measuring_steps: Forward steps that were run for their time alone, which are part of the prediction.
+        least: The bytes in the ledger, those of calls around included, without which there would be no plan.
     """
 
     schedule: Schedule
@@ -56,6 +57,7 @@ class Plan:
     buffer: int = 0
     on_disk: bool = False
     measuring_steps: int = 0
+    least: int = 0
 
     @property
     def state_bytes(self) -> int:
@@ -146,11 +148,15 @@ def make_plan(
     sizes, memory, disk, costs = _agreed(sizes, memory, disk, costs)
     planned = partial(_planned, steps=steps, sizes=sizes, costs=costs, memory=memory)
     if schedule is not None:
-        return _buffered(planned(schedule), memory)
+        asked = planned(schedule)
+        return replace(_buffered(asked, memory), least=held + asked.predicted_peak_bytes)
     everything = planned(StoreAll())
-    if memory is None or everything.predicted_peak_bytes <= memory:
+    if memory is None:
         return everything
     bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
+    least = held + min(everything.predicted_peak_bytes, sizes.fixed + find_least(bounds, open_end=open))
+    if everything.predicted_peak_bytes <= memory:
+        return replace(everything, least=least)
     if open:
         chosen = find_open(bounds)
         found = [] if chosen is None else [(chosen, False)]
@@ -158,8 +164,8 @@ def make_plan(
         found = find_candidates(bounds)
     plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
-        raise _describe_least(steps, sizes, memory, disk, find_least(bounds, open_end=open) + sizes.fixed + held)
-    return _buffered(min(plans, key=_rank), memory)
+        raise _describe_least(steps, sizes, memory, disk, least)
+    return replace(_buffered(min(plans, key=_rank), memory), least=least)
 
 
 def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[Sizes, int | None, int, Costs]:

@@ -155,11 +155,23 @@ def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Predictio
     forward = schedule.forward_steps(steps) if steps else 0
     held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped) - (sizes.taped if steps else 0)
     snapshots = min(max(0, steps - 1), schedule.units // min(schedule.restart, schedule.saved))
-    # That of a schedule with more units may serve it, too.
-    rows = schedule._table(steps).row(sys.maxsize) + 1
-    table, making = count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)
+    table, making = _count_table(schedule, steps)
     memory = max(held + table + count_tuples(snapshots, forward), making)
     return _in_memory(forward, snapshots, memory, _time(costs, steps, forward))
+
+
+def table_bytes(schedule: Schedule, steps: int) -> int:
+    """Return the bytes of the table that a schedule keeps for a loop."""
+    return _count_table(schedule, steps)[0] if isinstance(schedule, (Mixed, Hierarchical)) and steps > 0 else 0
+
+
+def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:
+    """Return the bytes of the table of a schedule, when it is there and while it is made."""
+    if isinstance(schedule, Hierarchical):
+        return count_bytes(min(steps, MOST_STEPS), max(1, min(schedule.disk, steps)))
+    # That of a schedule with more units may serve it, too.
+    rows = schedule._table(steps).row(sys.maxsize) + 1
+    return count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)
 
 
 def _periodic(schedule: Periodic, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
@@ -168,7 +180,6 @@ def _periodic(schedule: Periodic, steps: int, sizes: Sizes, costs: Costs, *, buf
     in_memory = schedule.peak(steps, saved=0)
     snapshots = schedule.peak_snapshots(steps)
     buffer = buffer_of(sizes) if buffered and on_disk else 0
-    entries = sizes.restart - sizes.state
     if buffered or not on_disk:
         time = schedule.predicted_time(steps, costs)
     else:
@@ -176,7 +187,7 @@ def _periodic(schedule: Periodic, steps: int, sizes: Sizes, costs: Costs, *, buf
     return Prediction(
         forward=forward,
         snapshots=snapshots,
-        memory=in_memory * sizes.restart + on_disk * entries + count_tuples(snapshots, forward) + buffer,
+        memory=in_memory * sizes.restart + on_disk * sizes.listed + count_tuples(snapshots, forward) + buffer,
         disk=on_disk * sizes.stored,
         time=time,
         buffer=buffer,
@@ -188,8 +199,8 @@ def _hierarchical(schedule: Hierarchical, steps: int, sizes: Sizes, costs: Costs
     counts = count_hierarchical(schedule, steps)
     buffer = buffer_of(sizes) if buffered and counts.disk else 0
     snapshots = min(counts.memory + counts.disk, max(0, steps - 1))
-    table, making = count_bytes(min(steps, MOST_STEPS), max(1, min(schedule.disk, steps)))
-    held = counts.memory * sizes.restart + counts.disk * (sizes.restart - sizes.state)
+    table, making = _count_table(schedule, steps)
+    held = counts.memory * sizes.restart + counts.disk * sizes.listed
     return Prediction(
         forward=counts.forward,
         snapshots=snapshots,
@@ -209,7 +220,7 @@ def _followed(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buf
     disk = buffer = 0
     if found.disk_writes:
         disk = simulate(schedule.next_action, start, restart=sizes.stored, saved=sizes.stored_saved).peak_disk
-        entries = simulate(schedule.next_action, start, restart=sizes.restart - sizes.state, saved=sizes.left_behind)
+        entries = simulate(schedule.next_action, start, restart=sizes.listed, saved=sizes.left_behind)
         buffer = buffer_of(sizes) if buffered else 0
         memory += entries.peak_disk + buffer
     return Prediction(

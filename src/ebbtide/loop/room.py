@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 from ebbtide.agree import agree
@@ -13,11 +14,12 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop import ahead
-from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.plan import UNKNOWN_COSTS, Plan, Sizes
 from ebbtide.loop.predict import needs_spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import nodes_of
 from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, Snapshot
+from ebbtide.tape.joint import Holding
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.saved import SavedValue
 
@@ -174,7 +176,8 @@ class Room:
             return
         over = ledger.live + sizes.sweep - sizes.saved - ledger.limit
         if over > 0:
-            over = record.forecast() - ledger.limit
+            lent = not rule.position.reversed and not all(pair is None or pair[1] for pair in rule.cotangent)
+            over = record.forecast(lent) - ledger.limit
             over -= ledger.relieve(over)
         if over <= 0 and not _is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
@@ -190,7 +193,7 @@ class Room:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
         limit = self._ledger.limit
         if limit is not None:
-            others = self._ledger.live - self._held_by(rule)
+            others = self._ledger.live - self.held_by(rule)
             rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
         self.settle(rule)
         if self.spare:
@@ -208,7 +211,8 @@ class Room:
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before, saved_before = self._ledger.live, self._ledger.held[SAVED]
-        while not is_enough() and (self._give_up_one(rule) or self._give_up_saved(rule)):
+        ways = rule.snapshots.give_up_buffers, partial(self._give_up_one, rule), partial(self._give_up_saved, rule)
+        while not is_enough() and any(way() for way in ways):
             self._given_up += 1
         freed = before - self._ledger.live
         self._saved_before -= saved_before - self._ledger.held[SAVED]
@@ -260,19 +264,32 @@ class Room:
         """
         self.stale = False
         position, limit = rule.position, self._ledger.limit
-        others = self._ledger.live - self._held_by(rule)
+        others = self._ledger.live - self.held_by(rule)
         memory = None if limit is None else limit - others
         costs = None if rule.plan.costs == UNKNOWN_COSTS else rule.plan.costs
         plan = self._choose(
             position.steps, rule.plan.sizes, memory=memory, schedule=None, held=others, open=position.open, costs=costs
         )
         forward = rule.ran + plan.schedule.forward_steps_left(position)
-        self._replace(rule, replace(plan, predicted_steps_forward=forward))
+        self._replace(rule, replace(plan, predicted_steps_forward=forward, least=rule.plan.least))
 
-    def _held_by(self, rule: Any) -> int:
+    def sheddable_bytes(self, rule: Any) -> int:
+        """Return the bytes that a loop could do without."""
+        return ahead.sheddable_bytes(rule.plan, rule.position, spare=self.spare) + int(rule.snapshots.buffer_nbytes)
+
+    def holding(self, rule: Any, bare: bool) -> Holding:
+        """Return what a loop holds; see `JointRule.holding`."""
+        plan, kept, taped, given_up = rule.plan, rule.position.snapshots, len(rule.records), 0
+        if bare:
+            kept, taped, given_up = (Snapshot(0), *[one for one in kept if one.tier != "memory"]), 1, rule.sheddable
+        beyond = ahead.beyond_bytes(plan, kept, taped) - given_up
+        return Holding(held=self.held_by(rule) + rule.snapshots.buffer_nbytes, beyond=beyond, least=plan.least)
+
+    def held_by(self, rule: Any) -> int:
         """Bytes of the loop's snapshots in memory and of saved values at hand."""
         stored = [ahead.size_of(rule.plan, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
-        return sum(stored) + sum(record.nbytes for record in rule.records.values())
+        spare = rule.plan.sizes.data if self.spare else 0
+        return sum(stored) + spare + sum(record.nbytes for record in rule.records.values())
 
     def _replace(self, rule: Any, plan: Plan) -> None:
         """Give a loop a plan, and tell it to the report."""
@@ -288,7 +305,7 @@ class Room:
         sizes = rule.plan.sizes
         least = self._allowed.memory + max(0, peak - limit)
         with_one = sizes.fixed + sizes.restart + self._allowed.memory - limit
-        others = self._ledger.live - self._held_by(rule) - record.nbytes
+        others = self._ledger.live - self.held_by(rule) - record.nbytes
         least = max(least, with_one + others)
         return BudgetError(
             f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, more "
@@ -296,6 +313,56 @@ class Room:
             f"bytes ({format_bytes(least)}) of memory.",
             least,
         )
+
+
+def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> int:
+    """
+    Let the loops before one more give up what is more than their share; return how many bytes.
+
+    Loops that run one after the other have equal shares of the bytes that they can give up.
+
+    Args:
+        region: The region of the steps of the one more.
+        ledger: The account.
+        held: Bytes in it without those of the first step.
+        sizes: Those of its steps.
+        steps: Their number.
+    """
+    if ledger.limit is None:
+        return 0
+    lenders, before, pager = _lenders(ledger), ledger.live, region.outer.pager
+    beside = [one for one in lenders if one.stepper.region.outer is region.outer]
+    left = ledger.limit - held - seen_by_none(ledger)
+    share = (left + sum(one.sheddable for one in beside)) // (1 + len(beside)) if beside else 0
+    wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
+    for one in [*beside, *lenders]:
+        one.shed(wanted - left - (before - ledger.live))
+    if pager is not None:
+        pager.reserve(wanted + seen_by_none(ledger) - before + held)
+    return before - ledger.live
+
+
+def seen_by_none(ledger: Ledger) -> int:
+    """Return the bytes that the interpreter takes for the loops before, which are in no ledger."""
+    return sum(one.holding(False).beyond for one in _lenders(ledger))
+
+
+def held_outside(region: Any, ledger: Ledger) -> int:
+    """
+    Return by how many bytes more is held than a ledger says, when it matters for the least budget.
+
+    Other loops hold less then. A function that is measured holds what it saves, which is counted elsewhere until then.
+    """
+    pager = region.outer.pager
+    others: int = sum(one.holding(True).beyond for one in _lenders(ledger))
+    if pager is None or pager.ledger is ledger or pager.on_disk:
+        return others
+    return others + int(pager.ledger.live)
+
+
+def _lenders(ledger: Ledger) -> list[Any]:
+    """Return the loops that a ledger may ask for room."""
+    return [one for one in [reference() for reference in ledger.lenders] if one is not None]
 
 
 def _is_paged(record: TapedStep) -> bool:

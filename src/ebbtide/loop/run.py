@@ -22,7 +22,7 @@ from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse
-from ebbtide.tape.joint import JointRule
+from ebbtide.tape.joint import Holding, JointRule
 from ebbtide.tape.node import Node
 
 
@@ -93,18 +93,20 @@ class LoopRule(JointRule):
         """What messages call the operation."""
         return "timeloop"
 
-    @property
-    def need(self) -> int:
-        """Bytes that the reverse sweep takes beside what is held now."""
+    def needs(self, owned: bool, given: int) -> int:
+        """See `JointRule.needs`."""
         sizes = self.plan.sizes
-        # Held already: the saved values of the last step, and the cotangent that the sweep starts from.
-        taped = sizes.saved if self.records else 0
-        return sizes.sweep - taped + sizes.gradients
+        taped = sizes.saved if self.records else 0  # those of the last step are held already
+        return sizes.sweep - taped - given + sizes.gradients
 
     @property
     def sheddable(self) -> int:
         """Bytes that it could do without."""
-        return ahead.sheddable_bytes(self.plan, self.position, spare=self.room.spare)
+        return self.room.sheddable_bytes(self)
+
+    def holding(self, bare: bool) -> Holding:
+        """See `JointRule.holding`."""
+        return self.room.holding(self, bare)
 
     def shed(self, nbytes: int) -> int:
         """Go on with less in memory."""

@@ -6,13 +6,19 @@ import sys
 from dataclasses import dataclass
 from typing import final
 
-# What the interpreter takes beside arrays, as tracemalloc sees it (measured on loops of one number): 10 KiB for a
+from ebbtide.loop.state import NUMBER_BYTES
+
+# What the interpreter takes beside arrays, as tracemalloc sees it (measured on loops of one number): 20 KiB for a
 # loop, 18 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
-RESERVE = 32 * 1024
+RESERVE = 40 * 1024
 RESERVE_PER_SNAPSHOT = 704
 # Of a step whose saved values are held: its tape, lists and entries, beside the nodes that `saved` counts. Measured
-# with these nodes: 0.9 KiB to 1.9 KiB for steps of one to six operations.
-RESERVE_PER_STEP = 2048
+# with these nodes: 0.9 KiB to 2.4 KiB for steps of one to six operations.
+RESERVE_PER_STEP = 2560
+# Of each leaf of a state but the first. Measured on states of 100 to 2000 leaves: in a loop its path, checksums,
+# lists and cotangents take 114 to 525 bytes beside what `fixed` has, in a taped step 26 to 33; an array 126 to 130 in a
+# snapshot beside its data, and 192 to 203 where that is on disk; a number stays in memory, see `NUMBER_BYTES`.
+LEAF_BYTES, TAPED_LEAF_BYTES, ARRAY_BYTES, ENTRY_BYTES = 560, 40, 136, 208
 # CPython 3.11 puts dead tuples of exactly 20 elements on a list of up to 2000 from which it never takes: a position
 # with 20 snapshots leaves one at each change. Measured: 150 KiB after 2000 steps with 21 snapshots.
 TUPLE, TUPLE_BYTES, MOST_TUPLES = 20, 216, 2000 if sys.version_info < (3, 12) else 0
@@ -29,12 +35,14 @@ class Sizes:
     Args:
         state: One restart state.
         saved: What one step saves for its reverse sweep, and no other step does.
-        sweep: Peak of the sweep of one step: saved values, cotangents and temporaries.
+        sweep: Peak of the sweep of one step: saved values, temporaries, and cotangents, that of the new state included.
         gradients: Running sums for static values and inputs.
         stored: One restart state on disk, with the header of its file.
         nodes: What stays in memory of a step's saved values that go to disk; None if that is not known, and all of
             them may stay.
         shared: What all steps save, such as static values; it is held once, and part of *sweep*.
+        leaves: The leaves of a state.
+        numbers: Those of them that are numbers.
     """
 
     state: int
@@ -44,30 +52,55 @@ class Sizes:
     stored: int
     nodes: int | None = None
     shared: int = 0
+    leaves: int = 1
+    numbers: int = 0
+
+    @property
+    def _others(self) -> int:
+        """The leaves but one, with which the interpreter's share of a loop was measured."""
+        return max(0, self.leaves - 1)
+
+    @property
+    def interpreter(self) -> int:
+        """Bytes that the interpreter takes for a loop, whatever it holds."""
+        return RESERVE + self._others * LEAF_BYTES
+
+    @property
+    def data(self) -> int:
+        """Bytes of a restart state that a ledger counts."""
+        return max(0, self.state - self.numbers * NUMBER_BYTES)
 
     @property
     def fixed(self) -> int:
         """
-        Bytes beside all snapshots: the cotangent of the state, the sweep of a step, and the running sums.
+        Bytes beside all snapshots: the sweep of a step, and the running sums.
 
-        The function alone holds a state, too, so that there are bytes of one left for what comes after the loop.
+        Or what is there before the first of them: what that step saved, and of a function that saves the final state,
+        as most do, this one and its cotangent.
         """
-        return self.state + self.sweep + self.gradients + RESERVE
+        taken = max(self.sweep + self.gradients, self.saved + self.shared + 2 * self.state)
+        return taken + self.interpreter
 
     @property
     def restart(self) -> int:
         """Bytes of a restart state in memory, with its entries."""
-        return self.state + RESERVE_PER_SNAPSHOT
+        return self.state + RESERVE_PER_SNAPSHOT + min(self._others, self.leaves - self.numbers) * ARRAY_BYTES
+
+    @property
+    def listed(self) -> int:
+        """Bytes of memory of a restart state on disk: its entries, and numbers."""
+        arrays = min(self._others, self.leaves - self.numbers)
+        return RESERVE_PER_SNAPSHOT + arrays * ENTRY_BYTES + self.numbers * NUMBER_BYTES
 
     @property
     def taped(self) -> int:
         """Bytes of a step whose saved values are held in memory, with its entries."""
-        return self.saved + RESERVE_PER_STEP
+        return self.saved + RESERVE_PER_STEP + self._others * TAPED_LEAF_BYTES
 
     @property
     def left_behind(self) -> int:
         """Bytes of memory of a step whose saved values are on disk."""
-        return RESERVE_PER_STEP + (self.saved if self.nodes is None else self.nodes)
+        return self.taped - (0 if self.nodes is None else self.saved - self.nodes)
 
     @property
     def stored_saved(self) -> int:

@@ -16,7 +16,7 @@ from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
 from ebbtide.schedules import Position, Snapshot
-from ebbtide.storage import EntryLostError, Memory, Storage
+from ebbtide.storage import Disk, EntryLostError, Memory, Storage
 
 
 @final
@@ -36,7 +36,7 @@ class Snapshots:
 
     __slots__ = (
         "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
-        "_swaps", "_tiers", "_warned", "error", "lost",
+        "_swaps", "_theirs", "_tiers", "_warned", "error", "lost",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -54,6 +54,7 @@ class Snapshots:
         self._steps: dict[int, TapedStep] = {}
         self._swaps: dict[int, Swap] = {}
         self._storages: dict[str, Storage] = {}
+        self._theirs = theirs is not None
         if theirs is not None:
             self._storages = {"memory": theirs, "disk": theirs}
         held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
@@ -64,6 +65,20 @@ class Snapshots:
 
     def __len__(self) -> int:
         return len(self._forms) + len(self._steps)
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes of the buffers of the loop's own storages."""
+        return 0 if self._theirs else sum(storage.buffer_nbytes for storage in self._storages.values())
+
+    def give_up_buffers(self) -> bool:
+        """Go on with transfers in line; return whether there were buffers."""
+        freed = self.buffer_nbytes
+        for storage in self._storages.values():
+            if isinstance(storage, Disk) and not self._theirs:
+                storage.resize(0)
+        self._ledger.add(BUFFERS, -freed)
+        return freed > 0
 
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""

@@ -21,7 +21,7 @@ from ebbtide.storage import compute_crc32c
 from ebbtide.tape.node import Node
 
 _NUMBERS = (bool, int, float, complex, np.generic)
-# A number that a snapshot keeps alive, its form and its place in two lists; 104 bytes measured.
+# A number that a snapshot keeps alive, its form and its place in two lists; 90 to 104 bytes measured.
 NUMBER_BYTES = 112
 
 
@@ -84,9 +84,14 @@ def settled(value: Any, taken: set[int]) -> Any:
     return owned(value)
 
 
+def count_numbers(leaves: list[Any]) -> int:
+    """Return how many leaves are numbers and no arrays."""
+    return sum(isinstance(leaf, _NUMBERS) for leaf in leaves)
+
+
 def bytes_of(leaves: list[Any]) -> int:
     """Return the bytes of a state: of its arrays and generators, and what the interpreter takes for its numbers."""
-    numbers = NUMBER_BYTES * sum(isinstance(leaf, _NUMBERS) for leaf in leaves)
+    numbers = NUMBER_BYTES * count_numbers(leaves)
     generators = sum(packed_nbytes(leaf) for leaf in leaves if isinstance(leaf, np.random.Generator))
     arrays = [leaf for leaf in leaves if not isinstance(leaf, np.random.Generator)]
     return numbers + generators + sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in arrays)

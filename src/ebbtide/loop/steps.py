@@ -93,12 +93,34 @@ class TapedStep:
     input_leaves: list[Node | None]
     nbytes: int = 0
 
-    def forecast(self) -> int:
-        """Return the most bytes that there will be in the ledger while the step is swept."""
-        seeds = [(node, None, True) for node in self.state_nodes + self.output_nodes if node is not None]
+    def forecast(self, lent: bool = False) -> int:
+        """
+        Return the most bytes that there will be in the ledger while the step is swept.
+
+        Args:
+            lent: Whether the cotangents that the sweep starts from are held by others; else they are ours, and no part
+                of the ledger yet.
+        """
+        pager, states = self.tape.pager, [node for node in self.state_nodes if node is not None]
+        seeds = [(node,) for node in states + self.output_nodes if node is not None]
+        others = [(0, False)] * (len(seeds) - len(states))
         kinds = [leaf.type.nbytes for leaf, _ in self.tape.statics.values()]
         # The cotangent of a static value is there when it is added to the running sum.
-        return int(self.tape.pager.forecast(seeds).peak + max(kinds, default=0))
+        most = int(max(kinds, default=0))
+        borrowed = None
+        if not lent:
+            ours = [(node.type.nbytes, True) for node in states]
+            found = pager.forecast(seeds, ours + others)
+            # What the sweep leaves behind in memory that is not its own, the next sweep cannot use up.
+            leaves = [leaf for leaf in self.state_leaves if leaf is not None]
+            passed_on = sum(leaf.type.nbytes for leaf in leaves if not found.left.get(leaf.number, True))
+            if not passed_on:
+                return int(found.peak) + most
+            borrowed = int(found.peak) + passed_on
+        peak = int(pager.forecast(seeds).peak)
+        if borrowed is not None:
+            peak = min(borrowed, peak + sum(node.type.nbytes for node in states))
+        return peak + most
 
     def sweep(
         self, state: list[Any], output: list[Any], *, retain: bool

@@ -38,7 +38,7 @@ from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
-from ebbtide.loop.room import Room
+from ebbtide.loop.room import Room, claim, held_outside, seen_by_none
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
@@ -266,13 +266,18 @@ def _first_steps(
     ledger = stepper.region.ledger
     report = ledger.report
     account = ledger if ledger.watched else Ledger(watched=True)
-    before = dict(account.held)
-    held = sum(before.values())
-    available = None if ledger.limit is None else ledger.limit - held
+    outer = stepper.region.outer.pager
+    if outer is not None and outer.on_disk and ledger.limit is not None and current().capture is None:
+        outer.reserve(ledger.limit // 2)  # what was saved before the loop may wait on disk
+    before, given_up = dict(account.held), dict(account.given_up)
     first = run_first(stepper, values, account, allowed)
+    before = {kind: held - account.given_up[kind] + given_up[kind] for kind, held in before.items()}
     sizes = measure_sizes(stepper, values, first, account, before, rows)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
-    planned = partial(choose, steps, memory=available, held=held, open=is_open)
+    held = sum(before.values())
+    held -= claim(stepper.region, account, held, sizes, steps)
+    available = None if ledger.limit is None else ledger.limit - held - seen_by_none(account)
+    planned = partial(choose, steps, memory=available, held=held + held_outside(stepper.region, account), open=is_open)
     plan = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
     if plan is not None and not agree(not _fits(plan, available, allowed)):
         schedule = earlier

@@ -10,8 +10,7 @@ from ebbtide.arrays.context import current, current_or_none
 from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
-from ebbtide.tape.joint import shed
-from ebbtide.tape.overhead import PAGE
+from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.pager import Pager
 
 
@@ -119,20 +118,25 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
     limit, budget = pager.ledger.limit, pager.budget
     if limit is None or budget is None:
         return
-    forecast = pager.forecast(seeds, paged=bool(budget.disk))
-    joints = forecast.joints
-    # A function that runs again counts its record in whole pages, which may begin elsewhere than when it was measured.
-    peak = forecast.peak + (4 * PAGE if joints else 0)
+    least = 0
     if pager.passed is None:
-        # A time loop took room for snapshots before it was known what comes after it.
-        peak -= shed(joints, peak - limit)
-        if peak <= limit:
+        if pager.on_disk and not pager.has_paged and pager.forecast(seeds).peak <= limit:
+            pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
             return
-        if budget.disk and forecast.place is not None:
-            raise pager.refusal(forecast.place, peak - pager.ledger.live)
+        # A time loop took room for snapshots before it was known what comes after it.
+        forecast = _forecast(pager, seeds)
+        while forecast.peak > limit and forecast.shed(forecast.peak - limit):
+            forecast = _forecast(pager, seeds)
+        if forecast.peak <= limit:
+            return
+        least = forecast.peak
+    bare = _forecast(pager, seeds, bare=True)
+    least = max(least, bare.peak, bare.least)
     if not budget.disk:
-        peak = max(peak, pager.ledger.peak)
-    least = peak - sum(rule.sheddable for rule in joints) - limit + budget.memory
+        least = max(least, pager.ledger.peak + sum(rule.holding(True).beyond for rule in bare.joints))
+    if budget.disk and pager.passed is None and bare.place is not None:
+        raise pager.refusal(bare.place, least - pager.ledger.live)
+    least += budget.memory - limit
     place = "It would be passed in the reverse sweep." if pager.passed is None else f"It was passed by {pager.passed}."
     advice = "" if budget.disk else ", or let it page with disk="
     raise BudgetError(
@@ -141,3 +145,8 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
         "recompute with ebbtide.checkpoint or a time loop.",
         least,
     )
+
+
+def _forecast(pager: Pager, seeds: list[Any], *, bare: bool = False) -> Forecast:
+    """Return what a sweep is going to hold, with all on disk that can be if there is disk."""
+    return pager.forecast(seeds, paged=pager.on_disk, bare=bare)

@@ -15,14 +15,18 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
 from ebbtide.tape.forecast import Forecast
-from ebbtide.tape.joint import JointRule, record_joint, shed
+from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.linear_checkpoint import linear_checkpoint
 from ebbtide.tape.linear_region import is_alone, linear_trace
 from ebbtide.tape.node import Node
+from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.region import Region
 from ebbtide.tape.saved import SavedValue, checksum, guarded
 from ebbtide.tape.sweep import sweep
+
+# The record of a function that runs again is counted in whole pages, which may begin elsewhere than it was measured.
+_PAGES = 4 * PAGE
 
 
 def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,7 +128,7 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
     pager = Pager.measuring(region.outer.pager)
     pager.exclude(values)
     tape = region.tape(pager=pager)
-    before = region.ledger.live
+    before, least = region.ledger.live, region.ledger.live - region.ledger.lent
     try:
         with region.running(tape):
             given = unflatten(structure, [tape.leaf(v, reachable=True) if is_array(v) else v for v in values])
@@ -137,12 +141,13 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         outputs = [_copied(x.present()._value if _is_on(tape, x) else x) for x in inside]
         del inside
         # Time loops in it hold snapshots, of which they can do with one.
-        snapshots = max(0, region.ledger.live - before - pager.overhead.lent)
-        paged = pager.on_disk
-        most = 0 if paged else pager.ledger.peak
-        forecasts = [pager.forecast(seeds, paged=paged, owned=owned) for owned in (False, True)]
-        first, second = [_peak(forecast, most, snapshots) for forecast in forecasts]
-        demand = _Demand((first, second), loops=any(rule.sheddable for rule in forecasts[0].joints))
+        loops = max(0, region.ledger.live - before - pager.overhead.lent)
+        forecasts = [_forecast(pager, seeds, owned, loops) for owned in (False, True)]
+        sheddable = sum(rule.sheddable for rule in forecasts[0].joints)
+        most = 0 if pager.on_disk else pager.ledger.peak + max(0, loops - sheddable)
+        most = max(most, forecasts[0].least - least)
+        first, second = [max(forecast.peak, most) for forecast in forecasts]
+        demand = _Demand((first + _PAGES, second + _PAGES), loops=sheddable > 0)
         return outputs, output_structure, {key: array for key, (_, array) in tape.statics.items()}, demand
     except (TraceError, RuleMissingError):
         return None
@@ -151,9 +156,9 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         pager.close()
 
 
-def _peak(forecast: Forecast, most: int, snapshots: int) -> int:
-    """Return the bytes that a function takes, which saves *most* at a time and whose time loops hold snapshots."""
-    return max(forecast.peak, most) + max(0, snapshots - sum(rule.sheddable for rule in forecast.joints))
+def _forecast(pager: Pager, seeds: list[Any], owned: bool, loops: int) -> Forecast:
+    """Return what the sweep of a function takes, whose time loops hold so many bytes and give up what they can."""
+    return pager.forecast(seeds, [(0, owned)] * len(seeds), paged=pager.on_disk, bare=True, beside=loops)
 
 
 def _is_on(tape: Any, value: Any) -> bool:
@@ -216,17 +221,12 @@ class _CheckpointRule(JointRule):
         return f"checkpoint({self._label})"
 
     @property
-    def need(self) -> int:
-        """Bytes that the sweep takes beside what is held now; known under a budget only."""
-        return self.needs(False)
-
-    @property
     def kept(self) -> Iterable[Any]:
         """See `JointRule.kept`."""
         return self._values
 
-    def needs(self, owned: bool) -> int:
-        """See `JointRule.needs`."""
+    def needs(self, owned: bool, given: int) -> int:
+        """See `JointRule.needs`; known under a budget only."""
         return self._demand.needs[owned]
 
     @property
@@ -284,7 +284,7 @@ class _CheckpointRule(JointRule):
                 if self._ledger.limit is not None and self._demand.loops:
                     # Time loops inside took room for snapshots before it was known what comes after them.
                     forecast = pager.forecast(seeds)
-                    shed(forecast.joints, forecast.peak - self._ledger.limit)
+                    forecast.shed(forecast.peak - self._ledger.limit)
                 while waiting:
                     pager.drop(waiting.pop())
             with entered(capture=region.around):

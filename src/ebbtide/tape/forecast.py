@@ -37,10 +37,16 @@ class _Buffer:
 @final
 @dataclass(slots=True)
 class _Slot:
-    """The running cotangent of a node."""
+    """The running cotangent of a node; of an operation with several outputs the buffers of all are its *parts*."""
 
     buffer: _Buffer
     owned: bool
+    parts: list[_Buffer] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is ours, and nobody else is in it."""
+        return self.owned and self.buffer.holders == 1
 
 
 @final
@@ -52,56 +58,84 @@ class Forecast:
     Args:
         live: Bytes held when the sweep starts.
         paged: Whether all saved values that can be on disk are there, but for those of the node that is pulled.
+        bare: Whether time loops give up all that they can do without.
         counted: Tells of a saved value, or of an array in the parameters of an operation, whether it is part of what
             is held; by default all saved values are.
 
     Attributes:
         peak: The most bytes that are held at a time.
         place: The node that is pulled then.
-        joints: Joint rules (time loops, checkpointed functions) that the sweep will come to.
+        joints: Joint rules (time loops, checkpointed functions) that the sweep will come to, in its order.
+        behind: How many of them it has done then.
+        left: For each leaf, by number, whether its cotangent is owned by the sweep and nobody else is in its memory.
     """
 
     live: int
     paged: bool = False
+    bare: bool = False
     counted: Callable[[Any], bool] | None = None
     peak: int = 0
     place: Node | None = None
+    behind: int = 0
     joints: list[Any] = field(default_factory=list)
+    left: dict[int, bool] = field(default_factory=dict)
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _outcomes: dict[Any, tuple[Any, Outcome]] = field(default_factory=dict)
     _node: Node | None = None
+    _done: int = 0
 
-    def run(self, seeds: list[Any], owned: bool = False) -> None:
+    def run(self, seeds: list[Any], given: list[tuple[int, bool]] | None = None) -> None:
         """
         Follow the sweep from output nodes.
 
         Args:
             seeds: Tuples of which the first is an output node.
-            owned: Whether the sweep owns the cotangents of the outputs.
+            given: For each the bytes of its cotangent that are not part of what is held when the sweep starts, and
+                whether the sweep owns it; None if others hold all of them.
         """
-        self._raise(self.live)
         roots = [node for node, *_ in seeds]
         holders = _holders(roots, self._counts)
-        for node, *_ in seeds:
-            self._slots.setdefault(node.number, _Slot(_Buffer(0), owned))
+        given = [(0, False)] * len(roots) if given is None else given
+        self.joints = [node.signature for node in descending(roots) if _is_joint(node)]
+        self.live += sum(nbytes for nbytes, _ in given) + sum(rule.holding(self.bare).beyond for rule in self.joints)
+        self._raise(self.live)
+        for node, (nbytes, owned) in zip(roots, given, strict=True):
+            if node.number in self._slots:
+                self.live -= nbytes  # added to the other one
+            else:
+                self._slots[node.number] = _Slot(_Buffer(nbytes), owned)
         for node in descending(roots):
             self._node = node
             slot = self._slots.pop(node.number, None) or _Slot(_Buffer(0), False)
             signature = node.signature
             if signature is None or node.parents is None:
-                continue  # a leaf keeps its cotangent to the end
+                self.left[node.number] = slot.alone  # a leaf keeps its cotangent to the end
+                continue
             if type(signature) is Signature:
                 self._pull_all(node, slot, signature, holders)
             elif signature is PROJECTION:
                 # The cotangent goes into the list of those of the operation, and is held with it.
                 gathered = self._slots.setdefault(node.parents[0].number, _Slot(_Buffer(0), True))
-                gathered.buffer.nbytes += slot.buffer.nbytes
+                gathered.parts.append(slot.buffer)
                 gathered.owned = gathered.owned and slot.owned
                 continue
             else:
                 self._pull_joint(node, slot, signature, holders)
             self._release(slot)
             self._end(_parameters(node.params, self._counts), holders)
+
+    @property
+    def least(self) -> int:
+        """Bytes without which the forward run cannot be, as its time loops say."""
+        return max([rule.holding(True).least for rule in self.joints], default=0)
+
+    def shed(self, nbytes: int) -> int:
+        """Let the rules that are not done at the peak give up *nbytes* bytes if they can; return how many they did."""
+        freed = 0
+        for rule in self.joints[self.behind :]:
+            if freed < nbytes:
+                freed += rule.shed(nbytes - freed)
+        return freed
 
     def need_of(self, node: Node, parents: Any, saved: Any, owners: Any) -> int:
         """
@@ -121,7 +155,7 @@ class Forecast:
 
     def _raise(self, held: int) -> None:
         if held > self.peak:
-            self.peak, self.place = held, self._node
+            self.peak, self.place, self.behind = held, self._node, self._done
 
     def _allocate(self, nbytes: int, temporary: int = 0) -> _Buffer:
         """Count a new buffer, beside which temporaries live for a moment."""
@@ -131,10 +165,10 @@ class Forecast:
 
     def _release(self, slot: _Slot | None) -> None:
         """Uncount the buffer of a slot if nobody else is in it."""
-        if slot is not None:
-            slot.buffer.holders -= 1
-            if slot.buffer.holders == 0:
-                self.live -= slot.buffer.nbytes
+        for buffer in () if slot is None else (slot.buffer, *slot.parts):
+            buffer.holders -= 1
+            if buffer.holders == 0:
+                self.live -= buffer.nbytes
 
     def _pull(self, pull: Pull, node: Node, parent: Node, g: _Slot, exclusive: bool, saved: list[Any]) -> bool:
         """Account for one pull; return whether the cotangent of the node is shared or moved by it."""
@@ -210,7 +244,7 @@ class Forecast:
         if self.paged:
             # The pager does not know whether the cotangent may be used up, and makes room for the other case.
             self._raise(self.live + self.need_of(node, parents, saved, self._slots))
-        peak, place = self.peak, self.place
+        before = self.peak, self.place, self.behind
         shared = False
         for n, ((pull, uses, releases), parent) in enumerate(zip(signature.pulls, parents, strict=True)):
             exclusive = slot.owned and n == len(parents) - 1 and not shared
@@ -218,16 +252,18 @@ class Forecast:
             shared = self._pull(pull, node, parent, slot, exclusive, types) or shared
             self._end([saved[s] for s in releases], holders)
         if self.paged:
-            self.peak, self.place = peak, place
+            self.peak, self.place, self.behind = before
         self.live -= own
 
     def _pull_joint(self, node: Node, slot: _Slot, rule: Any, holders: dict[Any, int]) -> None:
-        self.joints.append(rule)
         kept = rule.kept
         own = self._load(kept)
         # What such a rule returns is part of what it says to need.
-        self._raise(self.live + rule.needs(slot.owned))
-        self.live -= own
+        ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0
+        self._raise(self.live + rule.needs(slot.owned, ours))
+        holding = rule.holding(self.bare)
+        self.live -= own + holding.held + holding.beyond
+        self._done += 1
         self._end(kept, holders)
         parents: Any = node.parents
         for parent in parents:
@@ -260,6 +296,12 @@ class Forecast:
         if self.paged and type(value) is SavedValue and is_pageable(value):
             return False
         return self.counted(value)
+
+
+def _is_joint(node: Node) -> bool:
+    """Return whether a node is an operation with a rule of its own, that has not been pulled."""
+    signature = node.signature
+    return node.parents is not None and signature is not PROJECTION and type(signature) not in (Signature, type(None))
 
 
 def is_pageable(cell: SavedValue) -> bool:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.location import user_frame
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """
+    What a joint rule holds.
+
+    Args:
+        held: Bytes in the ledger now that are free when `pull` is done.
+        beyond: Bytes that it holds and no ledger counts; less those that it sheds, if it sheds all that it can.
+        least: Bytes in the ledger, those of others included, without which it could not have been recorded.
+    """
+
+    held: int = 0
+    beyond: int = 0
+    least: int = 0
 
 
 class JointRule(ABC):
@@ -25,11 +43,6 @@ class JointRule(ABC):
 
     @property
     @abstractmethod
-    def need(self) -> int:
-        """Bytes that `pull` takes at most beside what is held before, its results included."""
-
-    @property
-    @abstractmethod
     def sheddable(self) -> int:
         """Bytes that it holds and could do without, at the price of more work."""
 
@@ -37,19 +50,30 @@ class JointRule(ABC):
     def shed(self, nbytes: int) -> int:
         """Give up at least *nbytes* bytes if it can; return how many it gave up."""
 
+    def holding(self, bare: bool) -> Holding:
+        """
+        Return what it holds until `pull` is done, beside `kept`.
+
+        Args:
+            bare: Whether it sheds all that it can.
+        """
+        del bare
+        return Holding()
+
     @property
     def kept(self) -> Iterable[Any]:
         """What it keeps until `pull` is done, as `hold` counted it."""
         return ()
 
-    def needs(self, owned: bool) -> int:
+    @abstractmethod
+    def needs(self, owned: bool, given: int) -> int:
         """
-        Return `need` where more is known.
+        Return the bytes that `pull` takes at most beside what is held before, its results included.
 
         Args:
             owned: Whether the sweep owns the cotangents that `pull` gets.
+            given: The bytes of these if it does; they are part of what is held.
         """
-        return self.need
 
     def hold(self, pager: Any, node: Node) -> None:  # noqa: B027 - most rules account for themselves
         """Let a pager count what the rule keeps."""
@@ -68,15 +92,6 @@ class JointRule(ABC):
         Yields:
             (number of the parent, cotangent, whether the sweep owns it).
         """
-
-
-def shed(rules: list[JointRule], nbytes: int) -> int:
-    """Let rules give up at least *nbytes* bytes if they can; return how many they gave up."""
-    freed = 0
-    for rule in rules:
-        if freed < nbytes:
-            freed += rule.shed(nbytes - freed)
-    return freed
 
 
 def record_joint(

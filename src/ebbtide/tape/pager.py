@@ -120,15 +120,19 @@ class Pager:
         And for one result: NumPy reuses the memory of temporaries of expressions, which a record cannot, and an
         operation that is made of others takes one array more than NumPy's own.
         """
-        if not self._pages_now:
+        ledger = self.ledger
+        if not self._pages_now and (ledger.limit is None or self._passed is not None or not ledger.lenders):
             return
         arrays = [a for a in values if type(a) is np.ndarray]
         saved = [values[k] for k in signature.saves if k >= 0]
         new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self._is_callers(a)]
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
-        result = max([a.nbytes for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
-        self._make_room(sum(owner_of(a).nbytes for a in new) + max(result, self._margin))
+        need = sum(owner_of(a).nbytes for a in new) + max([self._margin, *[a.nbytes for a in arrays]])
+        if self._pages_now:
+            self._make_room(need)
+        elif ledger.limit is not None:
+            ledger.relieve(ledger.live + need - ledger.limit)
 
     @property
     def _pages_now(self) -> bool:
@@ -233,6 +237,11 @@ class Pager:
         if self._measures and self._around is not None:
             return self._around.on_disk
         return self.budget is not None and self.budget.disk > 0
+
+    @property
+    def has_paged(self) -> bool:
+        """Return whether anything went to disk."""
+        return self._pages is not None
 
     def room(self, node: Node, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
         """Make room for what the pulls of *node* allocate and load."""
@@ -347,8 +356,7 @@ class Pager:
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
         self._passed = f"{node.name} at {node.line}"
-        for reference in self._cells:
-            cell = reference()
+        for cell in [reference() for reference in self._cells]:
             if cell is None or cell.value is None:
                 continue
             if cell.size is None:
@@ -357,23 +365,27 @@ class Pager:
             cell.value, cell.dropped = None, True
             self.ledger.hold(cell, cell.size)
 
-    def forecast(self, seeds: list[Any], *, paged: bool = False, owned: bool = False) -> Forecast:
+    def forecast(
+        self, seeds: list[Any], given: Any = None, *, paged: bool = False, bare: bool = False, beside: int = 0
+    ) -> Forecast:
         """
-        Return what a sweep from these seeds is going to hold.
+        Return what a sweep is going to hold.
 
         Args:
-            seeds: Tuples of which the first is an output node.
+            seeds: Of `Forecast.run`.
+            given: Of `Forecast.run`.
             paged: Whether all saved values that can be on disk are there.
-            owned: Whether the sweep owns the cotangents of the outputs.
+            bare: Whether time loops give up all that they can do without.
+            beside: Bytes that are held and are in another ledger.
         """
         ledger = self.ledger
-        live = ledger.live
+        live = ledger.live + beside
         if paged:
             live -= pageable_bytes([node for node, *_ in seeds], ledger.holds)
             live += 0 if self._measures else _STORAGE
             live -= sum(pages.buffer_nbytes for pages in self._buffers())
-        forecast = Forecast(live, paged, ledger.holds)
-        forecast.run(seeds, owned)
+        forecast = Forecast(live, paged, bare, ledger.holds)
+        forecast.run(seeds, given)
         forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
         return forecast
 
