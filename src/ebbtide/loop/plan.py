@@ -67,13 +67,19 @@ class Plan:
         """Bytes that one step saves."""
         return self.sizes.saved
 
-    def with_measuring(self, steps: int) -> Plan:
-        """Return the plan with so many forward steps and reversals more, which were run for their time alone."""
-        more = self.costs.time(forward=steps, reverse=steps)
+    def with_measuring(self, steps: int, seconds: float) -> Plan:
+        """
+        Return the plan with what has been done for its sake.
+
+        Args:
+            steps: Forward steps that were run for their time alone.
+            seconds: What they took with the first step, which the loop does not run again: part of the predicted time
+                as it was, for what is slow once is not slow at each step.
+        """
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,
-            predicted_time=self.predicted_time + more,
+            predicted_time=self.predicted_time - self.costs.forward + seconds,
             measuring_steps=self.measuring_steps + steps,
         )
 
