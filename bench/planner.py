@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -181,29 +182,30 @@ def prediction_apart(step: str, nodes: int, memory: int, disk: int, steps: int, 
         return 0.5 * np.sum(after * after)
 
     allowed = Budget(memory=memory * u.nbytes, disk=disk * u.nbytes)
+    planning = grad(misfit, budget=allowed)
     found: list[Any] = []
 
-    def planned() -> float:
-        """Return the seconds of a gradient by its own plan, which joins those found."""
+    def timed(gradient: Any, reports: list[Any]) -> float:
+        """Return the seconds of a gradient; its profile joins the reports."""
         with profile() as report:
-            seconds = seconds_of(lambda: grad(misfit, budget=allowed)(u))
-        found.append(report)
+            tracemalloc.stop()  # each small allocation takes several times as long with it
+            seconds = seconds_of(lambda: gradient(u))
+        reports.append(report)
         return seconds
 
-    cold = planned()
+    cold = timed(planning, found)
     schedule = found[0].loops[0].schedule
     again = grad(lambda u: misfit(u, schedule), budget=allowed)
     alone = peak_bytes(lambda: misfit(u))
-    times: list[float] = []
-    repeated: list[float] = []
+    beyond = peak_bytes(lambda: planning(u)) - alone
+    times, repeated = [], []
     for _ in range(runs):
-        times.append(planned())
-        with profile():
-            repeated.append(seconds_of(lambda: again(u)))
+        times.append(timed(planning, found))
+        repeated.append(timed(again, []))
     plans = [report.loops[0].plan for report in found]
     return {
         "schedule": type(schedule).__name__, "steps": found[0].steps_forward,
-        "predicted_steps": plans[0].predicted_steps_forward, "beyond": found[-1].peak_bytes - alone,
+        "predicted_steps": plans[0].predicted_steps_forward, "beyond": beyond,
         "alone": alone, "predicted_peak": plans[-1].predicted_peak_bytes, "timed": bool(plans[0].measuring_steps),
         "cold": cold, "times": times, "repeated": repeated, "predicted": [plan.predicted_time for plan in plans],
         "state": u.nbytes, "forward": statistics.median(plan.costs.forward for plan in plans),
