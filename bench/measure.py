@@ -41,20 +41,22 @@ def installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def apart(peer: str, function: str, **kwargs: Any) -> Any:
+def apart(peer: str, function: str, *, environment: Mapping[str, str] | None = None, **kwargs: Any) -> Any:
     """
     Call a function of a bench in a fresh process and return what it returns; None where the peer is not installed.
 
     Args:
         peer: The package without which the function cannot run.
         function: "module:name".
-        **kwargs: Its arguments, as JSON has them.
+        environment: Variables that the process has beside those of this one.
+        **kwargs: The function's arguments, as JSON has them.
     """
     if not installed(peer):
         return None
     command = [sys.executable, "-m", "bench.measure", function, json.dumps(kwargs)]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "PYTHONPATH": path, **(environment or {})}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         print(f"{function} failed: {last}", file=sys.stderr)
@@ -143,18 +145,25 @@ def alternate(calls: Mapping[str, Callable[[], Any]], runs: int) -> dict[str, li
     names = list(calls)
     for call in calls.values():
         call()
-    was_on = gc.isenabled()
     for run in range(runs):
         for k in range(len(names)):
             name = names[(run + k) % len(names)]
-            gc.collect()
-            gc.disable()
-            start = time.perf_counter()
-            calls[name]()
-            times[name].append(time.perf_counter() - start)
-            if was_on:
-                gc.enable()
+            times[name].append(seconds_of(calls[name]))
     return times
+
+
+def seconds_of(call: Callable[[], Any]) -> float:
+    """Return the seconds that a call takes, after a collection of garbage and without one in it."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def ratio(times: Mapping[str, list[float]], top: str, bottom: str) -> Ratio:

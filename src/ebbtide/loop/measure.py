@@ -128,7 +128,11 @@ def measure_steps(
     stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget
 ) -> tuple[First, Costs]:
     """
-    Sweep the first step, and run it again twice, plain and taped: now that all is warm, it takes the time of any step.
+    Run the first step again twice, taped and plain, and sweep it: now that all is warm, it takes the time of any step.
+
+    Fresh memory takes more time than what a light step does with it, so that each part is measured with memory as the
+    loop has it, where there is room for that: a step is taped beside another one that is kept, and swept with the
+    cotangent that was there before; and a plain step runs in what was given up beneath its state.
 
     Args:
         stepper: Runs it.
@@ -142,45 +146,68 @@ def measure_steps(
         (the taped first step, costs without transfers).
 
     Memory:
-        No more than a sweep of the step takes: one taped step at a time. A second sweep, after which the step is still
-        there, takes more; where there is no room for that, or where sweeps are not repeated as they were, the first
-        one counts.
+        Where that fits, the sweep of a step and two states beside another taped step. Where it does not, or where
+        sweeps are not repeated as they were, no more than a sweep: one taped step at a time, and its only sweep counts,
+        a cold one.
     """
-    record, after, _ = first.take()
-    retained = ledger.limit is None or ledger.live + sizes.sweep + sizes.state <= ledger.limit
-    retained = retained and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(record))
-    # Steps and sweeps may wait for those of other processes, which come in one order.
-    retained = not agree(not retained)
-    reverse = _time_sweep(record, after, ledger, retain=False)
-    record.tape.pager.close()
-    del record, after
-    region = stepper.region
-    assert region is not None
-    bypass = region.bypass()
-    copies = [owned(leaf) for leaf in values]
-    start = time.perf_counter()
-    with region.running(bypass), entered(ledger=ledger):
-        stepper.plain(0, copies, bypass)
-    forward = time.perf_counter() - start
-    del copies
-    first = run_first(stepper, values, ledger, allowed)
     assert first.record is not None
-    first.record.nbytes = sizes.saved + sizes.shared
-    if retained:
-        # The first sweep of a process takes up to three times as long as any later one.
-        reverse = min(reverse, _time_sweep(first.record, values, ledger, retain=True))
-    return first, Costs(forward=max(forward, 1e-9), reverse=reverse + max(0.0, first.seconds - forward))
+    roomy = ledger.limit is None or ledger.live + sizes.sweep + 3 * sizes.state <= ledger.limit
+    roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(first.record))
+    # Steps and sweeps may wait for those of other processes, which come in one order.
+    roomy = not agree(not roomy)
+    taped = first
+    if roomy:
+        _time_sweep(first.record, _ones_like(values), ledger, retain=True)
+    cotangent = _ones_like(values)
+    if roomy:
+        taped = _run_again(stepper, values, sizes, ledger, allowed)
+    copies = [owned(leaf) for leaf in values] if roomy else []
+    reverse = _time_sweep(taped.record, cotangent, ledger, retain=False)
+    _close(taped)
+    forward = _time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger)
+    if not roomy:
+        first = taped = _run_again(stepper, values, sizes, ledger, allowed)
+    return first, Costs(forward=max(forward, 1e-9), reverse=reverse + max(0.0, taped.seconds - forward))
 
 
-def _time_sweep(record: TapedStep, state: list[Any], ledger: Ledger, *, retain: bool) -> float:
-    """Return the seconds that a sweep of a step takes, from cotangents of ones; *state* has the types of the result."""
-    pairs = zip(record.state_nodes, state, strict=True)
-    ones = [None if node is None else (np.ones_like(leaf), True) for node, leaf in pairs]
+def _run_again(stepper: Stepper, values: list[Any], sizes: Sizes, ledger: Ledger, allowed: Budget) -> First:
+    """Return the taped first step once more."""
+    again = run_first(stepper, values, ledger, allowed)
+    assert again.record is not None
+    again.record.nbytes = sizes.saved + sizes.shared
+    return again
+
+
+def _time_plain(stepper: Stepper, state: list[Any], ledger: Ledger) -> float:
+    """Return the seconds that the first step takes on plain values; *state* is given up to it."""
+    assert stepper.region is not None
+    bypass = stepper.region.bypass()
+    start = time.perf_counter()
+    with stepper.region.running(bypass), entered(ledger=ledger):
+        stepper.plain(0, state, bypass)
+    return time.perf_counter() - start
+
+
+def _ones_like(values: list[Any]) -> list[Any]:
+    """Return a cotangent of ones, which belongs to the caller, for each leaf."""
+    return [(np.ones_like(leaf), True) for leaf in values]
+
+
+def _time_sweep(record: TapedStep | None, cotangent: list[Any], ledger: Ledger, *, retain: bool) -> float:
+    """Return the seconds that a sweep of a step takes; the cotangent of the state after it is taken out of the list."""
+    assert record is not None
+    cotangent[:] = [pair if node else None for node, pair in zip(record.state_nodes, cotangent, strict=True)]
     none = [None] * len(record.output_nodes)
     start = time.perf_counter()
     with entered(ledger=ledger), np.errstate(all="ignore"):
-        record.sweep(ones, none, retain=retain)
+        record.sweep(cotangent, none, retain=retain)
     return time.perf_counter() - start
+
+
+def _close(taped: First) -> None:
+    """Give up a taped step and its results."""
+    record, _, _ = taped.take()
+    record.tape.pager.close()
 
 
 def estimate_steps(first: First) -> Costs:

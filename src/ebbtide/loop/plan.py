@@ -69,13 +69,24 @@ class Plan:
         """Bytes that one step saves."""
         return self.sizes.saved
 
-    def with_measuring(self, steps: int) -> Plan:
-        """Return the plan with so many forward steps and reversals more, which were run for their time alone."""
-        more = self.costs.time(forward=steps, reverse=steps)
+    @property
+    def has_costs(self) -> bool:
+        """Whether the costs are known, and with them the time."""
+        return self.costs != UNKNOWN_COSTS
+
+    def with_measuring(self, steps: int, seconds: float) -> Plan:
+        """
+        Return the plan with what has been done for its sake.
+
+        Args:
+            steps: Forward steps that were run for their time alone.
+            seconds: What they took with the first step, which the loop does not run again: part of the predicted time
+                as it was, for what is slow once is not slow at each step.
+        """
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,
-            predicted_time=self.predicted_time + more,
+            predicted_time=self.predicted_time - self.costs.forward + seconds,
             measuring_steps=self.measuring_steps + steps,
         )
 
@@ -84,12 +95,13 @@ class Plan:
         runs = self.predicted_steps_forward / max(1, self.steps)
         names = ("forward", "reverse", "write", "read")
         each = ", ".join(f"{getattr(self.costs, name):.3g} {name}" for name in names)
+        spent = f"{self.predicted_time:.4g} at {each}" if self.has_costs else "unknown: no costs were given or measured"
         lines = [
             f"schedule        {self.schedule}",
             f"snapshots       {self.snapshots} of {format_bytes(self.sizes.state)} in {place}",
             f"one step saves  {format_bytes(self.sizes.saved)} ({format_bytes(self.sizes.sweep)} with cotangents)",
             f"forward steps   {self.predicted_steps_forward:,} for {self.steps:,} ({runs:.2f} runs)",
-            f"time            {self.predicted_time:.4g} at {each}",
+            f"time            {spent}",
             f"peak            {format_bytes(self.predicted_peak_bytes)} beyond the function alone",
         ]
         if self.on_disk:

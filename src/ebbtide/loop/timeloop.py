@@ -294,7 +294,7 @@ def _first_steps(
             costs = with_transfers(costs, values, allowed) if has_disk else costs
             plan = planned(sizes, schedule=schedule, costs=costs)
         if timed:
-            plan = plan.with_measuring(EXTRA_STEPS)
+            plan = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start))
     if allowed is not None and options.storage is None and plan.predicted_disk_bytes > allowed.disk:
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "

@@ -64,10 +64,11 @@ class LoopReport:
 
     def __str__(self) -> str:
         plan = self.plan
+        predicted = f"{plan.predicted_time:.4g}" if plan.has_costs else "unknown"
         return (
             f"{plan.schedule}\n"
             f"{'':<10}{'predicted':>16}{'measured':>16}\n"
             f"{'steps':<10}{plan.predicted_steps_forward:>16,}{self.steps_forward:>16,}\n"
             f"{'bytes':<10}{format_bytes(plan.predicted_peak_bytes):>16}{format_bytes(self.held_bytes):>16}\n"
-            f"{'time':<10}{plan.predicted_time:>16.4g}{self.seconds:>16.4g}"
+            f"{'time':<10}{predicted:>16}{self.seconds:>16.4g}"
         )

@@ -1,0 +1,86 @@
+"""What the measuring steps find, by a clock that the steps themselves move on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, final
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+
+from ebbtide import Budget, grad, primitive, profile, timeloop
+from ebbtide.schedules import Costs, StoreAll
+
+U0 = np.linspace(0.2, 1.3, 40_000)
+STEPS = 40
+
+
+@final
+class Clock:
+    """A clock of which a step takes 1 s and its sweep 3 s, and the first of each ten times as long."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.steps = self.sweeps = 0
+
+    def step(self, u: Any) -> Any:
+        """Return the result of a step."""
+        self.now += 1.0 if self.steps else 10.0
+        self.steps += 1
+        return u + 0.1 * np.sin(u)
+
+    def sweep(self, g: Any, u: Any) -> Any:
+        """Return the cotangent of a step."""
+        self.now += 3.0 if self.sweeps else 30.0
+        self.sweeps += 1
+        return g * (1.0 + 0.1 * np.cos(u))
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Clock, Any]:
+    """Return a clock and the function whose loop it times."""
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    moved = primitive(clock.step, vjp=(clock.sweep,))
+    return clock, lambda u: np.sum(timeloop(lambda u, _: moved(u), u, STEPS, **options) ** 2)
+
+
+@pytest.mark.parametrize("states", [10, 14, 20])
+def test_the_predicted_time_is_what_the_loop_takes(states, monkeypatch):
+    """Where steps take the time of those measured, so does the loop; what is slow once counts once, as it was."""
+    clock, energy = timed(monkeypatch)
+    with profile() as p:
+        found = grad(energy, budget=Budget(memory=states * U0.nbytes))(U0)
+    (loop,) = p.loops
+    assert loop.schedule != StoreAll()
+    assert loop.plan.costs == Costs(forward=1.0, reverse=3.0)
+    assert loop.seconds == loop.plan.predicted_time == clock.now
+    assert loop.steps_forward == loop.plan.predicted_steps_forward == clock.steps
+    assert clock.sweeps == STEPS + 2
+    assert found.tobytes() == grad(timed(monkeypatch, schedule=StoreAll())[1])(U0).tobytes()
+
+
+def test_without_room_for_two_steps_one_is_measured_at_a_time(monkeypatch):
+    """In a budget of little more than a step the only sweep counts, and the budget holds."""
+    budget = Budget(memory=int(5.5 * U0.nbytes))
+    _, energy = timed(monkeypatch)
+    alone = peak_bytes(lambda: energy(U0))
+    _, energy = timed(monkeypatch)
+    assert peak_bytes(lambda: grad(energy, budget=budget)(U0)) - alone <= budget.memory
+    clock, energy = timed(monkeypatch)
+    with profile() as p:
+        grad(energy, budget=budget)(U0)
+    (loop,) = p.loops
+    assert loop.plan.costs == Costs(forward=1.0, reverse=30.0)
+    assert loop.steps_forward == loop.plan.predicted_steps_forward == clock.steps
+    assert clock.sweeps == STEPS + 1
+
+
+def test_a_time_that_was_not_measured_is_not_predicted():
+    """A profile has no time beside the measured one where there were no costs: what keeps all steps is not timed."""
+    with profile() as p:
+        grad(lambda u: np.sum(timeloop(lambda u, _: u * u, u, 3)))(U0)
+    (loop,) = p.loops
+    assert not loop.plan.has_costs
+    assert str(loop).splitlines()[-1].split()[:2] == ["time", "unknown"]
+    assert "time            unknown" in str(loop.plan)
