@@ -20,8 +20,8 @@ _KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 _NUMBER_BYTES = 16
 # Measured (PCG64, MT19937, Philox): a snapshot of a generator takes 310 bytes beside its own, and 700 with what the
 # storage adds for one more array; a step works with four generators of 1 KiB, or 3.5 KiB of MT19937, and to unpack one
-# takes 2.8 KiB and six times its bytes for a moment. The first call of a function takes some 13 KiB more.
-_ENTRIES, _AT_WORK = 704, 24 * 1024
+# takes 2.8 KiB and six times its bytes for a moment. The first calls in a process take 13 to 18 KiB more.
+_ENTRIES, _AT_WORK = 704, 29 * 1024
 
 
 def pack_generator(generator: Generator) -> tuple[np.ndarray, list[Any]]:
