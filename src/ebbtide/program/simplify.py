@@ -23,6 +23,33 @@ def remove_dead(program: Program) -> Program:
     return replace(program, equations=tuple(kept[::-1]), history=(*program.history, "dead equations removed"))
 
 
+def skip_identities(program: Program) -> Program:
+    """Return a program without the equations that give their operand as it is."""
+    same: dict[Variable, Variable] = {}
+    kept: list[Equation] = []
+
+    def renamed(variable: Variable) -> Variable:
+        return same.get(variable, variable)
+
+    for equation in program.equations:
+        arguments, params = substitute((equation.arguments, equation.params), renamed)
+        if _is_identity(equation):
+            same[equation.output] = arguments[0]
+        else:
+            kept.append(replace(equation, arguments=arguments, params=params))
+    outputs = substitute(program.outputs, renamed)
+    return replace(program, equations=tuple(kept), outputs=outputs, history=(*program.history, "identities skipped"))
+
+
+def _is_identity(equation: Equation) -> bool:
+    operand, name, params = equation.arguments[0] if equation.arguments else None, equation.name, equation.params
+    if type(operand) is not Variable or operand.type != equation.output.type or operand.is_number:
+        return False
+    if name == "transpose":
+        return tuple(params["axes"]) == tuple(range(len(operand.type.shape)))
+    return name == "broadcast_to" or (name == "reshape" and (params["order"] == "C" or len(operand.type.shape) < 2))
+
+
 def merge_common(program: Program) -> Program:
     """Return a program in which the same function of the same values is computed once."""
     same: dict[Variable, Variable] = {}

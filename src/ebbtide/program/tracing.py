@@ -12,7 +12,7 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.program.equation import Program
-from ebbtide.program.simplify import merge_common, remove_dead
+from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.recording import settle
 
@@ -54,7 +54,7 @@ def trace_leaves(
             )
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
-    return merge_common(remove_dead(program)), [array for _, array in trace.captured]
+    return merge_common(skip_identities(remove_dead(program))), [array for _, array in trace.captured]
 
 
 @contextmanager

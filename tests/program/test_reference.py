@@ -1,0 +1,208 @@
+"""The reference executor: the bits of the function, in the memory of the plan."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import tracemalloc
+import weakref
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from tests.campaign.graphs import make_program
+from tests.rules.examples import callable_of, label, typed_cases
+from tests.storage.helpers import run_python
+
+from ebbtide import grad, trace, vjp
+from ebbtide.program.evaluate import evaluate
+from ebbtide.program.reference import Executable
+
+from tests.program.test_tracing import bits, traced
+
+
+def executable(program, inputs):
+    """A program planned for inputs that lie as these."""
+    return Executable(program, [np.asarray(x).strides for x in inputs])
+
+
+def poisoned(planned):
+    """The executor of a program whose memory is full of nan."""
+    memory = np.full(planned.arena_nbytes, 0xFF, np.uint8)
+    planned._spare[:] = [planned._lay_out(memory)]
+    return planned
+
+
+@pytest.mark.parametrize("case", typed_cases(np.float64, np.float32, np.complex64), ids=label)
+def test_every_rule(case):
+    """Each function and its pullback give the bits of the program run equation by equation, whatever was in memory."""
+    key, example, dtype = case
+    operands = example.operands(dtype)
+
+    def both(*operands):
+        value, pullback = vjp(lambda *xs: example.call(callable_of(key), list(xs)), *operands)
+        return value, pullback(optree.tree_map(lambda v: v * 0.5, value))
+
+    for f in (lambda *xs: example.call(callable_of(key), list(xs)), both):
+        program = traced(f, operands)
+        if program is None or any(isinstance(output, np.dtype) for output in program.outputs):
+            return
+        planned = poisoned(executable(program, operands))
+        given = [np.copy(x) for x in operands]
+        first = planned.run(list(operands))
+        assert bits(first) == bits(evaluate(program, operands))
+        assert bits(operands) == bits(given)
+        # The results belong to the caller: another run does not change them.
+        before = bits(first)
+        with np.errstate(all="ignore"):
+            planned.run([x * x.dtype.type(2) for x in operands])
+        assert bits(first) == before
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs(seed):
+    """Random functions with views, changes in place and fan-out, and their gradients, in poisoned memory: equal bits."""
+    f, arguments = make_program(seed)
+    argnums = tuple(range(len(arguments)))
+    for g in (f, grad(f, argnums)):
+        program = trace(g, *arguments)
+        planned = poisoned(executable(program, arguments))
+        expected = bits(g(*arguments))
+        for _ in range(2):
+            assert bits(planned.run(list(arguments))) == expected
+
+
+@pytest.mark.parametrize("order", ["C", "F", "reversed", "strided"])
+def test_sums_go_along_memory(order):
+    """However an argument lies, sums over what is computed from it have NumPy's bits."""
+    base = np.random.default_rng(3).standard_normal((31, 41)) * np.logspace(-8, 8, 41)
+    x = {"C": base, "F": np.asfortranarray(base), "reversed": base[::-1, ::-1], "strided": np.repeat(base, 2, 1)[:, ::2]}[
+        order
+    ]
+
+    def f(x):
+        y = np.sin(x.T) * x.T + 0.1
+        return np.sum(y), np.sum(y, axis=0), np.sum(np.exp(-y) + y[:, ::-1], axis=1), np.mean(y + base.T)
+
+    planned = executable(trace(f, x), [x])
+    assert bits(planned.run([x])) == bits(f(x))
+
+
+def test_a_chain_takes_the_memory_of_one_value():
+    """Elementwise operations give their place to the next: 50 of them take one array, and the result."""
+    x = np.ones(100_000)
+
+    def f(x):
+        for _ in range(50):
+            x = np.sin(x) * 1.01 + 0.1
+        return x
+
+    planned = executable(trace(f, x), [x])
+    assert planned.arena_nbytes == x.nbytes
+    planned.run([x])
+    tracemalloc.start()
+    try:
+        planned.run([x])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < x.nbytes + 4096
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_block_is_as_small_as_lifetimes_allow(seed):
+    """For random functions and gradients of large arrays the block is at most 1.05 of what lives at the same time."""
+    f, arguments = make_program(seed, length=30)
+    large = [np.broadcast_to(x, (*x.shape[:-1], x.shape[-1])) for x in arguments]
+    large = [np.ones((64, *x.shape)) for x in large]
+
+    def g(*xs):
+        total = 0.0
+        for x in xs:
+            y = np.sin(x) * np.cos(x)
+            total = total + np.sum(y * x + np.tanh(y)) * np.sum(y[1:] - y[:-1])
+        return total
+
+    for h in (g, grad(g, tuple(range(len(large))))):
+        planned = executable(trace(h, *large), large)
+        assert planned.memory.bound <= planned.arena_nbytes <= 1.05 * planned.memory.bound
+
+
+def test_inputs_die_at_their_last_use():
+    """The caller gives a list away, and an input is gone before the operation after its last use begins."""
+    dead = []
+
+    def watch(x):
+        dead.append(reference() is None)
+        return x
+
+    from ebbtide import primitive  # noqa: PLC0415
+
+    watched = primitive(watch, vjp=(lambda g, x: g,), infer=lambda x: x)
+    program = trace(lambda x: watched(np.sin(x) * 2.0), np.ones(1000))
+    planned = executable(program, [np.ones(1000)])
+    x = np.ones(1000)
+    reference = weakref.ref(x)
+    values = [x]
+    del x
+    planned.run(values)
+    assert dead == [True]
+    assert values == []
+
+
+def test_the_source_is_a_file_of_its_own(tmp_path):
+    """The source of a gradient runs in another process that has NumPy only, with the same bits."""
+    def f(x, w):
+        for _ in range(3):
+            x = np.tanh(x @ w) * 1.5
+        return np.sum(np.where(x > 0, x, 0.1 * x)[1:])
+
+    x, w = np.linspace(-1, 1, 12).reshape(4, 3), np.linspace(0, 1, 9).reshape(3, 3)
+    planned = executable(trace(grad(f, (0, 1)), x, w), [x, w])
+    (tmp_path / "generated.py").write_text(planned.source)
+    np.savez(tmp_path / "inputs.npz", x=x, w=w)
+    np.save(tmp_path / "constants.npy", np.array(planned._constants, object), allow_pickle=True)
+    program = (
+        "import sys, numpy as np\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "import generated\n"
+        "assert not any(name.startswith('ebbtide') for name in sys.modules)\n"
+        "given = np.load(sys.argv[1] + '/inputs.npz')\n"
+        "constants = np.load(sys.argv[1] + '/constants.npy', allow_pickle=True)\n"
+        "arrays = generated.lay_out(np.empty(generated.ARENA_BYTES, np.uint8))\n"
+        "for array in generated.run([given['x'], given['w']], arrays, constants):\n"
+        "    print(array.tobytes().hex())\n"
+    )
+    status, out, problems = run_python(program, tmp_path)
+    assert status == 0, problems
+    assert out.split() == [array.tobytes().hex() for array in grad(f, (0, 1))(x, w)]
+
+
+def test_tracebacks_show_the_source():
+    """An error in a run shows the line of the generated source, and the next run is right."""
+    planned = executable(trace(lambda x: np.sin(x) * 2.0, np.ones(3)), [np.ones(3)])
+    with pytest.raises(TypeError) as caught:
+        planned.run([np.array([None] * 3)])
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "np.sin(x, out=sin_1)" in shown
+    assert planned.run([np.zeros(3)])[0].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_nothing_is_left_of_a_program():
+    """When a program is dropped, its memory and source are gone at once, without the collector."""
+    import linecache  # noqa: PLC0415
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(linecache.cache)
+        planned = executable(trace(lambda x: np.sin(x) * 2.0, np.ones(3)), [np.ones(3)])
+        planned.run([np.ones(3)])
+        reference = weakref.ref(planned)
+        del planned
+        assert reference() is None
+        assert len(linecache.cache) == before
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
