@@ -21,6 +21,7 @@ from ebbtide.errors import StorageError as StorageError
 from ebbtide.errors import TraceError as TraceError
 from ebbtide.loop.timeloop import timeloop as timeloop
 from ebbtide.profiling.report import profile as profile
+from ebbtide.program.jit import jit as jit
 from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
@@ -52,6 +53,7 @@ __all__ = [
     "grad",
     "hvp",
     "inner",
+    "jit",
     "jvp",
     "linearize",
     "optimize",

@@ -6,6 +6,7 @@ What has no such call is left to NumPy, which allocates the result.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -56,8 +57,6 @@ def ufunc_text(ufunc: np.ufunc) -> str | None:
 
 
 def _scipy_special() -> Any:
-    import sys  # noqa: PLC0415
-
     # Whoever has a ufunc of it has imported it.
     return sys.modules.get("scipy.special")
 

@@ -108,8 +108,8 @@ def _strides_of_result(equation: Equation, layout: Layout) -> tuple[int, ...]:
         return packed_strides(kind, range(len(kind.shape)))
     operands = [_cut(argument, layout) for argument in equation.arguments]
     # NumPy itself says in which order it would allocate a small array of the same arrangement.
-    flags = [["readonly"]] * len(operands) + [["writeonly", "allocate"]]
-    types = [None] * len(operands) + [kind.dtype]
+    flags: Any = [["readonly"]] * len(operands) + [["writeonly", "allocate"]]
+    types: Any = [None] * len(operands) + [kind.dtype]
     made = np.nditer([*operands, None], ["zerosize_ok"], flags, types, order="K").operands[-1]
     order = sorted(range(len(kind.shape)), key=lambda axis: (-made.strides[axis], axis))
     return packed_strides(kind, order)

@@ -76,4 +76,11 @@ def _compiled(source: str, name: str, owner: Executable) -> tuple[FunctionType, 
     exec(compile(source, file, "exec"), namespace)  # noqa: S102 - our own text
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     weakref.finalize(owner, linecache.cache.pop, file, None)
-    return namespace["run"], namespace["lay_out"]
+    # A function that is in its own globals would be a cycle.
+    namespace["place"] = _place
+    return namespace.pop("run"), namespace.pop("lay_out")
+
+
+def _place(memory: Any, offset: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Return an array in the block of memory, as the function of the same name in the source."""
+    return np.ndarray(shape, dtype, memory, offset, strides)
