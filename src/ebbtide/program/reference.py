@@ -14,6 +14,7 @@ import numpy as np
 from ebbtide.program.equation import Program
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
+from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.source import Source
 
 _NUMBERS = count(1)
@@ -46,6 +47,10 @@ class Executable:
     def arena_nbytes(self) -> int:
         """Bytes of the block."""
         return self.memory.nbytes
+
+    def predict(self) -> Prediction:
+        """Return what a run will hold, and the values that are held at the peak; nothing is allocated."""
+        return predict(self.program, self.layout, self.memory)
 
     def run(self, values: list[Any]) -> list[Any]:
         """

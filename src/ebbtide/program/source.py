@@ -103,7 +103,7 @@ class Source:
         for variable in dict.fromkeys((*equation.inputs, equation.output)):
             base = self._layout.base(variable)
             # A view dies with its base: no later than that, and the base with its last view.
-            if self._memory.ends[base] == place and base not in self._memory.buffers:
+            if self._memory.ends[base] == place and not self._is_inside(base):
                 found += [self._names[v] for v in self._family(base, place)]
         return list(dict.fromkeys(found))
 
@@ -112,22 +112,33 @@ class Source:
         made = [eq.output for eq in self._program.equations[: place + 1]]
         return [base, *[v for v in made if self._layout.bases.get(v) is base]]
 
+    def _is_inside(self, variable: Variable) -> bool:
+        """Return whether a value is in the block."""
+        buffer = self._memory.buffers.get(variable)
+        return buffer is not None and not buffer.apart
+
     def _statements(self, equation: Equation) -> list[str]:
         """Return the statements that compute an equation."""
         output = equation.output
         name = self._names[output]
         buffer = self._memory.buffers.get(output)
         if buffer is not None:
+            given_up = self._memory.given_up.get(output)
+            if buffer.apart and given_up is None:
+                return [f"{name} = {self._expression(equation)}"]
+            arguments = [self._shared(argument, equation) for argument in equation.arguments]
+            statements = self._memory.kernels[output].write(name, *arguments)
+            if buffer.apart and given_up is not None:
+                return [f"{name} = {self._names[given_up]}", *statements]
             self._arrays[name] = (
                 f"place(memory, {buffer.offset}, {self._dtype(output)}, {output.type.shape}, "
                 f"{self._layout.strides[output]})"
             )
-            arguments = [self._shared(argument, equation) for argument in equation.arguments]
-            return self._memory.kernels[output].write(name, *arguments)
+            return statements
         if output in self._layout.bases:
             (source,) = equation.inputs
             text = view_text(equation, self._names[source]) or self._call(equation)
-            if self._layout.bases[output] in self._memory.buffers:
+            if self._is_inside(self._layout.bases[output]):
                 self._arrays[name] = text
                 return []
             return [f"{name} = {text}"]
