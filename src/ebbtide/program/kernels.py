@@ -44,7 +44,8 @@ def kernel_of(equation: Equation) -> Kernel | None:
             return None
         over = tuple(range(len(equation.arguments)))
         return Kernel(lambda out, *arguments: [f"{name}({', '.join(arguments)}, out={out})"], over)
-    make = _KERNELS.get(equation.name) if equation.primitive is not None else None
+    made_here = equation.primitive is not None or equation.name == "add_product"
+    make = _KERNELS.get(equation.name) if made_here else None
     return None if make is None else make(equation)
 
 
@@ -72,6 +73,14 @@ def _reduction(equation: Equation) -> Kernel | None:
 
 def _matmul(equation: Equation) -> Kernel:
     return Kernel(lambda out, x, y: [f"np.matmul({x}, {y}, out={out})"])
+
+
+def _add_product(equation: Equation) -> Kernel:
+    def write(out: str, total: str, a: str, b: str) -> list[str]:
+        first = [] if total == out else [f"np.copyto({out}, {total})"]
+        return [*first, f"add_product({out}, {a}, {b})"]
+
+    return Kernel(write, (0,))
 
 
 def _where(equation: Equation) -> Kernel:
@@ -191,4 +200,5 @@ _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "roll": _roll,
     "pad": _pad,
     "concatenate": _concatenate,
+    "add_product": _add_product,
 })  # fmt: skip

@@ -15,6 +15,7 @@ from ebbtide.program.equation import Program
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
+from ebbtide.program.products import add_products
 from ebbtide.program.source import Source
 
 _NUMBERS = count(1)
@@ -34,7 +35,7 @@ class Executable:
     """
 
     def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
-        self.program = program
+        self.program = program = add_products(program)
         self.layout = find_layout(program, strides)
         self.memory = plan_memory(program, self.layout)
         source = Source(program, self.layout, self.memory)

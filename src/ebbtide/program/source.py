@@ -128,6 +128,8 @@ class Source:
                 return [f"{name} = {self._expression(equation)}"]
             arguments = [self._shared(argument, equation) for argument in equation.arguments]
             statements = self._memory.kernels[output].write(name, *arguments)
+            if equation.name == "add_product":
+                self._imports["from ebbtide.rules.products import add_product"] = None
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
             self._arrays[name] = (
@@ -208,7 +210,8 @@ class Source:
 
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:
     """Return names that Python takes, each once."""
-    taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide"}
+    taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide",
+             "add_product"}  # fmt: skip
     found: dict[Variable, str] = {}
     for variable, name in names.items():
         text = re.sub(r"\W+", "_", name).strip("_") or "value"
