@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.program.equation import Equation, Program, Variable, substitute
+from ebbtide.program.equation import Equation, Variable, substitute
 from ebbtide.program.lifetimes import releases
+from ebbtide.program.program import Program
 
 
 def evaluate(program: Program, inputs: Sequence[Any]) -> list[Any]:

@@ -9,12 +9,13 @@ from functools import update_wrapper
 from typing import Any, final
 
 import numpy as np
+import optree
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
-from ebbtide.program.equation import Program
+from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings
 from ebbtide.program.tracing import name_argument, name_of, trace_leaves
@@ -59,11 +60,21 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
 @final
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A trace: the program with what it was planned for."""
+    """
+    A trace: the program with what it was planned for.
+
+    Args:
+        executable: The program.
+        surroundings: What the function reached when it was traced.
+        structure: That of the results.
+        single: Whether they are one array and no container.
+        dynamic: Numbers of the leaves of the arguments that are inputs.
+    """
 
     executable: Executable
     surroundings: Surroundings
     structure: Any
+    single: bool
     dynamic: tuple[int, ...]
 
 
@@ -100,7 +111,8 @@ class Jitted:
                 return self._f(*args, **kwargs)
         values = [leaves[number] for number in known.dynamic]
         del leaves, args, kwargs
-        return unflatten(known.structure, known.executable.run(values))
+        results = known.executable.run(values)
+        return results[0] if known.single else unflatten(known.structure, results)
 
     def program(self, *args: Any, **kwargs: Any) -> Executable:
         """
@@ -123,6 +135,9 @@ class Jitted:
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Return the leaves of arguments, and what tells their kind; None for the latter where a leaf is traced."""
+        if not kwargs and not self._static and all(type(arg) is np.ndarray for arg in args):
+            # To take a container apart takes 2 us.
+            return list(args), tuple([(arg.shape, arg.dtype, arg.strides) for arg in args])
         leaves, structure = flatten((args, kwargs))
         kinds: list[Any] = []
         for leaf in leaves:
@@ -164,7 +179,7 @@ class Jitted:
         program, captured = trace_leaves(on_leaves, values, names, name_of(self._f))
         if captured:
             return None
-        known = _Known(_planned(program, values), surroundings, found[0], dynamic)
+        known = _Known(_planned(program, values), surroundings, found[0], found[0].type is None, dynamic)
         self._known[key] = known
         return known
 
@@ -213,12 +228,15 @@ def _name(f: Callable[..., Any], path: str) -> str:
 
 def _difference(before: tuple[Any, ...], after: tuple[Any, ...]) -> str:
     """Return in which way two kinds of arguments differ."""
-    if before[0] != after[0]:
-        return f"the arguments are a {after[0]} where they were a {before[0]}"
-    for number, (one, other) in enumerate(zip(before[1:], after[1:], strict=False)):
-        if one != other:
-            return f"leaf {number} of the arguments is {_kind(other)} where it was {_kind(one)}"
-    return "the arguments are of another kind"
+    one, other = [[kind for kind in key if not _is_structure(kind)] for key in (before, after)]
+    for number, (old, new) in enumerate(zip(one, other, strict=False)):
+        if old != new:
+            return f"leaf {number} of the arguments is {_kind(new)} where it was {_kind(old)}"
+    return f"the arguments are another container, of {len(other)} leaves where there were {len(one)}"
+
+
+def _is_structure(kind: Any) -> bool:
+    return isinstance(kind, optree.PyTreeSpec)
 
 
 def _kind(kind: Any) -> str:

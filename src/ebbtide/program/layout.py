@@ -13,7 +13,8 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.program.equation import Equation, Program, Variable, substitute
+from ebbtide.program.equation import Equation, Variable, substitute
+from ebbtide.program.program import Program
 
 
 @final

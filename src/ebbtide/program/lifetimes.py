@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ebbtide.program.equation import Program, Variable
+from ebbtide.program.equation import Variable
+
+if TYPE_CHECKING:
+    from ebbtide.program.program import Program
 
 
 def last_uses(program: Program) -> dict[Variable, int]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
 
-from ebbtide.program.equation import Equation, Program, Variable
+from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import Kernel, kernel_of
 from ebbtide.program.layout import Layout
 from ebbtide.program.lifetimes import last_uses
+from ebbtide.program.program import Program
 
 # Lines of the cache of a processor.
 _ALIGNMENT = 64

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ebbtide.program.equation import Program, Variable
+from ebbtide.program.equation import Variable
 from ebbtide.program.layout import Layout
 from ebbtide.program.memory import Memory
+from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.program.equation import Equation, Program, Variable
+from ebbtide.arrays.array_type import type_of
+from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.lifetimes import users_of
+from ebbtide.program.program import Program
 from ebbtide.rules.products import add_product
 
 # What BLAS has products of.
@@ -32,8 +34,8 @@ def add_products(program: Program) -> Program:
         for equation in program.equations
         if equation.name == "matmul" and len(users[equation.output]) == 1 and equation.output not in kept
         and equation.output.type.dtype.char in _DTYPES
-        and all(type(x) is Variable and x.type.dtype == equation.output.type.dtype and len(x.type.shape) == 2
-                for x in equation.arguments)
+        and all(type_of(x).dtype == equation.output.type.dtype and len(type_of(x).shape) == 2
+                for x in (a.type if type(a) is Variable else a for a in equation.arguments))
     }  # fmt: skip
     taken: set[Variable] = set()
     found: list[Equation] = []

@@ -5,20 +5,17 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Sequence
-from itertools import count
 from types import FunctionType
 from typing import Any, final
 
 import numpy as np
 
-from ebbtide.program.equation import Program
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.products import add_products
+from ebbtide.program.program import Program
 from ebbtide.program.source import Source
-
-_NUMBERS = count(1)
 
 
 @final
@@ -77,7 +74,7 @@ class Executable:
 
 def _compiled(source: str, name: str, owner: Executable) -> tuple[FunctionType, FunctionType]:
     """Return the functions `run` and `lay_out` of a source, which tracebacks and debuggers can show."""
-    file = f"<ebbtide program {name} {next(_NUMBERS)}>"
+    file = f"<ebbtide program {name} {id(owner):x}>"
     namespace: dict[str, Any] = {}
     exec(compile(source, file, "exec"), namespace)  # noqa: S102 - our own text
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)

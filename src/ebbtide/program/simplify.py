@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.program.equation import Equation, Program, Variable, substitute
+from ebbtide.program.equation import Equation, Variable, substitute
 from ebbtide.program.lifetimes import outputs_of
+from ebbtide.program.program import Program
 
 
 def remove_dead(program: Program) -> Program:

@@ -7,17 +7,19 @@ import keyword
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 
-from ebbtide.program.equation import Equation, Program, Variable
+from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import ufunc_text, view_text
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.memory import Memory
+from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
 
-_SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**"}
+_SIGNS = MappingProxyType({"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**"})
 _HEADER = '''"""{title}: generated from {file}."""
 
 import numpy as np

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebbtide.program.equation import Equation, Program, Variable
+from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.lifetimes import last_uses, live_bytes
+
+if TYPE_CHECKING:
+    from ebbtide.program.program import Program
 
 _MOST_ARRAY = 6
 

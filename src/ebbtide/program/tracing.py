@@ -11,7 +11,7 @@ from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import Program
+from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.recording import settle
