@@ -6,7 +6,8 @@ import importlib
 from bench.measure import machine
 
 NAMES = (
-    "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner", "schedules", "storage",
+    "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner",
+    "programs", "schedules", "storage",
     "faults", "adjoints", "linearize",
 )  # fmt: skip
 

@@ -15,12 +15,13 @@ SOURCE = Path(__file__).parents[1] / "src" / "ebbtide"
 # A module may import its own package and packages of a lower rank, never one of the same rank.
 RANKS = MappingProxyType(
     {
-        "cli": 12,
-        "demo": 11,
-        "optimize": 10,
-        "testing": 10,
-        "transforms": 9,
-        "loop": 8,
+        "cli": 13,
+        "demo": 12,
+        "optimize": 11,
+        "testing": 11,
+        "transforms": 10,
+        "loop": 9,
+        "program": 8,
         "tape": 7,
         "rules": 6,
         "profiling": 5,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -15,9 +17,10 @@ def test_session():
     assert found.failed == 0
 
 
-def test_page_on_budgets():
-    """The session of docs/budgets.md runs as it is printed."""
-    found = doctest.testfile(str(README.parent / "docs" / "budgets.md"), module_relative=False)
+@pytest.mark.parametrize("page", ["budgets", "programs"])
+def test_pages(page):
+    """The sessions of the pages in docs run as they are printed."""
+    found = doctest.testfile(str(README.parent / "docs" / f"{page}.md"), module_relative=False)
     assert (found.attempted > 5, found.failed) == (True, 0)
 
 

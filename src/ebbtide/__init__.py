@@ -21,6 +21,8 @@ from ebbtide.errors import StorageError as StorageError
 from ebbtide.errors import TraceError as TraceError
 from ebbtide.loop.timeloop import timeloop as timeloop
 from ebbtide.profiling.report import profile as profile
+from ebbtide.program.jit import jit as jit
+from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
 from ebbtide.transforms.forward import jvp as jvp
@@ -51,6 +53,7 @@ __all__ = [
     "grad",
     "hvp",
     "inner",
+    "jit",
     "jvp",
     "linearize",
     "optimize",
@@ -59,6 +62,7 @@ __all__ = [
     "register_space",
     "stop_gradient",
     "timeloop",
+    "trace",
     "value_and_grad",
     "vjp",
 ]

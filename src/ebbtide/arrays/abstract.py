@@ -53,6 +53,10 @@ class AbstractTrace:
             self.watch(None, (), None, made)
         return made
 
+    def apply(self, function: Any, args: Any, kwargs: Any, result: ArrayType) -> TracedArray:
+        """Return an abstract array for the result of a function without a derivative."""
+        return self.constant(result)
+
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
         """
         Return an abstract array of the type that the operation gives.

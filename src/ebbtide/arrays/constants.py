@@ -37,15 +37,17 @@ def constant(function: Callable[..., Any], infer: Callable[..., Any] | None = No
         named = {k: _bare(v) for k, v in kwargs.items()}
         for value in bare:
             if type(value) is ArrayType or (type(value) is tuple and ArrayType in map(type, value)):
-                return _inferred(function, infer, args, bare, named)
+                return _inferred(function, infer, args, kwargs, bare, named)
         return function(*bare, **named)
 
     handler.__name__ = function.__name__
     return handler
 
 
-def _inferred(function: Any, infer: Any, args: tuple[Any, ...], bare: list[Any], named: dict[str, Any]) -> Any:
-    """Return the result of a constant function on abstract operands."""
+def _inferred(
+    function: Any, infer: Any, args: tuple[Any, ...], kwargs: Any, bare: list[Any], named: dict[str, Any]
+) -> Any:
+    """Return the result of a constant function on abstract operands; their trace may note what was done."""
     if infer is None:
         raise TraceError(
             f"The result of {function.__name__} at {user_line()} depends on the values of an array of which only shape "
@@ -58,7 +60,7 @@ def _inferred(function: Any, infer: Any, args: tuple[Any, ...], bare: list[Any],
     ground: Any = next(x for x in operands if type(bottom(x)) is ArrayType)
     while type(ground._value) is TracedArray:
         ground = ground._value
-    return ground._trace.constant(result)
+    return ground._trace.apply(function, args, kwargs, result)
 
 
 def _ufunc_type(function: np.ufunc) -> Callable[..., ArrayType]:

@@ -295,7 +295,7 @@ class TracedArray:
             write(self, index, value)
 
     def _updated(self, new: Any, ufunc: np.ufunc) -> Any:
-        if not isinstance(bottom(self), np.ndarray):
+        if not isinstance(bottom(self), np.ndarray) and not self.shape:
             return new  # a NumPy scalar: `x += 1` makes a new one, other names keep the old one
         if new.shape != self.shape or new.dtype != self.dtype:
             error = misuse.in_place_type(ufunc.__name__, self, new)

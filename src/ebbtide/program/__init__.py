@@ -1,0 +1,1 @@
+"""Programs: functions traced once, whose memory is planned before they run."""

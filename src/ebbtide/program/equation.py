@@ -1,0 +1,102 @@
+"""What programs are made of: typed variables, and equations that define them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, final
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.location import line_of
+from ebbtide.arrays.primitive import Primitive
+
+FORWARD, REVERSE = "forward", "reverse"
+
+
+@final
+class Variable:
+    """
+    A value of a program: an input, or what an equation computes. Told by its identity.
+
+    Args:
+        kind: Its type.
+        name: Of an input how it is reached from the arguments, else the name of the operation.
+        is_number: Whether it is a Python number, which does not change the dtype of the arrays that it meets.
+    """
+
+    __slots__ = ("is_number", "name", "type")
+
+    def __init__(self, kind: ArrayType, name: str, *, is_number: bool = False) -> None:
+        self.type = kind
+        self.name = name
+        self.is_number = is_number
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.type.nbytes
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.type}>"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Equation:
+    """
+    One line of a program.
+
+    Args:
+        primitive: The operation; None for a function without a derivative.
+        function: Computes it: `function(*arguments, **params)`.
+        name: Name of the operation.
+        arguments: Variables, plain arrays and numbers, in lists and tuples as the function takes them.
+        params: What else it takes, variables among it where the function is one without a derivative.
+        output: What it defines.
+        where: Code object of the user's line, with the instruction in it.
+        part: FORWARD or REVERSE.
+    """
+
+    primitive: Primitive | None
+    function: Callable[..., Any]
+    name: str
+    arguments: tuple[Any, ...]
+    params: dict[str, Any]
+    output: Variable
+    where: tuple[CodeType | None, int]
+    part: str = FORWARD
+    inputs: tuple[Variable, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Worked out once: passes ask again and again.
+        object.__setattr__(self, "inputs", tuple(dict.fromkeys(variables_in((self.arguments, self.params)))))
+
+    @property
+    def line(self) -> str:
+        """File and line of the user's program."""
+        return line_of(*self.where)
+
+
+def variables_in(tree: Any) -> Iterator[Variable]:
+    """Yield the variables in nested tuples, lists and dicts, each as often as it is there."""
+    if type(tree) is Variable:
+        yield tree
+    elif type(tree) in (tuple, list):
+        for part in tree:
+            yield from variables_in(part)
+    elif type(tree) is dict:
+        yield from variables_in(tuple(tree.values()))
+
+
+def substitute(tree: Any, replace: Callable[[Variable], Any]) -> Any:
+    """Return nested tuples, lists and dicts with other values in place of their variables."""
+    if type(tree) is Variable:
+        return replace(tree)
+    if type(tree) is tuple:
+        return tuple([substitute(part, replace) for part in tree])
+    if type(tree) is list:
+        return [substitute(part, replace) for part in tree]
+    if type(tree) is dict:
+        return {key: substitute(part, replace) for key, part in tree.items()}
+    return tree

@@ -1,0 +1,204 @@
+"""
+How equations are written as NumPy calls that put their result into memory that is there already.
+
+What has no such call is left to NumPy, which allocates the result.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.program.equation import Equation
+from ebbtide.program.layout import ufunc_of
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """
+    A way to compute an equation into given memory.
+
+    Args:
+        write: `write(out, *arguments)`, given texts, returns the statements.
+        over: Numbers of the arguments that may be in the very memory of the result.
+    """
+
+    write: Callable[..., list[str]]
+    over: tuple[int, ...] = ()
+
+
+def kernel_of(equation: Equation) -> Kernel | None:
+    """Return how an equation is computed into memory; None where NumPy has to allocate."""
+    ufunc = ufunc_of(equation)
+    if ufunc is not None:
+        name = ufunc_text(ufunc)
+        if name is None or (equation.name == "power" and type(equation.arguments[1]) in (int, float)):
+            # An array to the power of a number has ways of its own in NumPy.
+            return None
+        over = tuple(range(len(equation.arguments)))
+        return Kernel(lambda out, *arguments: [f"{name}({', '.join(arguments)}, out={out})"], over)
+    made_here = equation.primitive is not None or equation.name == "add_product"
+    make = _KERNELS.get(equation.name) if made_here else None
+    return None if make is None else make(equation)
+
+
+def ufunc_text(ufunc: np.ufunc) -> str | None:
+    """Return how a program names a ufunc; None if it is neither NumPy's nor SciPy's."""
+    for module, prefix in ((np, "np"), (_scipy_special(), "scipy.special")):
+        if module is not None and getattr(module, ufunc.__name__, None) is ufunc:
+            return f"{prefix}.{ufunc.__name__}"
+    return None
+
+
+def _scipy_special() -> Any:
+    # Whoever has a ufunc of it has imported it.
+    return sys.modules.get("scipy.special")
+
+
+def _reduction(equation: Equation) -> Kernel | None:
+    params = equation.params
+    if set(params) - {"axis", "keepdims"}:
+        return None
+    call = "np.add.reduce" if equation.name == "sum" else f"np.{equation.name}"
+    rest = f"axis={params['axis']}, keepdims={params['keepdims']}"
+    return Kernel(lambda out, x: [f"{call}({x}, {rest}, out={out})"])
+
+
+def _matmul(equation: Equation) -> Kernel:
+    return Kernel(lambda out, x, y: [f"np.matmul({x}, {y}, out={out})"])
+
+
+def _add_product(equation: Equation) -> Kernel:
+    def write(out: str, total: str, a: str, b: str) -> list[str]:
+        first = [] if total == out else [f"np.copyto({out}, {total})"]
+        return [*first, f"add_product({out}, {a}, {b})"]
+
+    return Kernel(write, (0,))
+
+
+def _where(equation: Equation) -> Kernel:
+    def write(out: str, condition: str, x: str, y: str) -> list[str]:
+        first = [] if y == out else [f"np.copyto({out}, {y})"]
+        return [*first, f"np.copyto({out}, {x}, where={condition})"]
+
+    return Kernel(write, (2,))
+
+
+def _cast(equation: Equation) -> Kernel:
+    return Kernel(lambda out, x: [f"np.copyto({out}, {x}, casting='unsafe')"])
+
+
+def _copy(equation: Equation) -> Kernel | None:
+    if equation.params["order"] != "C":
+        return None
+    return Kernel(lambda out, x: [] if x == out else [f"np.copyto({out}, {x})"], (0,))
+
+
+def _setitem(equation: Equation) -> Kernel | None:
+    index = index_text(equation.params["index"])
+    if index is None:
+        return None
+
+    def write(out: str, base: str, value: str) -> list[str]:
+        first = [] if base == out else [f"np.copyto({out}, {base})"]
+        return [*first, f"{out}[{index}] = {value}"]
+
+    return Kernel(write, (0,))
+
+
+def _scatter(equation: Equation) -> Kernel | None:
+    index = index_text(equation.params["index"])
+    if index is None:
+        return None
+    return Kernel(lambda out, g: [f"{out}.fill(0)", f"{out}[{index}] = {g}"])
+
+
+def index_text(index: Sequence[Any]) -> str | None:
+    """Return a basic index as text; None if there are arrays in it."""
+    parts: list[str] = []
+    for part in index:
+        if isinstance(part, np.ndarray):
+            return None
+        if type(part) is slice:
+            ends = ["" if end is None else str(int(end)) for end in (part.start, part.stop)]
+            parts.append(":".join(ends if part.step is None else [*ends, str(int(part.step))]))
+        else:
+            parts.append("..." if part is Ellipsis else "None" if part is None else str(int(part)))
+    return ", ".join(parts) if len(parts) != 1 else f"{parts[0]}" if parts[0] != "..." else "..."
+
+
+def _roll(equation: Equation) -> Kernel:
+    shape = equation.output.type.shape
+    shifts = [0] * len(shape)
+    for shift, axis in zip(equation.params["shift"], equation.params["axis"], strict=True):
+        shifts[axis] = (shifts[axis] + shift) % shape[axis] if shape[axis] else 0
+
+    def write(out: str, x: str) -> list[str]:
+        # Along each axis that moves: what stays within, and what comes in at the other end.
+        choices = [
+            [(":", ":")] if not s else [(f"{s}:", f":{n - s}"), (f":{s}", f"{n - s}:")]
+            for s, n in zip(shifts, shape, strict=True)
+        ]
+        return [
+            f"{out}[{', '.join(to for to, _ in chosen)}] = {x}[{', '.join(of for _, of in chosen)}]"
+            for chosen in product(*choices)
+        ]
+
+    return Kernel(write)
+
+
+def _pad(equation: Equation) -> Kernel:
+    kind = equation.arguments[0].type
+    inner = ", ".join(f"{a}:{a + n}" for (a, _), n in zip(equation.params["widths"], kind.shape, strict=True))
+    value = equation.params["values"]
+    return Kernel(lambda out, x: [f"{out}.fill({value})", f"{out}[{inner}] = {x}"])
+
+
+def _concatenate(equation: Equation) -> Kernel:
+    axis = equation.params["axis"]
+    return Kernel(lambda out, *arrays: [f"np.concatenate(({', '.join(arrays)},), axis={axis}, out={out})"])
+
+
+def view_text(equation: Equation, x: str) -> str | None:
+    """Return how a view is taken of an array; None where the operation has no text of its own."""
+    params = equation.params
+    match equation.name:
+        case "reshape":
+            return f"np.reshape({x}, {params['shape']}, order={params['order']!r})"
+        case "transpose":
+            return f"np.transpose({x}, {params['axes']})"
+        case "getitem":
+            index = index_text(params["index"])
+            return None if index is None else f"{x}[{index or '()'}]"
+        case "broadcast_to":
+            return f"np.broadcast_to({x}, {params['shape']})"
+        case "real" | "imag":
+            return f"{x}.{equation.name}"
+        case _:
+            return None
+
+
+_KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
+    "sum": _reduction,
+    "mean": _reduction,
+    "max": _reduction,
+    "min": _reduction,
+    "prod": _reduction,
+    "matmul": _matmul,
+    "where": _where,
+    "astype": _cast,
+    "copy": _copy,
+    "setitem": _setitem,
+    "scatter": _scatter,
+    "roll": _roll,
+    "pad": _pad,
+    "concatenate": _concatenate,
+    "add_product": _add_product,
+})  # fmt: skip

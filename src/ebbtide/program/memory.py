@@ -1,0 +1,194 @@
+"""
+The memory of a program, decided before it runs: one block for the values that stay inside, used again and again.
+
+A value whose last use is an elementwise operation gives its place to the result. The others are put side by side,
+such that no two that live at the same time overlap. Results belong to the caller, and have memory of their own. Where
+large values die while results are born, they have memory of their own as well, which is then free for those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import final
+
+from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.kernels import Kernel, kernel_of
+from ebbtide.program.layout import Layout
+from ebbtide.program.lifetimes import last_uses
+from ebbtide.program.program import Program
+
+# Lines of the cache of a processor.
+_ALIGNMENT = 64
+# Smaller arrays are never worth an allocation.
+_LARGE = 1 << 14
+# Which of the large values have arrays of their own.
+_TOGETHER, _CROSSING, _APART = range(3)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """
+    Some bytes of the block, or an array of its own.
+
+    Args:
+        nbytes: How many.
+        first: Number of the first equation that uses them.
+        last: Number of the last equation that does.
+        apart: Whether they are an array of its own.
+        offset: Where in the block they begin.
+    """
+
+    nbytes: int
+    first: int
+    last: int
+    apart: bool = False
+    offset: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """
+    Where each value of a program is.
+
+    Args:
+        buffers: Those of the values that are computed into given memory, or whose memory may be used again.
+        kernels: How these values are computed.
+        given_up: For each value that is made in the memory of an operand, the operand.
+        ends: For each value that is no view, the number of the last equation that uses it or a view of it.
+        nbytes: Size of the block.
+        bound: The most bytes that live in the block at the same time: no arrangement takes less.
+        held: The bytes of arrays and of the block that are held while each equation is computed.
+    """
+
+    buffers: dict[Variable, Buffer]
+    kernels: dict[Variable, Kernel]
+    given_up: dict[Variable, Variable]
+    ends: dict[Variable, int]
+    nbytes: int
+    bound: int
+    held: list[int]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that are held at the same time, the inputs apart."""
+        return max(self.held, default=self.nbytes)
+
+
+def plan_memory(program: Program, layout: Layout) -> Memory:
+    """Return where the values of a program with this layout are best put."""
+    best = _plan(program, layout, _TOGETHER)
+    for way in (_CROSSING, _APART):
+        plan = _plan(program, layout, way)
+        # One block costs nothing from the second run on: to give it up must be worth something.
+        if plan.peak < 0.97 * best.peak:
+            best = plan
+    return best
+
+
+def _plan(program: Program, layout: Layout, way: int) -> Memory:
+    """Return a plan in which no large values, those that live while results are born, or all are apart."""
+    ends: dict[Variable, int] = {}
+    for variable, last in last_uses(program).items():
+        base = layout.base(variable)
+        ends[base] = max(last, ends.get(base, -1))
+    # What the caller gets, or a view of it, must be in memory of its own.
+    escaping = {layout.base(output) for output in program.outputs if type(output) is Variable}
+    born = [place for place, equation in enumerate(program.equations) if equation.output in escaping]
+    buffers: dict[Variable, Buffer] = {}
+    kernels: dict[Variable, Kernel] = {}
+    given_up: dict[Variable, Variable] = {}
+    for place, equation in enumerate(program.equations):
+        output = equation.output
+        kernel = kernel_of(equation) if output.type.shape and output not in layout.bases else None
+        if kernel is None:
+            continue
+        crosses = way == _CROSSING and any(place < birth <= ends[output] for birth in born)
+        alone = output in escaping or (output.nbytes >= _LARGE and (way == _APART or crosses))
+        kernels[output] = kernel
+        operand = _find_given_up(equation, kernel, layout, ends, place, buffers)
+        if operand is not None and (buffers[operand].apart or not alone):
+            given_up[output] = operand
+            buffers[output] = buffers[operand]
+            buffers[output].last = ends[output]
+        else:
+            buffers[output] = Buffer(_rounded(output.nbytes), place, ends[output], alone)
+    inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
+    nbytes, count = _arrange(inside), len(program.equations)
+    held = [nbytes + more for more in _held_apart(program, layout, buffers, ends)]
+    return Memory(buffers, kernels, given_up, ends, nbytes, max(_live(inside, count)), held)
+
+
+def _held_apart(
+    program: Program, layout: Layout, buffers: dict[Variable, Buffer], ends: dict[Variable, int]
+) -> list[int]:
+    """Return the bytes of arrays of their own that are held while each equation is computed."""
+    alone = [buffer for buffer in dict.fromkeys(buffers.values()) if buffer.apart]
+    for place, equation in enumerate(program.equations):
+        output = equation.output
+        if output not in buffers and output not in layout.bases:
+            alone.append(Buffer(output.nbytes, place, ends[output], apart=True))
+    return _live(alone, len(program.equations))[: len(program.equations)]
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _find_given_up(
+    equation: Equation, kernel: Kernel, layout: Layout, ends: dict[Variable, int], place: int,
+    buffers: dict[Variable, Buffer],
+) -> Variable | None:  # fmt: skip
+    """Return an operand in whose memory the result can be made."""
+    output = equation.output
+    for number in kernel.over:
+        operand = equation.arguments[number]
+        if type(operand) is not Variable or operand not in buffers or ends[operand] != place:
+            continue
+        alike = operand.type == output.type and layout.strides[operand] == layout.strides[output]
+        # Another argument in the same memory, such as a view of it, would be overwritten while it is read.
+        others = [v for v in equation.inputs if v is not operand and buffers.get(layout.base(v)) is buffers[operand]]
+        twice = sum(argument is operand for argument in equation.arguments) > 1 and len(kernel.over) == 1
+        if alike and not others and not twice:
+            return operand
+    return None
+
+
+def _live(buffers: Iterable[Buffer], count: int) -> list[int]:
+    """Return the bytes that live while each of *count* equations is computed, and after the last."""
+    change = [0] * (count + 2)
+    for buffer in buffers:
+        change[buffer.first] += buffer.nbytes
+        change[min(buffer.last, count) + 1] -= buffer.nbytes
+    return list(accumulate(change))[: count + 1]
+
+
+def _arrange(buffers: Sequence[Buffer]) -> int:
+    """Give each buffer its offset, and return the size of the block."""
+    orders = (
+        sorted(buffers, key=lambda buffer: (-buffer.nbytes, buffer.first)),
+        sorted(buffers, key=lambda buffer: (buffer.first, -buffer.nbytes)),
+        sorted(buffers, key=lambda buffer: (buffer.first - buffer.last, -buffer.nbytes)),
+    )
+    sizes = [_arrange_in(order) for order in orders]
+    best = min(range(len(orders)), key=sizes.__getitem__)
+    return _arrange_in(orders[best])
+
+
+def _arrange_in(order: Sequence[Buffer]) -> int:
+    """Give buffers, one after the other, the lowest offsets that are free while they live."""
+    placed: list[Buffer] = []
+    size = 0
+    for buffer in order:
+        neighbors = [b for b in placed if b.first <= buffer.last and buffer.first <= b.last]
+        buffer.offset = 0
+        for other in sorted(neighbors, key=lambda b: b.offset):
+            if other.offset - buffer.offset >= buffer.nbytes:
+                break
+            buffer.offset = max(buffer.offset, other.offset + other.nbytes)
+        placed.append(buffer)
+        size = max(size, buffer.offset + buffer.nbytes)
+    return size

@@ -1,0 +1,77 @@
+"""What a planned program will hold, known before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from ebbtide.program.equation import Variable
+from ebbtide.program.layout import Layout
+from ebbtide.program.memory import Memory
+from ebbtide.program.program import Program
+from ebbtide.program.text import name_variables
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Held:
+    """
+    A value that is held at the peak.
+
+    Args:
+        name: Its name in the text of the program.
+        nbytes: Its bytes.
+        line: File and line of the user's program that computes it.
+    """
+
+    name: str
+    nbytes: int
+    line: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """
+    What a program will hold.
+
+    Args:
+        peak_bytes: The most bytes at the same time, inputs apart and results included.
+        arena_bytes: Those of them that are one block, which stays for the next run.
+        name: The value that is computed at the peak; empty if nothing is.
+        held: The values that are held then, the largest first.
+    """
+
+    peak_bytes: int
+    arena_bytes: int
+    name: str
+    held: tuple[Held, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.peak_bytes:,} bytes at the peak, where {self.name or 'nothing'} is computed:"]
+        lines += [f"  {value.nbytes:>14,}  {value.name:<24} {value.line}" for value in self.held]
+        rest = self.peak_bytes - sum(value.nbytes for value in self.held)
+        if rest:
+            lines.append(f"  {rest:>14,}  of the block of {self.arena_bytes:,} bytes, not in use")
+        return "\n".join(lines)
+
+
+def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
+    """Return what a program with this layout and plan will hold."""
+    if not program.equations:
+        return Prediction(memory.nbytes, memory.nbytes, "", ())
+    place = max(range(len(memory.held)), key=memory.held.__getitem__)
+    names = name_variables(program)
+    found: dict[int, tuple[Variable, Held]] = {}
+    for number, equation in enumerate(program.equations[: place + 1]):
+        output = equation.output
+        buffer = memory.buffers.get(output)
+        if output in layout.bases or (memory.ends.get(output, -1) < place and number != place):
+            continue
+        # Of values in the same memory, the last one is there.
+        key = id(output) if buffer is None else id(buffer)
+        nbytes = output.nbytes if buffer is None else buffer.nbytes
+        found[key] = output, Held(names[output], nbytes, equation.line)
+    held = sorted((value for _, value in found.values()), key=lambda value: -value.nbytes)
+    at = names[program.equations[place].output]
+    return Prediction(memory.held[place], memory.nbytes, at, tuple(held))

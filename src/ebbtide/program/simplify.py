@@ -1,0 +1,88 @@
+"""Passes that leave out what need not be computed: what nothing uses, and what is computed already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.program.equation import Equation, Variable, substitute
+from ebbtide.program.lifetimes import outputs_of
+from ebbtide.program.program import Program
+
+
+def remove_dead(program: Program) -> Program:
+    """Return a program without the equations that no output depends on."""
+    needed = set(outputs_of(program))
+    kept: list[Equation] = []
+    for equation in reversed(program.equations):
+        if equation.output in needed:
+            needed.update(equation.inputs)
+            kept.append(equation)
+    return replace(program, equations=tuple(kept[::-1]), history=(*program.history, "dead equations removed"))
+
+
+def skip_identities(program: Program) -> Program:
+    """Return a program without the equations that give their operand as it is."""
+    same: dict[Variable, Variable] = {}
+    kept: list[Equation] = []
+
+    def renamed(variable: Variable) -> Variable:
+        return same.get(variable, variable)
+
+    for equation in program.equations:
+        arguments, params = substitute((equation.arguments, equation.params), renamed)
+        if _is_identity(equation):
+            same[equation.output] = arguments[0]
+        else:
+            kept.append(replace(equation, arguments=arguments, params=params))
+    outputs = substitute(program.outputs, renamed)
+    return replace(program, equations=tuple(kept), outputs=outputs, history=(*program.history, "identities skipped"))
+
+
+def _is_identity(equation: Equation) -> bool:
+    operand, name, params = equation.arguments[0] if equation.arguments else None, equation.name, equation.params
+    if type(operand) is not Variable or operand.type != equation.output.type or operand.is_number:
+        return False
+    if name == "transpose":
+        return tuple(params["axes"]) == tuple(range(len(operand.type.shape)))
+    return name == "broadcast_to" or (name == "reshape" and (params["order"] == "C" or len(operand.type.shape) < 2))
+
+
+def merge_common(program: Program) -> Program:
+    """Return a program in which the same function of the same values is computed once."""
+    same: dict[Variable, Variable] = {}
+    found: dict[Any, Variable] = {}
+    kept: list[Equation] = []
+
+    def renamed(variable: Variable) -> Variable:
+        return same.get(variable, variable)
+
+    for equation in program.equations:
+        arguments, params = substitute((equation.arguments, equation.params), renamed)
+        key = (equation.function, equation.name, _key(arguments), _key(params))
+        known = found.setdefault(key, equation.output)
+        if known is equation.output:
+            kept.append(replace(equation, arguments=arguments, params=params))
+        else:
+            same[equation.output] = known
+    outputs = substitute(program.outputs, renamed)
+    history = (*program.history, "common equations merged")
+    return replace(program, equations=tuple(kept), outputs=outputs, history=history)
+
+
+def _key(value: Any) -> Any:
+    """Return what is equal for equal arguments: arrays are told by identity, numbers with their type and sign."""
+    if type(value) in (tuple, list):
+        return type(value), tuple([_key(part) for part in value])
+    if type(value) is dict:
+        return tuple([(name, _key(part)) for name, part in sorted(value.items())])
+    if type(value) is slice:
+        return slice, _key((value.start, value.stop, value.step))
+    if isinstance(value, (float, complex, np.generic)):
+        return type(value), repr(value)
+    if isinstance(value, (bool, int, str, type(None), type(Ellipsis), np.dtype, ArrayType)):
+        return type(value), value
+    return id(value)

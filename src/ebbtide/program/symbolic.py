@@ -1,0 +1,145 @@
+"""The trace that writes equations: operations on it compute types, and leave behind what there is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
+from ebbtide.arrays.location import user_frame, user_line
+from ebbtide.arrays.primitive import Primitive, plain
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
+from ebbtide.program.equation import FORWARD, Equation, Variable
+
+# What gives a Python number when it is given Python numbers.
+_ARITHMETIC = "_operator"
+
+
+@final
+class SymbolicTrace:
+    """
+    Records equations.
+
+    Args:
+        level: That of the context in which the function is traced. Arrays of traces up to this level come from outside:
+            they become inputs.
+
+    Memory:
+        The equations, with the plain arrays that are operands of them by reference; the arrays from outside.
+    """
+
+    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level", "part")
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+        self.closed = False
+        self.fast = False
+        self.part = FORWARD
+        self.equations: list[Equation] = []
+        # Variables of arrays from outside, in the order in which they were met.
+        self.captured: list[tuple[Variable, TracedArray]] = []
+        self._known: dict[int, Variable] = {}
+
+    def here(self) -> str:
+        """Return the user's present line."""
+        return user_line()
+
+    def covers(self, trace: Any) -> bool:
+        """Return whether arrays of *trace* come from outside."""
+        return trace is not self and trace.level <= self.level
+
+    def input(self, value: Any, name: str) -> tuple[Variable, TracedArray]:
+        """Return a new variable of the type of a value, and the array that stands for it."""
+        variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
+        return variable, self._array(variable)
+
+    def constant(self, value: Any) -> TracedArray:
+        """Return an array with a value that is known."""
+        made = TracedArray(self, value, type_of(value))
+        made.sharing().private = True
+        return made
+
+    def apply(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, result: ArrayType) -> TracedArray:
+        """Record a function without a derivative, whose result has this type."""
+        variable = Variable(result, function.__name__)
+        return self._recorded(None, function, self._inside(args), self._inside(kwargs), variable)
+
+    def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
+        """
+        Record an operation.
+
+        Raises:
+            TraceError: The trace has ended, or the primitive is opaque: it cannot tell the type without the data.
+        """
+        if self.closed:
+            raise TraceError(
+                f"{primitive.name} at {self.here()} uses an array of a traced function after the function had "
+                "returned. Return the array from the function."
+            )
+        if primitive.infer is None:
+            raise TraceError(
+                f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
+                "without data. Give it infer=, or call it outside of the traced function."
+            )
+        arguments = tuple([self._inside(operand) for operand in operands])
+        params = self._inside(dict(params or {}))
+        if params.get("in_place"):
+            # Whether memory is used again is decided when all is known.
+            params["in_place"] = False
+        stand_ins = tuple([_stand_in(argument) for argument in arguments])
+        numbers = all(type(x) in PYTHON_NUMBERS for x in stand_ins)
+        is_number = numbers and getattr(primitive.function, "__module__", "") == _ARITHMETIC
+        kind = primitive.infer(*abstract_types(stand_ins), **params)
+        variable = Variable(kind, primitive.name, is_number=is_number)
+        return self._recorded(primitive, primitive.function, arguments, params, variable)
+
+    def _recorded(
+        self, primitive: Primitive | None, function: Any, arguments: tuple[Any, ...], params: Any, output: Variable
+    ) -> TracedArray:
+        frame = user_frame(3)
+        where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where, self.part))
+        return self._array(output)
+
+    def _array(self, variable: Variable) -> TracedArray:
+        return TracedArray(self, variable, variable.type)
+
+    def _inside(self, value: Any) -> Any:
+        """Return a value as it stands in an equation; arrays in tuples, lists and dicts too."""
+        if type(value) is TracedArray:
+            return self.entry(value)
+        if type(value) in (tuple, list):
+            return type(value)([self._inside(part) for part in value])
+        if type(value) is dict:
+            return {key: self._inside(part) for key, part in value.items()}
+        return plain(value) if isinstance(value, np.ndarray) else value
+
+    def entry(self, array: TracedArray) -> Any:
+        """Return what stands for an array in an equation: a variable, or a value that is known."""
+        array.present()
+        while array._trace is not self and not self.covers(array._trace):
+            # Of an array that a derivative inside of the function looks at, a function without one takes the value.
+            array = array._value
+            if type(array) is not TracedArray:
+                return array
+        if array._trace is self:
+            return array._node
+        outside = array.frozen()
+        key = id(outside._node) if outside._node is not None else id(outside._value)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Variable(type_of(outside), f"captured{len(self.captured)}")
+            # The array is kept, and with it its node: the key stays unique.
+            self.captured.append((found, outside))
+        return found
+
+
+def _stand_in(argument: Any) -> Any:
+    """Return what types are inferred from: a type, a Python number, or a plain array."""
+    if type(argument) is not Variable:
+        return argument
+    return argument.type.dtype.type(1).item() if argument.is_number else argument.type

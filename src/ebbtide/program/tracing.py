@@ -1,0 +1,123 @@
+"""How a function becomes a program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
+from ebbtide.program.program import Program
+from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
+from ebbtide.program.symbolic import SymbolicTrace
+from ebbtide.tape.recording import settle
+
+
+def trace_leaves(
+    function: Callable[[list[Any]], Sequence[Any]], leaves: Sequence[Any], names: Sequence[str], name: str
+) -> tuple[Program, list[TracedArray]]:
+    """
+    Trace a function of a list of arrays.
+
+    Args:
+        function: Takes one traced array for each leaf, and returns a list of arrays and numbers.
+        leaves: Arrays and numbers, of which only the types are taken.
+        names: Names of the leaves.
+        name: Name of the program.
+
+    Returns:
+        (the program, the arrays from outside that it met: they are its last inputs).
+
+    Raises:
+        TraceError: The function asks for a value, or writes into an argument.
+    """
+    trace = SymbolicTrace(current().level)
+    given = [trace.input(leaf, leaf_name) for leaf, leaf_name in zip(leaves, names, strict=True)]
+    inputs, arrays = [variable for variable, _ in given], [array for _, array in given]
+    del given
+    try:
+        with claiming(trace):
+            outputs = list(function(list(arrays)))
+            settle(outputs)
+            found = [trace.entry(output) if type(output) is TracedArray else output for output in outputs]
+    finally:
+        trace.closed = True
+    for variable, array in zip(inputs, arrays, strict=True):
+        if array._node is not variable:
+            raise TraceError(
+                f"{name} writes into its argument {variable.name} at {array.sharing().line}, and what a traced "
+                "function was given must not change. Write into a copy, and return it."
+            )
+    captured = [variable for variable, _ in trace.captured]
+    program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
+    return merge_common(skip_identities(remove_dead(program))), [array for _, array in trace.captured]
+
+
+@contextmanager
+def claiming(trace: SymbolicTrace) -> Iterator[None]:
+    """Run the block, in which a function is traced; the traces around have to ask whose an operation is."""
+    context = current()
+    quick = [tape for tape in {*context.traces, context.tape, context.capture} if getattr(tape, "fast", False)]
+    try:
+        for tape in quick:
+            tape.fast = False
+        with entered(tape=None, tangent=None, traces=(), capture=trace):
+            yield
+    finally:
+        for tape in quick:
+            tape.fast = not tape.closed
+
+
+def trace(f: Callable[..., Any], *args: Any) -> Program:
+    """
+    Return what a function computes, as a program.
+
+    Args:
+        f: A function of arrays and containers of arrays. It is called once, with arrays that have a shape and a dtype
+            and no data: Python code that asks for a value is an error.
+        *args: Arrays, numbers and containers of them; only shapes and dtypes matter.
+
+    Returns:
+        The program: its inputs are the leaves of the arguments, its outputs those of the result.
+
+    Raises:
+        TraceError: The function asks for a value, or writes into an argument.
+
+    Memory:
+        The equations, and by reference the plain arrays that the function uses.
+
+    Example:
+        >>> import numpy as np
+        >>> program = trace(lambda x: np.sum(np.sin(x) * 2.0), np.zeros(3))
+        >>> [equation.name for equation in program.equations]
+        ['sin', 'multiply', 'sum']
+    """
+    leaves, structure = flatten(args)
+    names = [name_argument(f, path) for path in paths_of(structure)]
+
+    def on_leaves(arrays: list[Any]) -> list[Any]:
+        return flatten(f(*unflatten(structure, arrays)))[0]
+
+    return trace_leaves(on_leaves, leaves, names, name_of(f))[0]
+
+
+def name_of(f: Callable[..., Any]) -> str:
+    """Return what a program calls a function."""
+    name = getattr(f, "__name__", type(f).__name__)
+    return name if name.isidentifier() else "function"
+
+
+def name_argument(f: Callable[..., Any], path: str) -> str:
+    """Return the name of a leaf of the positional arguments, such as `weights['a'][0]` for `[1]['a'][0]`."""
+    number, _, rest = path.removeprefix("[").partition("]")
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    place = int(number)
+    named = place < len(parameters) and parameters[place].kind is not inspect.Parameter.VAR_POSITIONAL
+    return (parameters[place].name if named else f"argument{place}") + rest

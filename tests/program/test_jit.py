@@ -1,0 +1,264 @@
+"""`jit`: the same results from planned memory, and a new trace where a program would not be right."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+from tests.program.test_tracing import bits
+
+from ebbtide import checkpoint, grad, hvp, jit, jvp, timeloop, value_and_grad, vjp
+from ebbtide.errors import TraceError
+
+
+def net(params, x):
+    """A small network, and its loss."""
+    for w, b in params:
+        x = np.tanh(x @ w + b)
+    return np.mean(np.square(x))
+
+
+def parameters():
+    """Weights and biases of three layers."""
+    random = np.random.default_rng(0)
+    return [(random.standard_normal((5, 5)), random.standard_normal(5)) for _ in range(3)]
+
+
+X = np.linspace(-1, 1, 20).reshape(4, 5)
+
+
+def test_containers_in_and_out():
+    """Arguments and results are containers, by position and by keyword, as those of the function."""
+    f = jit(lambda params, *, x: {"value": net(params, x), "same": params[0][1], "all": [x * 2.0]})
+    found = f(parameters(), x=X)
+    assert found["value"] == net(parameters(), X)
+    assert bits(found["all"]) == bits([X * 2.0])
+    assert f.__name__ == "<lambda>"
+
+
+def test_gradients_are_planned_as_a_whole():
+    """A jitted gradient is one program, forward and reverse: its value and gradient are close, and traced once."""
+    f = jit(value_and_grad(net))
+    for scale in (1.0, 0.5):
+        value, gradient = f(parameters(), X * scale)
+        expected, expected_gradient = value_and_grad(net)(parameters(), X * scale)
+        assert value == expected
+        for (w, b), (v, c) in zip(gradient, expected_gradient, strict=True):
+            np.testing.assert_allclose(w, v, rtol=1e-13)
+            np.testing.assert_allclose(b, c, rtol=1e-13)
+    assert f.reasons == []
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        grad,
+        lambda f: lambda x: vjp(f, x)[1](1.0),
+        lambda f: lambda x: jvp(f, (x,), (np.cos(x),)),
+        lambda f: lambda x: hvp(f)(x, np.cos(x)),
+        lambda f: grad(lambda x: np.sum(grad(f)(x) ** 2)),
+        lambda f: grad(lambda x: checkpoint(f)(x) * 2.0),
+    ],
+    ids=["grad", "vjp", "jvp", "hvp", "grad of grad", "checkpoint"],
+)
+def test_derivatives_in_any_order(derivative):
+    """A derivative of a jitted function, a jitted derivative, and both have the bits of the derivative."""
+    def f(x):
+        return np.sum(np.sin(x) * np.exp(-x[::-1]) + np.where(x > 0, x * x, 0.5))
+
+    x = np.linspace(-1, 1, 9)
+    expected = bits(derivative(f)(x))
+    assert bits(derivative(jit(f))(x)) == expected
+    assert bits(jit(derivative(f))(x)) == expected
+    assert bits(jit(derivative(jit(f)))(x)) == expected
+
+
+def test_a_jitted_step_of_a_loop():
+    """A loop with a jitted step that uses an array from outside has the same gradients, for both."""
+    def run(u, w, wrap):
+        step = wrap(lambda u, i: np.sin(u) * w + 0.1 * u)
+        return np.sum(timeloop(step, u, 12) ** 2)
+
+    u, w = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
+    found = grad(lambda u, w: run(u, w, jit), (0, 1))(u, w)
+    assert bits(found) == bits(grad(lambda u, w: run(u, w, lambda f: f), (0, 1))(u, w))
+
+
+def test_a_jitted_step_without_arrays_from_outside():
+    """A jitted step is planned where the loop runs it on values, and the gradient has the same bits."""
+    step = jit(lambda u, i: np.sin(u) * 1.5 + 0.1 * u, static_argnums=1)
+
+    def plain(u, i):
+        return np.sin(u) * 1.5 + 0.1 * u
+
+    u = np.linspace(0, 1, 6)
+    found = grad(lambda u: np.sum(timeloop(lambda u, i: step(u, 0), u, 12) ** 2))(u)
+    assert bits(found) == bits(grad(lambda u: np.sum(timeloop(plain, u, 12) ** 2))(u))
+
+
+def test_static_arguments():
+    """Integers, texts and functions are taken as they are; so are numbers of static arguments."""
+    f = jit(lambda x, n, how, c: how(x) * n if c > 1 else x, static_argnums=3)
+    assert f(X, 3, np.sin, 2.0).tolist() == (np.sin(X) * 3).tolist()
+    assert f(X, 3, np.cos, 2.0).tolist() == (np.cos(X) * 3).tolist()
+    assert f(X, 3, np.cos, 0.5).tolist() == X.tolist()
+    assert len(f.reasons) == 2
+    with pytest.raises(TraceError, match="truth"):
+        jit(lambda c: 1.0 if c > 1 else 2.0)(0.5)
+
+
+def test_numbers_that_change_are_no_new_trace():
+    """Floating-point numbers are traced: another value is the same program; float32 arrays stay float32."""
+    f = jit(lambda x, step: x + step * x)
+    x = np.ones(3, np.float32)
+    for step in (0.1, 0.2, -3.0):
+        assert bits(f(x, step)) == bits(x + step * x)
+    assert f.reasons == []
+
+
+def test_a_new_kind_of_argument_is_a_new_trace():
+    """Another shape, dtype, layout or structure is traced anew, with the reason."""
+    f = jit(lambda x: np.sum(np.asarray(x) if isinstance(x, list) else x))
+    f(np.ones(3))
+    f(np.ones(4))
+    f(np.ones(4, np.float32))
+    f(np.ones(8)[::2])
+    assert "float64[4]" in f.reasons[0]
+    assert "float64[3]" in f.reasons[0]
+    assert "float32[4]" in f.reasons[1]
+    assert "strides" in f.reasons[2]
+
+
+def test_eight_traces_warn():
+    """Whoever calls with ever other shapes is told so, with the reason, once."""
+    f = jit(np.sum)
+    for n in range(1, 8):
+        f(np.ones(n))
+    with pytest.warns(UserWarning, match=r"traced 8 times.*float64\[20\]"):
+        f(np.ones(20))
+    f(np.ones(21))
+    f(np.ones(22))
+    assert len(f.reasons) == 9
+
+
+def test_what_is_around_a_function():
+    """A closure, global or attribute that stands for another object is a new trace; changed in place, it is seen."""
+    w = np.ones(3)
+
+    def f(x):
+        return x * w
+
+    g = jit(f)
+    assert g(np.ones(3)).tolist() == [1, 1, 1]
+    w[:] = 2
+    assert g(np.ones(3)).tolist() == [2, 2, 2]
+    assert g.reasons == []
+    w = np.full(3, 5.0)
+    assert g(np.ones(3)).tolist() == [5, 5, 5]
+    assert g.reasons == ["the name w stands for another object"]
+
+
+def test_an_attribute_that_changes():
+    """The attributes of the object whose method is jitted are looked at as well."""
+    class Model:
+        def __init__(self):
+            self.scale = 2.0
+
+        def run(self, x):
+            return x * self.scale
+
+    model = Model()
+    run = jit(model.run)
+    assert run(np.ones(2)).tolist() == [2, 2]
+    model.scale = 3.0
+    assert run(np.ones(2)).tolist() == [3, 3]
+
+
+def test_steady_calls_allocate_their_results_only():
+    """From the second call on a call takes the memory of its results, whatever there is inside."""
+    x = np.ones(100_000)
+    f = jit(lambda x: np.sum(np.exp(np.sin(x) * x[::-1]) + np.tanh(x) * 2.0))
+    f(x)
+    f(x)
+    tracemalloc.start()
+    try:
+        f(x)
+        assert tracemalloc.get_traced_memory()[1] < 4096
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_have_memory_of_their_own():
+    """Calls from 8 threads at the same time do not disturb each other."""
+    f = jit(lambda x: np.sin(x) * np.cos(x[::-1]) + x)
+    wrong = []
+
+    def work(k):
+        x = np.linspace(0, k + 1, 2000)
+        expected = bits(np.sin(x) * np.cos(x[::-1]) + x)
+        wrong.extend(1 for _ in range(200) if bits(f(x)) != expected)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_nothing_is_kept_alive():
+    """A jitted function holds neither arguments nor results nor what is around it, and needs no collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        w, x = np.ones(3), np.ones(3)
+        references = [weakref.ref(x)]
+        f = jit(lambda x: np.sin(x) + 1.0)
+        y = f(x)
+        references.append(weakref.ref(y))
+        del x, y
+        assert [reference() for reference in references] == [None, None]
+        planned = weakref.ref(f.program(w))
+        del f
+        assert planned() is None
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_the_program_can_be_read():
+    """`program` shows what a call would do, and the block that it takes, without running it."""
+    planned = jit(grad(lambda x: np.sum(np.sin(x) ** 2))).program(np.ones(100))
+    assert planned.arena_nbytes == 2 * 832
+    assert "np.sin(x, out=sin_1)" in planned.source
+
+
+def test_an_argument_that_is_written_is_refused():
+    """What was given must not change."""
+    def f(x):
+        x += 1.0
+        return x
+
+    with pytest.raises(TraceError, match="writes into its argument x"):
+        jit(f)(np.ones(3))
+
+
+def test_an_error_leaves_nothing_behind():
+    """A function that raises while it is traced raises again, and is right once it does not."""
+    fails = [True]
+
+    def f(x):
+        if fails[0]:
+            raise KeyError("user")
+        return x * 2.0
+
+    g = jit(f)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="user"):
+            g(np.ones(2))
+    fails[0] = False
+    assert g(np.ones(2)).tolist() == [2, 2]
