@@ -247,6 +247,15 @@ def test_an_argument_that_is_written_is_refused():
         jit(f)(np.ones(3))
 
 
+def test_random_generators_are_refused():
+    """A generator among the arguments or around the function would be drawn from once only: it is refused."""
+    random = np.random.default_rng(0)
+    around, given = jit(lambda x: x * random.random()), jit(lambda x, r: x * r.random())
+    for call in (lambda: around(1.0), lambda: given(1.0, random)):
+        with pytest.raises(TraceError, match=r"is a random generator.*pass them as an argument"):
+            call()
+
+
 def test_an_error_leaves_nothing_behind():
     """A function that raises while it is traced raises again, and is right once it does not."""
     fails = [True]

@@ -17,7 +17,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
-from ebbtide.program.surroundings import Surroundings
+from ebbtide.program.surroundings import Surroundings, refuse_random
 from ebbtide.program.tracing import name_argument, name_of, trace_leaves
 
 _MANY = 8
@@ -40,7 +40,7 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
         itself differentiated, *f* runs as it stands.
 
     Raises:
-        TraceError: *f* asks for a value, or writes into an argument.
+        TraceError: *f* asks for a value, writes into an argument, or is given or finds a random generator.
 
     Memory:
         One block for each kind of arguments, of the size that `program(...).arena_nbytes` says, from the first call
@@ -155,6 +155,7 @@ class Jitted:
 
     def _traced(self, key: Any, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
         """Trace the function and plan its memory; None if it meets traced arrays around it."""
+        refuse_random(leaves, f"An argument of {name_of(self._f)}")
         surroundings = Surroundings(self._f)
         if surroundings.has_traced():
             return None

@@ -7,12 +7,15 @@ A program has them as they were when the function was traced. Before each run it
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.containers import objects_in
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
 
 _CONTAINERS = (list, dict, tuple)
 # Functions of functions of functions: whoever goes deeper, goes deep.
@@ -27,6 +30,9 @@ class Surroundings:
     Args:
         f: The function.
 
+    Raises:
+        TraceError: There is a random generator among them.
+
     Memory:
         References to the objects; weak ones to those that allow it, so that none is kept alive by a program.
     """
@@ -34,9 +40,11 @@ class Surroundings:
     __slots__ = ("_found",)
 
     def __init__(self, f: Callable[..., Any]) -> None:
-        self._found = [
-            (name, look, [_reference(part) for part in _parts(look())]) for name, look in _names_of(f, _DEPTH, set())
-        ]
+        self._found = []
+        for name, look in _names_of(f, _DEPTH, set()):
+            parts = _parts(look())
+            refuse_random(parts, f"{name}, which the function finds around it,")
+            self._found.append((name, look, [_reference(part) for part in parts]))
 
     def changed(self) -> str | None:
         """Return the first name that stands for another object than it did; None if all are the same."""
@@ -55,6 +63,20 @@ class Surroundings:
     def has_traced(self) -> bool:
         """Return whether there is an array among them that is recorded or differentiated."""
         return any(type(part) is TracedArray for _, look, _ in self._found for part in _parts(look()))
+
+
+def refuse_random(values: Iterable[Any], what: str) -> None:
+    """
+    Refuse random generators: a trace would draw once, and all later runs would have the same numbers.
+
+    Raises:
+        TraceError: There is one among the values.
+    """
+    if any(isinstance(value, np.random.Generator | np.random.RandomState) for value in values):
+        raise TraceError(
+            f"{what} is a random generator, and a traced function would draw from it only once. Draw the numbers "
+            "outside of the function, and pass them as an argument."
+        )
 
 
 def _parts(value: Any) -> list[Any]:
