@@ -12,11 +12,11 @@ import numpy as np
 import optree
 import pytest
 from tests.campaign.graphs import make_program
-from tests.program.test_tracing import bits, traced
-from tests.rules.examples import callable_of, label, typed_cases
+from tests.program.test_tracing import bits, functions_of, traced
+from tests.rules.examples import label, typed_cases
 from tests.storage.helpers import measure_peak, run_python
 
-from ebbtide import grad, trace, vjp
+from ebbtide import grad, trace
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.reference import Executable
 
@@ -38,12 +38,7 @@ def test_every_rule(case):
     """Each function and its pullback give the bits of the equations run one by one, whatever was in memory."""
     key, example, dtype = case
     operands = example.operands(dtype)
-
-    def both(*operands):
-        value, pullback = vjp(lambda *xs: example.call(callable_of(key), list(xs)), *operands)
-        return value, pullback(optree.tree_map(lambda v: v * 0.5, value))
-
-    for f in (lambda *xs: example.call(callable_of(key), list(xs)), both):
+    for f in functions_of(key, example):
         program = traced(f, operands)
         if program is None or any(isinstance(output, np.dtype) for output in program.outputs):
             return

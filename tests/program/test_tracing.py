@@ -31,15 +31,24 @@ def traced(f, operands):
     return None
 
 
+def functions_of(key, example):
+    """The function of an example, and the same with its pullback."""
+    def f(*operands):
+        return example.call(callable_of(key), list(operands))
+
+    def both(*operands):
+        value, pullback = vjp(f, *operands)
+        return value, pullback(optree.tree_map(lambda v: v * 0.5, value))
+
+    return f, both
+
+
 @pytest.mark.parametrize("case", typed_cases(np.float64, np.float32, np.complex64), ids=label)
 def test_every_rule(case):
     """The program of each function gives the function's bits."""
     key, example, dtype = case
     operands = example.operands(dtype)
-
-    def f(*operands):
-        return example.call(callable_of(key), list(operands))
-
+    f = functions_of(key, example)[0]
     program = traced(f, operands)
     if program is not None:
         assert bits(evaluate(program, operands)) == bits(f(*operands))
@@ -50,11 +59,7 @@ def test_every_pullback(case):
     """The program of each function with its pullback gives the bits of both."""
     key, example, dtype = case
     operands = example.operands(dtype)
-
-    def both(*operands):
-        value, pullback = vjp(lambda *xs: example.call(callable_of(key), list(xs)), *operands)
-        return value, pullback(optree.tree_map(lambda v: v * 0.5, value))
-
+    both = functions_of(key, example)[1]
     program = traced(both, operands)
     if program is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,20 +27,11 @@ def remove_dead(program: Program) -> Program:
 
 def skip_identities(program: Program) -> Program:
     """Return a program without the equations that give their operand as it is."""
-    same: dict[Variable, Variable] = {}
-    kept: list[Equation] = []
 
-    def renamed(variable: Variable) -> Variable:
-        return same.get(variable, variable)
+    def operand(equation: Equation) -> Variable | None:
+        return equation.arguments[0] if _is_identity(equation) else None
 
-    for equation in program.equations:
-        arguments, params = substitute((equation.arguments, equation.params), renamed)
-        if _is_identity(equation):
-            same[equation.output] = arguments[0]
-        else:
-            kept.append(replace(equation, arguments=arguments, params=params))
-    outputs = substitute(program.outputs, renamed)
-    return replace(program, equations=tuple(kept), outputs=outputs, history=(*program.history, "identities skipped"))
+    return _without(program, operand, "identities skipped")
 
 
 def _is_identity(equation: Equation) -> bool:
@@ -53,24 +45,34 @@ def _is_identity(equation: Equation) -> bool:
 
 def merge_common(program: Program) -> Program:
     """Return a program in which the same function of the same values is computed once."""
-    same: dict[Variable, Variable] = {}
     found: dict[Any, Variable] = {}
+
+    def earlier(equation: Equation) -> Variable | None:
+        key = (equation.function, equation.name, _key(equation.arguments), _key(equation.params))
+        known = found.setdefault(key, equation.output)
+        return None if known is equation.output else known
+
+    return _without(program, earlier, "common equations merged")
+
+
+def _without(program: Program, stand_in: Callable[[Equation], Variable | None], note: str) -> Program:
+    """Return a program without the equations for whose results other values stand in, as *stand_in* finds them."""
+    same: dict[Variable, Variable] = {}
     kept: list[Equation] = []
 
     def renamed(variable: Variable) -> Variable:
         return same.get(variable, variable)
 
-    for equation in program.equations:
-        arguments, params = substitute((equation.arguments, equation.params), renamed)
-        key = (equation.function, equation.name, _key(arguments), _key(params))
-        known = found.setdefault(key, equation.output)
-        if known is equation.output:
-            kept.append(replace(equation, arguments=arguments, params=params))
+    for old in program.equations:
+        arguments, params = substitute((old.arguments, old.params), renamed)
+        equation = replace(old, arguments=arguments, params=params)
+        known = stand_in(equation)
+        if known is None:
+            kept.append(equation)
         else:
             same[equation.output] = known
     outputs = substitute(program.outputs, renamed)
-    history = (*program.history, "common equations merged")
-    return replace(program, equations=tuple(kept), outputs=outputs, history=history)
+    return replace(program, equations=tuple(kept), outputs=outputs, history=(*program.history, note))
 
 
 def _key(value: Any) -> Any:
