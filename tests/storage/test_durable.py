@@ -18,7 +18,7 @@ from ebbtide.storage import places as places_module
 from ebbtide.storage.listing import clean, find_storages, list_storage
 from ebbtide.storage.system import POSIX
 
-from .helpers import blocks, find_files, run_python, start_python
+from .helpers import blocks, count_descriptors, find_files, run_python, start_python
 
 OPEN = (
     "import os, sys, time, numpy as np\n"
@@ -196,6 +196,28 @@ def test_a_second_storage_of_the_process_is_refused(tmp_path):
         )
         assert run_python(program, tmp_path)[1] == f"{os.getpid()}\n"
         storage.put(0, [np.zeros(2)])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_interrupt_while_a_directory_is_locked_leaves_it_free(tmp_path, monkeypatch, after):
+    """Interrupted before or after the owner's file is there, no descriptor stays open, and the next storage gets it."""
+    replace_file = os.replace
+
+    def interrupt(*arguments):
+        """As the terminal does."""
+        if after:
+            replace_file(*arguments)
+        raise KeyboardInterrupt
+
+    before = count_descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            Disk(tmp_path, durable=True)
+    assert count_descriptors() == before
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put(0, [np.arange(3)])
+        assert storage.take(0)[0].tolist() == [0, 1, 2]
 
 
 def test_a_number_that_was_used_again_is_no_owner(tmp_path):

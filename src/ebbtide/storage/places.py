@@ -216,6 +216,10 @@ class DirectoryLock:
                 "written as directory=.",
                 cause.errno,
             ) from cause
+        except BaseException:
+            # Interrupted: perhaps the file already says that the directory is ours.
+            self.release()
+            raise
 
     def release(self) -> None:
         """Give the directory up; may be called again, and in a forked child changes nothing."""
