@@ -216,24 +216,26 @@ def test_digits_that_are_lost_do_not_depend_on_the_thread(tmp_path, gate):
 LARGE = 1 << 19
 
 
-def test_large_entries_are_written_at_once_where_the_disk_does_not_wait(tmp_path, monkeypatch):
-    """After a large write that was a mere copy the next is not handed to the thread; after one that waited, it is."""
+def test_large_entries_are_written_at_once_where_the_disk_does_not_wait(tmp_path, gate, monkeypatch):
+    """Who finds the buffer full writes itself, and learns: after a mere copy the next are not handed to the thread."""
     handed = []
     waited = [False]
-    monkeypatch.setattr(worker, "has_waited", lambda *clocks: waited[0])
     monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: waited[0])
     submit = worker.Worker.submit
     monkeypatch.setattr(worker.Worker, "submit", lambda me, job: handed.append(job.record.key) or submit(me, job))
-    with Disk(tmp_path, buffer=16 * 8 * LARGE) as storage:
+    with Disk(tmp_path, buffer=8 * LARGE + 900_000, system=gate.system) as storage:
         storage.put(0, [state(0, LARGE)])
-        storage.flush()
         storage.put(1, [state(1, LARGE)])
         storage.put("small", [state(3, 100_000)])
-        waited[0] = True
+        assert handed == [0, "small"]
+        gate.open.set()
+        storage.flush()
         storage.put(2, [state(2, LARGE)])
+        waited[0] = True
         storage.put(3, [state(3, LARGE)])
-        assert handed == [0, "small", 3]
-        assert [storage.take(key)[0][-1] for key in range(4)] == [0, 1, 2, 3]
+        storage.put(4, [state(4, LARGE)])
+        assert handed == [0, "small", 4]
+        assert [storage.take(key)[0][-1] for key in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_a_sleep_is_a_wait_and_work_is_none():

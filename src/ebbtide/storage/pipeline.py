@@ -25,6 +25,8 @@ from ebbtide.storage.worker import Job, Worker, has_waited, read_clocks
 # A job is some Python objects beside its bytes.
 _LEAST_CHARGE = 4096
 _MOST_WRITES = 64
+# A disk that was busy may be quick later.
+_ASK_AGAIN = 64
 
 
 @final
@@ -44,7 +46,9 @@ class Pipeline:
         self._target = target
         self.capacity = 0
         self._worker = Worker()
-        self._waits = True
+        # Whether large writes wait for the disk, as far as that is known, and how many were staged since.
+        self._waits: bool | None = None
+        self._staged = 0
         self._spare: list[Bytes] = []
         self._written: dict[Key, Job] = {}
         self._writes: deque[Job] = deque()
@@ -64,10 +68,7 @@ class Pipeline:
         """
         # Encoding takes as much again.
         charge = max(_LEAST_CHARGE, record.memory * (1 if self._target.codecs.of(record.kind) is None else 2))
-        # Only waiting can be hidden. What goes to the page cache is a copy, as staging is: 32 MiB states were put
-        # one after the other at 0.4 of the speed of plain calls by way of the buffer, at 0.9 without.
-        hidden = self._waits or self._target.durable or record.memory < LARGE
-        if charge > self.capacity or not hidden:
+        if charge > self.capacity or (record.memory >= LARGE and self._is_prompt(charge)):
             return None
         buffer = self._buffer(charge, record.memory)
         views: list[NDArray[Any]] = []
@@ -95,12 +96,28 @@ class Pipeline:
         """
         begun = read_clocks()
         written = write_or_explain(self._target, record, arrays)
-        self._learn(record, waited=has_waited(begun, read_clocks()))
+        if record.memory >= LARGE:
+            self._waits, self._staged = has_waited(begun, read_clocks()), 0
         return written
 
-    def _learn(self, record: EntryRecord, *, waited: bool) -> None:
-        if record.memory >= LARGE:
-            self._waits = waited
+    def _is_prompt(self, charge: int) -> bool:
+        """
+        Whether a large entry is better written at once.
+
+        Only waiting can be hidden. What goes to the page cache is a copy, as staging is: states of 32 MiB were put one
+        after the other at 0.4 of the speed of plain calls by way of the buffer, and at 0.9 without. Where that is not
+        known and the buffer is full, so that the caller would wait anyway, it finds out.
+        """
+        if self._target.durable:
+            return False
+        if self._waits and self._staged >= _ASK_AGAIN:
+            self._waits = None
+        if self._waits is None:
+            self._collect()
+            jobs = sum(job.charge for job in self._writes) + sum(job.charge for job in self._reads.values())
+            return jobs + charge > self.capacity
+        self._staged += 1
+        return not self._waits
 
     def resize(self, capacity: int) -> None:
         """Go on with another capacity."""
@@ -162,7 +179,6 @@ class Pipeline:
         codec = self._target.codecs.of(job.record.kind)
         if job.error is None and (codec is None or not codec.lossy):
             self._written[job.record.key] = job
-            self._learn(job.record, waited=job.waited)
         else:
             self._spare_buffer(job)
         self._settled.append(job)

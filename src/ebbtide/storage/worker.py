@@ -42,8 +42,7 @@ class Job:
     """
 
     __slots__ = (
-        "_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target", "waited",
-        "writes",
+        "_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +60,6 @@ class Job:
         self.charge = charge
         self.writes = arrays is not None
         self.error: BaseException | None = None
-        self.waited = True
         self._owner: dict[str, str] = {}
         self._ended = False
         self._finished = threading.Lock()
@@ -75,7 +73,6 @@ class Job:
         """Do it, unless it was cancelled; an error waits in `error`."""
         if not self.claim("worker"):
             return
-        begun = read_clocks()
         try:
             if self.writes and self.arrays is not None:
                 self.record = write_entry(self.target, self.record, self.arrays, LARGE_BLOCK)
@@ -85,7 +82,6 @@ class Job:
             # The traceback would keep the frames alive, and with them the staged arrays.
             self.error = error.with_traceback(None)
         finally:
-            self.waited = has_waited(begun, read_clocks())
             self._ended = True
             self._finished.release()
 
