@@ -6,6 +6,8 @@ import gc
 import threading
 import tracemalloc
 import weakref
+from functools import partial, wraps
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -176,6 +178,53 @@ def test_an_attribute_that_changes():
     assert run(np.ones(2)).tolist() == [2, 2]
     model.scale = 3.0
     assert run(np.ones(2)).tolist() == [3, 3]
+
+
+def test_what_lies_behind_other_functions_and_objects():
+    """So is what a decorator closes over, and an attribute of an object in a closure or of one that is called."""
+    class Layer:
+        def __init__(self):
+            self.inner = SimpleNamespace(scale=2.0)
+
+        def __call__(self, x):
+            return x * self.inner.scale
+
+    layer, box = Layer(), [2.0]
+
+    def scaled(f):
+        @wraps(f)
+        def wrapped(x):
+            return f(x) * box[0]
+
+        return wrapped
+
+    functions = [jit(layer), jit(lambda x: layer(x + 0.0)), jit(scaled(lambda x: x)), jit(partial(scaled(layer)))]
+    x = np.ones(1)
+    assert [f(x)[0] for f in functions] == [2, 2, 2, 4]
+    layer.inner.scale, box[0] = 3.0, 5.0
+    assert [f(x)[0] for f in functions] == [3, 3, 5, 15]
+    slope = jit(grad(lambda x: np.sum(x * x) * box[0]))
+    assert slope(x)[0] == 10
+    box[0] = 1.0
+    assert slope(x)[0] == 2
+
+
+def test_static_numbers_are_told_by_their_bits():
+    """Static -0.0 is not 0.0, and a large static array is not another one that differs in one element."""
+    f = jit(np.copysign, static_argnums=1)
+    assert [f(np.ones(1), c)[0] for c in (0.0, -0.0)] == [1, -1]
+    g, c = jit(lambda x, c: x * c[1500], static_argnums=1), np.ones(3000)
+    assert g(np.ones(1), c)[0] == 1
+    c[1500] = 2.0
+    assert g(np.ones(1), c)[0] == 2
+
+
+def test_arguments_that_cannot_be_told_are_refused():
+    """Negative numbers of static arguments and arguments without a hash are errors that say what to do."""
+    with pytest.raises(TypeError, match="static_argnums=-1: give the numbers"):
+        jit(np.sin, static_argnums=-1)
+    with pytest.raises(TypeError, match=r"given a set.*has to be hashable"):
+        jit(lambda x, s: x)(np.ones(1), {1, 2})
 
 
 def test_steady_calls_allocate_their_results_only():

@@ -25,10 +25,10 @@ from typing import Any, cast, final
 import numpy as np
 import scipy
 
+from ebbtide.arrays.reach import closed_over, is_installed, looked_up
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.loop.generators import pack_generator
-from ebbtide.loop.reach import closed_over, is_installed, looked_up
 from ebbtide.storage import compute_crc32c
 
 

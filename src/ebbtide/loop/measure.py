@@ -13,10 +13,10 @@ from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
+from ebbtide.arrays.reach import arrays_of
 from ebbtide.budget import Budget
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.generators import working_nbytes
-from ebbtide.loop.reach import arrays_of
 from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep

@@ -11,8 +11,6 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import Primitive
 
-FORWARD, REVERSE = "forward", "reverse"
-
 
 @final
 class Variable:
@@ -55,7 +53,6 @@ class Equation:
         params: What else it takes, variables among it where the function is one without a derivative.
         output: What it defines.
         where: Code object of the user's line, with the instruction in it.
-        part: FORWARD or REVERSE.
     """
 
     primitive: Primitive | None
@@ -65,7 +62,6 @@ class Equation:
     params: dict[str, Any]
     output: Variable
     where: tuple[CodeType | None, int]
-    part: str = FORWARD
     inputs: tuple[Variable, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ import optree
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, refuse_random
@@ -33,7 +32,7 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
             Arrays and floating-point numbers are traced: Python code that asks for their values is an error. What else
             there is among the arguments (integers, texts, functions) is taken as it is: another value is another
             trace.
-        static_argnums: Positional arguments whose numbers are taken as they are, too.
+        static_argnums: Positional arguments, counted from the first, whose numbers are taken as they are, too.
 
     Returns:
         A function with the arguments and results of *f*, and its bits; products may differ in rounding. Where it is
@@ -41,6 +40,7 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
 
     Raises:
         TraceError: *f* asks for a value, writes into an argument, or is given or finds a random generator.
+        TypeError: `static_argnums` are no numbers from 0 on, or an argument cannot be compared with those of before.
 
     Memory:
         One block for each kind of arguments, of the size that `program(...).arena_nbytes` says, from the first call
@@ -54,6 +54,10 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
         array([1., 1.])
     """
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise TypeError(
+            f"static_argnums={static_argnums!r}: give the numbers of positional arguments, 0 for the first."
+        )
     return Jitted(f, numbers)
 
 
@@ -148,9 +152,18 @@ class Jitted:
                 return leaves, None
             elif kind in _NUMBERS or isinstance(leaf, np.inexact):
                 kinds.append(kind)
+            elif kind.__hash__ is None:
+                raise TypeError(
+                    f"A jitted function was given a {kind.__name__}, and what is no array and no number is taken as it "
+                    "is, so it has to be hashable. Give it in a container of arrays, or as text, a number or a tuple."
+                )
             else:
                 kinds.append((kind, leaf))
-        kinds.extend([args[number] for number in self._static if number < len(args)])
+        for number in self._static:
+            if number < len(args):
+                # By their bytes, which tell -0.0 from 0.0.
+                fixed = [leaf for leaf in flatten(args[number])[0] if _is_dynamic(leaf)]
+                kinds.extend([(type(leaf), np.asarray(leaf).tobytes()) for leaf in fixed])
         return leaves, (structure, *kinds)
 
     def _traced(self, key: Any, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
@@ -217,7 +230,7 @@ def _is_dynamic(leaf: Any) -> bool:
 
 
 def _planned(program: Program, values: Sequence[Any]) -> Executable:
-    return Executable(program, [np.asarray(bottom(value)).strides for value in values])
+    return Executable(program, [np.asarray(value).strides for value in values])
 
 
 def _name(f: Callable[..., Any], path: str) -> str:

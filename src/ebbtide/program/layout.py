@@ -87,11 +87,6 @@ def _strides_of_view(equation: Equation, layout: Layout) -> tuple[int, ...] | No
     return equation.function(*arguments, **equation.params).strides
 
 
-def is_elementwise(equation: Equation) -> bool:
-    """Return whether an equation is a ufunc of its arguments."""
-    return ufunc_of(equation) is not None
-
-
 def ufunc_of(equation: Equation) -> np.ufunc | None:
     """Return the ufunc that computes an equation."""
     found: Any = equation.function
@@ -105,7 +100,7 @@ def ufunc_of(equation: Equation) -> np.ufunc | None:
 def _strides_of_result(equation: Equation, layout: Layout) -> tuple[int, ...]:
     """Return the strides of a new array: elementwise results have their axes in the order of the operands'."""
     kind = equation.output.type
-    if not is_elementwise(equation) or len(kind.shape) < 2:
+    if ufunc_of(equation) is None or len(kind.shape) < 2:
         return packed_strides(kind, range(len(kind.shape)))
     operands = [_cut(argument, layout) for argument in equation.arguments]
     # NumPy itself says in which order it would allocate a small array of the same arrangement.

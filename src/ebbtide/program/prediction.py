@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ebbtide.program.equation import Variable
 from ebbtide.program.layout import Layout
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
@@ -62,7 +61,7 @@ def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
         return Prediction(memory.nbytes, memory.nbytes, "", ())
     place = max(range(len(memory.held)), key=memory.held.__getitem__)
     names = name_variables(program)
-    found: dict[int, tuple[Variable, Held]] = {}
+    found: dict[int, Held] = {}
     for number, equation in enumerate(program.equations[: place + 1]):
         output = equation.output
         buffer = memory.buffers.get(output)
@@ -71,7 +70,7 @@ def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
         # Of values in the same memory, the last one is there.
         key = id(output) if buffer is None else id(buffer)
         nbytes = output.nbytes if buffer is None else buffer.nbytes
-        found[key] = output, Held(names[output], nbytes, equation.line)
-    held = sorted((value for _, value in found.values()), key=lambda value: -value.nbytes)
+        found[key] = Held(names[output], nbytes, equation.line)
+    held = sorted(found.values(), key=lambda value: -value.nbytes)
     at = names[program.equations[place].output]
     return Prediction(memory.held[place], memory.nbytes, at, tuple(held))

@@ -59,6 +59,9 @@ class Source:
         self._layout = layout
         self._memory = memory
         self._names = _identifiers(name_variables(program))
+        self._views: dict[Variable, list[Variable]] = {}
+        for view, base in layout.bases.items():
+            self._views.setdefault(base, []).append(view)
         self.constants: list[Any] = []
         self._constant_names: dict[int, str] = {}
         self._imports: dict[str, None] = {}
@@ -106,13 +109,8 @@ class Source:
             base = self._layout.base(variable)
             # A view dies with its base: no later than that, and the base with its last view.
             if self._memory.ends[base] == place and not self._is_inside(base):
-                found += [self._names[v] for v in self._family(base, place)]
+                found += [self._names[v] for v in (base, *self._views.get(base, ()))]
         return list(dict.fromkeys(found))
-
-    def _family(self, base: Variable, place: int) -> list[Variable]:
-        """Return a value and the views of it that were made until an equation."""
-        made = [eq.output for eq in self._program.equations[: place + 1]]
-        return [base, *[v for v in made if self._layout.bases.get(v) is base]]
 
     def _is_inside(self, variable: Variable) -> bool:
         """Return whether a value is in the block."""

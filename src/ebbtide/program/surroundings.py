@@ -1,5 +1,5 @@
 """
-What a traced function takes from around it: closures, globals and attributes of the object whose method it is.
+What a traced function takes from around it: what is in its closure, its module, and the objects that are there.
 
 A program has them as they were when the function was traced. Before each run it is asked whether they still are.
 """
@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.containers import objects_in
+from ebbtide.arrays.reach import is_installed, names_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 
 _CONTAINERS = (list, dict, tuple)
 # Functions of functions of functions: whoever goes deeper, goes deep.
 _DEPTH = 6
+
+_Name = tuple[str, Callable[[], Any]]
 
 
 @final
@@ -34,14 +38,15 @@ class Surroundings:
         TraceError: There is a random generator among them.
 
     Memory:
-        References to the objects; weak ones to those that allow it, so that none is kept alive by a program.
+        The dictionaries in which names are looked up. References to what they stand for; weak ones to those that
+        allow it.
     """
 
     __slots__ = ("_found",)
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self._found = []
-        for name, look in _names_of(f, _DEPTH, set()):
+        for name, look in _names_behind(getattr(f, "__name__", "the function"), [f], _DEPTH, {}):
             parts = _parts(look())
             refuse_random(parts, f"{name}, which the function finds around it,")
             self._found.append((name, look, [_reference(part) for part in parts]))
@@ -56,7 +61,9 @@ class Surroundings:
             if len(parts) != len(known):
                 return name
             for part, reference in zip(parts, known, strict=True):
-                if (reference() if type(reference) is weakref.ref else reference) is not part:
+                was = reference() if type(reference) is weakref.ref else reference
+                # What died is not the None that may be there now.
+                if was is not part or (was is None and reference is not None):
                     return name
         return None
 
@@ -92,46 +99,64 @@ def _reference(value: Any) -> Any:
         return value
 
 
-def _names_of(f: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the names that a function looks up, each with a function that looks."""
-    if isinstance(f, MethodType):
-        yield from _attributes(f.__self__)
-        f = f.__func__
-    while hasattr(f, "__wrapped__"):
-        f = f.__wrapped__
-    if not isinstance(f, FunctionType) or id(f) in seen or depth == 0 or _is_installed(f):
+def _names_in_function(f: Any, depth: int, seen: dict[int, Any]) -> Iterator[_Name]:
+    """Yield the names that a function finds in its closure and its module, and those that lie behind them."""
+    if isinstance(f, partial):
+        yield from _names_behind("the function", [f.func, *f.args, *f.keywords.values()], depth, seen)
         return
-    seen.add(id(f))
-    cells = zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
-    looks = [(name, _cell(cell)) for name, cell in cells]
-    looks += [(name, _entry(f.__globals__, name)) for name in _global_names(f.__code__) if name in f.__globals__]
+    if isinstance(f, MethodType):
+        yield from _names_behind(type(f.__self__).__name__, [f.__self__], depth, seen)
+        f = f.__func__
+    if not isinstance(f, FunctionType) or id(f) in seen or depth == 0:
+        return
+    seen[id(f)] = f
+    looks = [(name, _cell(cell)) for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)]
+    # A library looks nothing up that changes, but what it closes over is its user's: `grad(f)` is such a function.
+    known = is_installed(f.__globals__.get("__name__"))
+    names = [] if known else list(dict.fromkeys(names_of(f.__code__)))
+    looks += [(name, _entry(f.__globals__, name)) for name in names if name in f.__globals__]
     for name, look in looks:
         try:
             value = look()
         except ValueError:
             continue  # a name that has no value yet
-        if isinstance(value, ModuleType | type):
-            continue
-        yield name, look
-        for part in _parts(value):
-            if isinstance(part, FunctionType | MethodType):
-                yield from _names_of(part, depth - 1, seen)
+        if isinstance(value, ModuleType):
+            if not is_installed(value.__name__):
+                inner = [one for one in names if one in vars(value)]
+                yield from _looked_at(name, vars(value), inner, depth, seen)
+        elif not isinstance(value, type):
+            yield name, look
+            yield from _names_behind(name, _parts(value), depth, seen)
 
 
-def _is_installed(f: FunctionType) -> bool:
-    """Return whether a function is a library's, which does not change from call to call."""
-    return "site-packages" in f.__code__.co_filename or f.__module__.partition(".")[0] == "ebbtide"
+def _names_behind(name: str, values: Iterable[Any], depth: int, seen: dict[int, Any]) -> Iterator[_Name]:
+    """Yield the names that functions and objects of the user's bring with them."""
+    for value in values:
+        if isinstance(value, FunctionType | MethodType | partial):
+            yield from _names_in_function(value, depth - 1, seen)
+        elif depth > 0 and id(value) not in seen and _has_attributes(value):
+            seen[id(value)] = value
+            yield from _looked_at(name, vars(value), list(vars(value)), depth, seen)
+            # What is called is a function of its class, or what it wraps.
+            for function in (vars(type(value)).get("__call__"), getattr(value, "__wrapped__", None)):
+                yield from _names_in_function(function, depth - 1, seen)
 
 
-def _global_names(code: CodeType) -> list[str]:
-    """Return the names that code and the code nested in it look up."""
-    nested = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return list(dict.fromkeys([*code.co_names, *[name for inner in nested for name in _global_names(inner)]]))
+def _looked_at(
+    owner: str, held: dict[str, Any], names: list[str], depth: int, seen: dict[int, Any]
+) -> Iterator[_Name]:
+    """Yield names of an object or module, and those that lie behind them."""
+    for name in names:
+        if not isinstance(held[name], ModuleType | type):
+            yield f"{owner}.{name}", _entry(held, name)
+            yield from _names_behind(f"{owner}.{name}", _parts(held[name]), depth - 1, seen)
 
 
-def _attributes(owner: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    for name in getattr(owner, "__dict__", {}):
-        yield f"{type(owner).__name__}.{name}", _entry(owner.__dict__, name)
+def _has_attributes(value: Any) -> bool:
+    """Return whether a value is an object with attributes, of a class of the user's or of none in particular."""
+    if isinstance(value, ModuleType | type) or not isinstance(getattr(value, "__dict__", None), dict):
+        return False
+    return type(value) is SimpleNamespace or hasattr(value, "__wrapped__") or not is_installed(type(value).__module__)
 
 
 def _cell(cell: CellType) -> Callable[[], Any]:

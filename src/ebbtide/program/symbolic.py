@@ -13,7 +13,7 @@ from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import FORWARD, Equation, Variable
+from ebbtide.program.equation import Equation, Variable
 
 # What gives a Python number when it is given Python numbers.
 _ARITHMETIC = "_operator"
@@ -32,13 +32,12 @@ class SymbolicTrace:
         The equations, with the plain arrays that are operands of them by reference; the arrays from outside.
     """
 
-    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level", "part")
+    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level")
 
     def __init__(self, level: int) -> None:
         self.level = level
         self.closed = False
         self.fast = False
-        self.part = FORWARD
         self.equations: list[Equation] = []
         # Variables of arrays from outside, in the order in which they were met.
         self.captured: list[tuple[Variable, TracedArray]] = []
@@ -83,7 +82,7 @@ class SymbolicTrace:
         if primitive.infer is None:
             raise TraceError(
                 f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
-                "without data. Give it infer=, or call it outside of the traced function."
+                "without data. Call it outside of the traced function, and pass the result in."
             )
         arguments = tuple([self._inside(operand) for operand in operands])
         params = self._inside(dict(params or {}))
@@ -102,7 +101,7 @@ class SymbolicTrace:
     ) -> TracedArray:
         frame = user_frame(3)
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where, self.part))
+        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where))
         return self._array(output)
 
     def _array(self, variable: Variable) -> TracedArray:

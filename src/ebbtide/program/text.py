@@ -49,14 +49,10 @@ def write_program(program: Program) -> str:
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     given = ", ".join(f"{names[variable]}: {_type(variable)}" for variable in program.inputs)
     lines = [f"program {program.name}({given})"]
-    part = ""
-    for equation, row in zip(program.equations, rows, strict=True):
-        if equation.part != part:
-            part = equation.part
-            lines.append(f"  # {part}; held after each line, what it frees, and where it comes from")
-        text, kind, held, freed, line = row
-        line = f"  {text:<{widths[0]}}  # {kind:<{widths[1]}}  {held:>{widths[2]}}  {freed:<{widths[3]}}  {line}"
-        lines.append(line.rstrip())
+    lines.append("  # the type; bytes that are held after the line; what it frees; where it comes from")
+    for text, kind, held, freed, line in rows:
+        whole = f"  {text:<{widths[0]}}  # {kind:<{widths[1]}}  {held:>{widths[2]}}  {freed:<{widths[3]}}  {line}"
+        lines.append(whole.rstrip())
     outputs = ", ".join(write_value(output, names) for output in program.outputs)
     lines.append(f"  return {outputs}")
     return "\n".join(lines)

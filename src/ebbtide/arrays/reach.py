@@ -1,4 +1,4 @@
-"""What the code of a step reaches: what it closes over, and what it looks up by name."""
+"""What the code of a function reaches: what it closes over, and what it looks up by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def looked_up(function: FunctionType, is_library: Callable[[str], bool]) -> Iter
         >>> [name for name, _ in looked_up(closed_over, is_installed)]
         ['CellType']
     """
-    names = sorted(set(_names_of(function.__code__)))
+    names = sorted(set(names_of(function.__code__)))
     for name in names:
         if name in function.__globals__:
             value = function.__globals__[name]
@@ -55,12 +55,12 @@ def looked_up(function: FunctionType, is_library: Callable[[str], bool]) -> Iter
                 yield from ((inner, vars(value)[inner]) for inner in names if inner in vars(value))
 
 
-def _names_of(code: CodeType) -> Iterator[str]:
+def names_of(code: CodeType) -> Iterator[str]:
     """Yield the names that code, or code within it, looks up in its module or as attributes."""
     yield from code.co_names
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _names_of(value)
+            yield from names_of(value)
 
 
 def is_installed(module: str | None) -> bool:

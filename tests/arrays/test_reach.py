@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ebbtide import Budget, grad, profile, timeloop
-from ebbtide.loop.reach import arrays_of, closed_over, is_installed, looked_up
+from ebbtide.arrays.reach import arrays_of, closed_over, is_installed, looked_up
 
 settings = ModuleType("settings")
 GLOBAL = np.linspace(0.1, 0.9, 4096)
