@@ -17,6 +17,7 @@ from tests.rules.examples import label, typed_cases
 from tests.storage.helpers import measure_peak, run_python
 
 from ebbtide import grad, trace
+from ebbtide.program.blocks import Block
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.reference import Executable
 
@@ -28,8 +29,9 @@ def executable(program, inputs):
 
 def poisoned(planned):
     """The executor of a program whose memory is full of nan."""
-    memory = np.full(planned.arena_nbytes, 0xFF, np.uint8)
-    planned._spare[:] = [planned._lay_out(memory)]
+    block = Block()
+    block.memory = np.full(planned.arena_nbytes, 0xFF, np.uint8)
+    planned._blocks.give(block)
     return planned
 
 

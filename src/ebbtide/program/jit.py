@@ -13,10 +13,12 @@ import optree
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.location import user_line
+from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.program.program import Program
+from ebbtide.program.blocks import Blocks
+from ebbtide.program.planned import PlannedProgram
 from ebbtide.program.reference import Executable
-from ebbtide.program.surroundings import Surroundings, refuse_random
+from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
 from ebbtide.program.tracing import name_argument, name_of, trace_leaves
 
 _MANY = 8
@@ -68,18 +70,30 @@ class _Known:
     A trace: the program with what it was planned for.
 
     Args:
-        executable: The program.
+        planned: The program.
+        executable: The program as it is run on plain arrays of this kind.
         surroundings: What the function reached when it was traced.
+        captured: Which of the traced arrays among them are inputs.
+        pattern: Which of the traced arrays are the same.
         structure: That of the results.
         single: Whether they are one array and no container.
         dynamic: Numbers of the leaves of the arguments that are inputs.
     """
 
+    planned: PlannedProgram
     executable: Executable
     surroundings: Surroundings
+    captured: tuple[int, ...]
+    pattern: tuple[int, ...]
     structure: Any
     single: bool
     dynamic: tuple[int, ...]
+
+    def fits(self) -> bool:
+        """Return whether what the function reaches is as it was when it was traced."""
+        if self.surroundings.changed() is not None:
+            return False
+        return not self.pattern or self.pattern == _pattern(self.surroundings.traced())
 
 
 @final
@@ -93,29 +107,41 @@ class Jitted:
     """
 
     # Whoever wraps a function copies what is in its `__dict__`: there is its name, and nothing of ours.
-    __slots__ = ("__dict__", "__weakref__", "_f", "_known", "_misses", "_static", "reasons")
+    __slots__ = (
+        "__dict__", "__weakref__", "_blocks", "_f", "_ignored", "_known", "_misses", "_opaque", "_static", "reasons",
+    )  # fmt: skip
 
     def __init__(self, f: Callable[..., Any], static: tuple[int, ...]) -> None:
         update_wrapper(self, f, updated=())
         self._f = f
         self._static = static
-        self._known: dict[Any, _Known] = {}
+        self._blocks = Blocks()
+        self._known: dict[Any, list[_Known]] = {}
+        # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
+        self._opaque: set[Any] = set()
+        self._ignored = ignored_parameters(f)
         self._misses = 0
         self.reasons: list[str] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function: see `jit`."""
+        args = self._looked_at(args)
         leaves, key = self._signature(args, kwargs)
-        if key is None:
+        known = None if key is None else self._find(key, leaves, args, kwargs)
+        if known is None:
             return self._f(*args, **kwargs)
-        known = self._known.get(key)
-        if known is None or known.surroundings.changed() is not None:
-            known = self._traced(key, leaves, args, kwargs)
-            if known is None:
-                return self._f(*args, **kwargs)
         values = [leaves[number] for number in known.dynamic]
-        del leaves, args, kwargs
-        results = known.executable.run(values)
+        if known.captured:
+            traced = known.surroundings.traced()
+            values += [traced[number] for number in known.captured]
+        if innermost(tuple(values)) is None:
+            del leaves, args, kwargs
+            results = known.executable.run(values)
+        elif all(known.executable.fresh):
+            results = known.planned.apply(values)
+        else:
+            # Results that are views follow what is written into what they are views of.
+            return self._f(*args, **kwargs)
         return results[0] if known.single else unflatten(known.structure, results)
 
     def program(self, *args: Any, **kwargs: Any) -> Executable:
@@ -123,12 +149,11 @@ class Jitted:
         Return the planned program for arguments, without running it.
 
         Raises:
-            TypeError: It cannot be planned, as an argument or an array around the function is traced itself.
+            TypeError: It cannot be planned for what the arguments, or arrays around the function, are.
         """
+        args = self._looked_at(args)
         leaves, key = self._signature(args, kwargs)
-        known = None if key is None else self._known.get(key)
-        if key is not None and (known is None or known.surroundings.changed() is not None):
-            known = self._traced(key, leaves, args, kwargs)
+        known = None if key is None else self._find(key, leaves, args, kwargs)
         if known is None:
             raise TypeError("The program of a function is planned for plain arrays, and these are traced.")
         return known.executable
@@ -136,21 +161,30 @@ class Jitted:
     def clear(self) -> None:
         """Forget all traces, and give back their memory."""
         self._known.clear()
+        self._opaque.clear()
+        self._blocks.drop()
+
+    def _looked_at(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments with zeros for the integers that the function ignores, such as the number of a time step."""
+        if not self._ignored:
+            return args
+        return tuple([0 if n in self._ignored and type(arg) is int else arg for n, arg in enumerate(args)])
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-        """Return the leaves of arguments, and what tells their kind; None for the latter where a leaf is traced."""
+        """Return the leaves of arguments, and what tells their kind; None where they cannot be planned for."""
         if not kwargs and not self._static and all(type(arg) is np.ndarray for arg in args):
             # To take a container apart takes 2 us.
             return list(args), tuple([(arg.shape, arg.dtype, arg.strides) for arg in args])
         leaves, structure = flatten((args, kwargs))
         kinds: list[Any] = []
         for leaf in leaves:
-            kind = type(leaf)
+            value = plain_value(leaf) if type(leaf) is TracedArray else leaf
+            kind = type(value)
             if kind is np.ndarray:
-                kinds.append((leaf.shape, leaf.dtype, leaf.strides))
-            elif kind is TracedArray:
+                kinds.append((leaf.shape, leaf.dtype, value.strides))
+            elif value is None and leaf is not None:
                 return leaves, None
-            elif kind in _NUMBERS or isinstance(leaf, np.inexact):
+            elif kind in _NUMBERS or isinstance(value, np.inexact):
                 kinds.append(kind)
             elif kind.__hash__ is None:
                 raise TypeError(
@@ -166,13 +200,22 @@ class Jitted:
                 kinds.extend([(type(leaf), np.asarray(leaf).tobytes()) for leaf in fixed])
         return leaves, (structure, *kinds)
 
+    def _find(self, key: Any, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
+        """Return the trace for arguments; None if what they meet cannot be planned for."""
+        if key in self._opaque:
+            return None
+        for known in self._known.get(key, ()):
+            if known.fits():
+                return known
+        return self._traced(key, leaves, args, kwargs)
+
     def _traced(self, key: Any, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
-        """Trace the function and plan its memory; None if it meets traced arrays around it."""
+        """Trace the function and plan its memory; None if it meets what cannot be planned for."""
         refuse_random(leaves, f"An argument of {name_of(self._f)}")
         surroundings = Surroundings(self._f)
-        if surroundings.has_traced():
+        around = surroundings.traced()
+        if any(plain_value(array) is None for array in around):
             return None
-        self._note_miss(key)
         structure = flatten((args, kwargs))[1]
         fixed = self._fixed(args, kwargs)
         dynamic = tuple(number for number, leaf in enumerate(leaves) if number not in fixed and _is_dynamic(leaf))
@@ -190,11 +233,20 @@ class Jitted:
             return outputs
 
         values = [leaves[number] for number in dynamic]
-        program, captured = trace_leaves(on_leaves, values, names, name_of(self._f))
-        if captured:
+        program, origins = trace_leaves(on_leaves, values, names, name_of(self._f))
+        numbers = {id(array): number for number, array in reversed(list(enumerate(around)))}
+        if any(id(array) not in numbers for array in origins):
+            self._opaque.add(key)
             return None
-        known = _Known(_planned(program, values), surroundings, found[0], found[0].type is None, dynamic)
-        self._known[key] = known
+        self._note_miss(key)
+        captured = tuple([numbers[id(array)] for array in origins])
+        planned = PlannedProgram(program, self._blocks)
+        known = _Known(
+            planned, planned.executable([*values, *origins]), surroundings, captured, _pattern(around),
+            found[0], found[0].type is None, dynamic,
+        )  # fmt: skip
+        # One for plain arrays around the function, one for arrays that are differentiated.
+        self._known[key] = [known, *self._known.get(key, ())][:2]
         return known
 
     def _fixed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
@@ -211,8 +263,9 @@ class Jitted:
     def _note_miss(self, key: Any) -> None:
         """Remember why the function is traced again, and warn where that happens too often."""
         old = self._known.get(key)
-        if old is not None:
-            self.reasons.append(f"the name {old.surroundings.changed()} stands for another object")
+        if old:
+            name = old[0].surroundings.changed() or "of an array"
+            self.reasons.append(f"the name {name} stands for another object")
         elif self._known:
             self.reasons.append(_difference(next(reversed(self._known)), key))
         self._misses += 1
@@ -221,7 +274,7 @@ class Jitted:
                 f"{name_of(self._f)} was traced {_MANY} times, the last time at {user_line()}, because "
                 f"{self.reasons[-1]}. Each trace takes milliseconds and memory of its own: call it with arrays of few "
                 "shapes, and pass numbers that change as floats or arrays.",
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
@@ -229,8 +282,10 @@ def _is_dynamic(leaf: Any) -> bool:
     return type(leaf) in _NUMBERS or isinstance(leaf, np.ndarray | np.inexact)
 
 
-def _planned(program: Program, values: Sequence[Any]) -> Executable:
-    return Executable(program, [np.asarray(value).strides for value in values])
+def _pattern(arrays: list[TracedArray]) -> tuple[int, ...]:
+    """Return for each of some traced arrays the number of the first that is the same."""
+    keys = [id(array._value if array._node is None else array._node) for array in arrays]
+    return tuple([keys.index(key) for key in keys])
 
 
 def _name(f: Callable[..., Any], path: str) -> str:

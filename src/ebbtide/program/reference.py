@@ -5,11 +5,13 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, final
 
 import numpy as np
 
+from ebbtide.program.blocks import Blocks
+from ebbtide.program.equation import Variable
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
@@ -28,10 +30,11 @@ class Executable:
         strides: Of each of its inputs, in bytes.
 
     Memory:
-        From the first run on one block of `arena_nbytes` bytes, and one for each run at the same time beside it.
+        From the first run on one block of `arena_nbytes` bytes or more, and one for each run at the same time beside
+        it; they are shared with the other programs that are given the same `blocks`.
     """
 
-    def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, program: Program, strides: Sequence[tuple[int, ...]], blocks: Blocks | None = None) -> None:
         self.program = program = add_products(program)
         self.layout = find_layout(program, strides)
         self.memory = plan_memory(program, self.layout)
@@ -39,12 +42,20 @@ class Executable:
         self.source = source.text
         self._constants = source.constants
         self._run, self._lay_out = _compiled(self.source, program.name, self)
-        self._spare: list[tuple[Any, ...]] = []
+        self._blocks = Blocks() if blocks is None else blocks
+        # The program itself would be in a cycle with its block.
+        self._key = object()
 
     @property
     def arena_nbytes(self) -> int:
         """Bytes of the block."""
         return self.memory.nbytes
+
+    @property
+    def fresh(self) -> tuple[bool, ...]:
+        """Whether each result is in memory that neither an input nor another result is in."""
+        bases = [self.layout.base(x) if type(x) is Variable else None for x in self.program.outputs]
+        return tuple([x is not None and x not in self.program.inputs and bases.count(x) == 1 for x in bases])
 
     def predict(self) -> Prediction:
         """Return what a run will hold, and the values that are held at the peak; nothing is allocated."""
@@ -60,16 +71,29 @@ class Executable:
         Memory:
             The block, and the results.
         """
-        spare = self._spare
-        try:
-            arrays = spare.pop()
-        except IndexError:
-            arrays = self._lay_out(np.empty(self.memory.nbytes, np.uint8))
+        block = self._blocks.take()
+        arrays = block.views.get(self._key)
+        if arrays is None:
+            if block.memory.nbytes < self.memory.nbytes:
+                block.grow(self.memory.nbytes)
+            arrays = block.views[self._key] = self._lay_out(block.memory)
         try:
             return self._run(values, arrays, self._constants)
+        except BaseException as error:
+            _empty(error, self._run.__code__)
+            raise
         finally:
             values.clear()
-            spare.append(arrays)
+            self._blocks.give(block)
+
+
+def _empty(error: BaseException, code: CodeType) -> None:
+    """Take its values from the frame of a run that failed, which the traceback keeps."""
+    entry = error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_code is code:
+            entry.tb_frame.clear()
+        entry = entry.tb_next
 
 
 def _compiled(source: str, name: str, owner: Executable) -> tuple[FunctionType, FunctionType]:

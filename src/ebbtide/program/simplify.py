@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,19 @@ from ebbtide.program.program import Program
 
 def remove_dead(program: Program) -> Program:
     """Return a program without the equations that no output depends on."""
-    needed = set(outputs_of(program))
+    kept = needed(program.equations, outputs_of(program))
+    return replace(program, equations=tuple(kept), history=(*program.history, "dead equations removed"))
+
+
+def needed(equations: Iterable[Equation], outputs: Iterable[Any]) -> list[Equation]:
+    """Return those of some equations that outputs depend on."""
+    used = {output for output in outputs if type(output) is Variable}
     kept: list[Equation] = []
-    for equation in reversed(program.equations):
-        if equation.output in needed:
-            needed.update(equation.inputs)
+    for equation in reversed(list(equations)):
+        if equation.output in used:
+            used.update(equation.inputs)
             kept.append(equation)
-    return replace(program, equations=tuple(kept[::-1]), history=(*program.history, "dead equations removed"))
+    return kept[::-1]
 
 
 def skip_identities(program: Program) -> Program:

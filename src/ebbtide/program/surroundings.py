@@ -6,22 +6,29 @@ A program has them as they were when the function was traced. Before each run it
 
 from __future__ import annotations
 
+import dis
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import objects_in
 from ebbtide.arrays.reach import is_installed, names_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.tape.record import Tape
+from ebbtide.tape.tangent import TangentTrace
 
 _CONTAINERS = (list, dict, tuple)
 # Functions of functions of functions: whoever goes deeper, goes deep.
 _DEPTH = 6
+# With these a function can look at its variables without naming them.
+_BY_TEXT = frozenset({"locals", "vars", "eval", "exec", "dir"})
 
 _Name = tuple[str, Callable[[], Any]]
 
@@ -61,15 +68,46 @@ class Surroundings:
             if len(parts) != len(known):
                 return name
             for part, reference in zip(parts, known, strict=True):
+                if type(reference) is _Kind:
+                    if type(part) is not TracedArray or plain_value(part) is None or type_of(part) != reference.type:
+                        return name
+                    continue
                 was = reference() if type(reference) is weakref.ref else reference
                 # What died is not the None that may be there now.
                 if was is not part or (was is None and reference is not None):
                     return name
         return None
 
-    def has_traced(self) -> bool:
-        """Return whether there is an array among them that is recorded or differentiated."""
-        return any(type(part) is TracedArray for _, look, _ in self._found for part in _parts(look()))
+    def traced(self) -> list[TracedArray]:
+        """Return the arrays among them that are recorded or differentiated, as they are now."""
+        return [part for _, look, _ in self._found for part in _parts(look()) if type(part) is TracedArray]
+
+
+def plain_value(value: Any) -> Any:
+    """Return what is beneath the derivatives that programs are planned for; None where there is another trace."""
+    while type(value) is TracedArray:
+        trace = value.present()._trace
+        if type(trace) is not Tape and not (type(trace) is TangentTrace and trace.linear is None):
+            return None
+        value = value._value
+    return value
+
+
+def ignored_parameters(f: Callable[..., Any]) -> frozenset[int]:
+    """
+    Return the numbers of the positional parameters that a function never looks at.
+
+    Example:
+        >>> ignored_parameters(lambda u, i: 2 * u)
+        frozenset({1})
+    """
+    code = getattr(f, "__code__", None)
+    if not isinstance(f, FunctionType) or code is None or _BY_TEXT.intersection(code.co_names):
+        return frozenset()
+    used = set(code.co_cellvars)
+    for instruction in dis.get_instructions(code):
+        used.update(instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argrepr,))
+    return frozenset(n for n, name in enumerate(code.co_varnames[: code.co_argcount]) if name not in used)
 
 
 def refuse_random(values: Iterable[Any], what: str) -> None:
@@ -91,8 +129,18 @@ def _parts(value: Any) -> list[Any]:
     return objects_in(value) if type(value) in _CONTAINERS else [value]
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Stands for an array that is an input of the program, of which only the type is of interest."""
+
+    type: ArrayType
+
+
 def _reference(value: Any) -> Any:
     """Return a reference by which an object can be told; numbers and texts are their own."""
+    if type(value) is TracedArray:
+        return _Kind(type_of(value))
     try:
         return weakref.ref(value)
     except TypeError:

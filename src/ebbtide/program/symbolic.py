@@ -32,7 +32,7 @@ class SymbolicTrace:
         The equations, with the plain arrays that are operands of them by reference; the arrays from outside.
     """
 
-    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level")
+    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level", "origins")
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -41,6 +41,8 @@ class SymbolicTrace:
         self.equations: list[Equation] = []
         # Variables of arrays from outside, in the order in which they were met.
         self.captured: list[tuple[Variable, TracedArray]] = []
+        # The objects that these were then.
+        self.origins: list[TracedArray] = []
         self._known: dict[int, Variable] = {}
 
     def here(self) -> str:
@@ -54,7 +56,7 @@ class SymbolicTrace:
     def input(self, value: Any, name: str) -> tuple[Variable, TracedArray]:
         """Return a new variable of the type of a value, and the array that stands for it."""
         variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
-        return variable, self._array(variable)
+        return variable, self.array(variable)
 
     def constant(self, value: Any) -> TracedArray:
         """Return an array with a value that is known."""
@@ -102,9 +104,10 @@ class SymbolicTrace:
         frame = user_frame(3)
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where))
-        return self._array(output)
+        return self.array(output)
 
-    def _array(self, variable: Variable) -> TracedArray:
+    def array(self, variable: Variable) -> TracedArray:
+        """Return an array that stands for a variable."""
         return TracedArray(self, variable, variable.type)
 
     def _inside(self, value: Any) -> Any:
@@ -134,6 +137,7 @@ class SymbolicTrace:
             found = self._known[key] = Variable(type_of(outside), f"captured{len(self.captured)}")
             # The array is kept, and with it its node: the key stays unique.
             self.captured.append((found, outside))
+            self.origins.append(array)
         return found
 
 

@@ -30,7 +30,7 @@ def trace_leaves(
         name: Name of the program.
 
     Returns:
-        (the program, the arrays from outside that it met: they are its last inputs).
+        (the program, the arrays from outside that it met, as the function has them: they are its last inputs).
 
     Raises:
         TraceError: The function asks for a value, or writes into an argument.
@@ -54,7 +54,7 @@ def trace_leaves(
             )
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
-    return merge_common(skip_identities(remove_dead(program))), [array for _, array in trace.captured]
+    return merge_common(skip_identities(remove_dead(program))), trace.origins
 
 
 @contextmanager

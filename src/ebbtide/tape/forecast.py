@@ -256,7 +256,7 @@ class Forecast:
         self.live -= own
 
     def _pull_joint(self, node: Node, slot: _Slot, rule: Any, holders: dict[Any, int]) -> None:
-        kept = rule.kept
+        kept = (*rule.kept, *(node.saved or ()))
         own = self._load(kept)
         # What such a rule returns is part of what it says to need.
         ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0

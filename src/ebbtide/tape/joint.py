@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
+
+import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.location import user_frame
@@ -95,7 +97,7 @@ class JointRule(ABC):
 
 
 def record_joint(
-    tape: Tape, rule: JointRule, parents: tuple[Node, ...], outputs: list[Any]
+    tape: Tape, rule: JointRule, parents: tuple[Node, ...], outputs: list[Any], saved: Sequence[Any] | None = None
 ) -> list[TracedArray]:
     """
     Record an operation with several outputs.
@@ -105,6 +107,8 @@ def record_joint(
         rule: Its rule.
         parents: Nodes of its active operands, in the order that the rule's pull counts them.
         outputs: Its outputs as plain arrays, or arrays of outer traces.
+        saved: Values that its node saves, for `pull` to take from there; None where the rule keeps its own, and the
+            user can reach the outputs.
 
     Returns:
         The outputs, traced.
@@ -116,11 +120,20 @@ def record_joint(
     node = Node(tape.count, rule, parents, (), None, kinds, code, instruction)
     if tape.pager is not None:
         rule.hold(tape.pager, node)
+    if saved is not None:
+        node.saved = tuple(saved if tape.pager is None else tape.pager.hold_joint(node, list(saved)))
+        tape.ledger.saved += plain_bytes(node.saved)
     traced = []
     for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):
         tape.count += 1
         projection = Node(tape.count, PROJECTION, (node,), (), position, kind, code, instruction)
         array = TracedArray(tape, projection, value)
-        array.sharing().reachable = True
+        if saved is None:
+            array.sharing().reachable = True
         traced.append(array)
     return traced
+
+
+def plain_bytes(saved: Sequence[Any]) -> int:
+    """Return the bytes of those saved values that nobody else counts."""
+    return sum(value.nbytes for value in saved if type(value) is np.ndarray)

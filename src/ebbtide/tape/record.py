@@ -265,7 +265,7 @@ class Tape:
         if self.closed:
             raise self._escaped(primitive)
         if self.outer is not None:
-            operands = tuple([self._adopt(operand) for operand in operands])
+            operands = tuple([self.adopt(operand) for operand in operands])
         values = []
         active = 0
         bit = 1
@@ -318,7 +318,7 @@ class Tape:
             _share(made, operands, primitive)
         return made
 
-    def _adopt(self, operand: Any) -> Any:
+    def adopt(self, operand: Any) -> Any:
         """Return an operand as the region sees it: arrays of the tapes around are static values."""
         if type(operand) is TracedArray:
             if operand._trace is not self and self.covers(operand._trace):
@@ -346,8 +346,7 @@ class Tape:
                 value = values[k]
                 operand = operands[k]
                 if type(operand) is TracedArray:
-                    if operand._sharing is not None:
-                        value = _saved_shared(operand, value)
+                    value = saved_operand(operand, value)
                     if operand._trace is not self:
                         value = operand.frozen()
                 elif type(value) is np.ndarray:
@@ -389,10 +388,11 @@ def _share(made: TracedArray, operands: tuple[Any, ...], primitive: Primitive) -
                 made.sharing().reachable = True
 
 
-def _saved_shared(operand: TracedArray, value: Any) -> Any:
-    """Return the value of an operand that shares memory, in the form in which it can be saved."""
+def saved_operand(operand: TracedArray, value: Any) -> Any:
+    """Return the value of an operand in the form in which it can be saved: with a guard if the user can reach it."""
     sharing = operand._sharing
-    assert sharing is not None
+    if sharing is None:
+        return value
     sharing.private = False
     if sharing.root is not None:
         sharing.root.sharing().private = False

@@ -316,7 +316,8 @@ def _collect(slot: Accumulator, slots: dict[int, Accumulator], heap: list[int]) 
 def _pull_joint(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap: list[int], retain: bool) -> None:
     """Pull the cotangents of an operation with several outputs back to its parents."""
     node = slot.node
-    parents, _ = _consume(tape, node, retain)
+    parents, node.saved = _consume(tape, node, retain)
+    _count_released(tape, node.saved, retain)
     cotangents, slot.value = slot.value, []
     watch = tape.pager
     for position, value, owned in node.signature.pull(cotangents, node, retain):

@@ -1,0 +1,61 @@
+"""The blocks of memory in which programs run."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+
+@final
+class Block:
+    """
+    One block of memory, with the arrays that programs have laid out in it.
+
+    Memory:
+        As much as the largest program so far took that ran in it.
+    """
+
+    __slots__ = ("memory", "views")
+
+    def __init__(self) -> None:
+        self.memory: np.ndarray = np.empty(0, np.uint8)
+        # By the program, told by its identity.
+        self.views: dict[Any, tuple[Any, ...]] = {}
+
+    def grow(self, nbytes: int) -> None:
+        """Let the block be of a size; what is in it is lost."""
+        self.views.clear()
+        # The old one goes before the new one comes.
+        self.memory = np.empty(0, np.uint8)
+        self.memory = np.empty(nbytes, np.uint8)
+
+
+@final
+class Blocks:
+    """
+    The blocks that programs of one function share: one for each run at the same time.
+
+    Memory:
+        The blocks, until they are dropped.
+    """
+
+    __slots__ = ("_spare",)
+
+    def __init__(self) -> None:
+        self._spare: list[Block] = []
+
+    def take(self) -> Block:
+        """Return a block that nobody runs in; without `give` it is gone with its last name."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return Block()
+
+    def give(self, block: Block) -> None:
+        """Have a block back."""
+        self._spare.append(block)
+
+    def drop(self) -> None:
+        """Let all blocks go that nobody runs in."""
+        self._spare.clear()

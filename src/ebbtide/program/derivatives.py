@@ -1,0 +1,227 @@
+"""
+Programs of derivatives: a program that is followed on symbols, by a tape or by forward mode.
+
+The reverse sweep of a program is split in two. The forward program computes the results and what the other one needs;
+the reverse program takes that, and the cotangents of the results. What both could compute and only the
+second one uses (views, derivatives of elementwise operations) is left to it, as on a tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.ledger import Ledger
+from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.evaluate import compute
+from ebbtide.program.layout import find_layout
+from ebbtide.program.lifetimes import releases
+from ebbtide.program.program import Program
+from ebbtide.program.simplify import merge_common, needed, remove_dead, skip_identities
+from ebbtide.program.symbolic import SymbolicTrace
+from ebbtide.program.tracing import claiming
+from ebbtide.tape.record import Tape
+from ebbtide.tape.sweep import sweep
+from ebbtide.tape.tangent import TangentTrace
+
+# Where a saved value is found: among the inputs, the results, or what the forward program adds to these.
+INPUT, RESULT, EXTRA = "input", "result", "extra"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """
+    A program and its reverse sweep.
+
+    Args:
+        forward: From the inputs to the results, with what is saved beside them after these.
+        reverse: From the saved values and the cotangents of the results to the cotangents of the active inputs; None
+            stands for that of an input on which nothing depends.
+        saved: For each saved value (INPUT, RESULT or EXTRA, its number there). They are the first inputs of the reverse
+            program, in this order.
+        given: Numbers of the results whose cotangents the reverse program takes.
+    """
+
+    forward: Program
+    reverse: Program
+    saved: tuple[tuple[str, int], ...]
+    given: tuple[int, ...]
+
+
+@final
+class Reversal:
+    """
+    A program on a tape of symbols, from which its reverse sweeps are taken.
+
+    Args:
+        program: The program.
+        active: Numbers of the inputs with respect to which it is differentiated.
+        strides: Of each input.
+
+    Raises:
+        TraceError: A rule asks for a value.
+
+    Attributes:
+        inputs: Numbers of the active inputs.
+        constants: Numbers of the results that a tape would hold as constants.
+
+    Memory:
+        Equations, no data.
+    """
+
+    __slots__ = (
+        "_count", "_leaves", "_nodes", "_results", "_tape", "_trace", "constants", "inputs", "program",
+        "strides",
+    )  # fmt: skip
+
+    def __init__(self, program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> None:
+        self.program = program
+        self.inputs = tuple(active)
+        self.strides = tuple(strides)
+        self._trace = trace = SymbolicTrace(current().level)
+        self._tape = tape = Tape(trace.level + 1, Ledger())
+        arrays: list[Any] = [trace.array(variable) for variable in program.inputs]
+        for number in active:
+            arrays[number] = tape.leaf(arrays[number], reachable=False)
+        self._leaves = [arrays[number]._node for number in active]
+        try:
+            with claiming(trace), entered(level=tape.level, tape=tape, traces=(tape,)):
+                results = follow(program, arrays, trace)
+        finally:
+            tape.close()
+        self._count = len(trace.equations)
+        on_tape = [type(result) is TracedArray and result._trace is tape for result in results]
+        self._nodes = [x.present()._node if on else None for x, on in zip(results, on_tape, strict=True)]
+        # What the derivative cannot see: on the tape, but without a node.
+        self.constants = [n for n, on in enumerate(on_tape) if on and self._nodes[n] is None]
+        self._results = [trace.entry(x) if type(x) is TracedArray else x for x in results]
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Numbers of the results that depend on the active inputs."""
+        return tuple([number for number, node in enumerate(self._nodes) if node is not None])
+
+    def split(self, given: tuple[int, ...]) -> Split:
+        """Return the program and its reverse sweep from those of the results whose cotangents are given."""
+        trace, tape = self._trace, self._tape
+        del trace.equations[self._count :]
+        nodes: list[Any] = [self._nodes[number] for number in given]
+        cotangents = [Variable(node.type, f"cotangent{number}") for node, number in zip(nodes, given, strict=True)]
+        seeds = [(node, trace.array(variable), False) for node, variable in zip(nodes, cotangents, strict=True)]
+        with claiming(trace), entered(level=tape.level):
+            found = [value for value, _ in sweep(tape, seeds, self._leaves, retain=True)]
+        outputs = [trace.entry(value) if type(value) is TracedArray else value for value in found]
+        forward, reverse = trace.equations[: self._count], trace.equations[self._count :]
+        program = replace(self.program, outputs=tuple(self._results), equations=tuple(forward))
+        return _split(program, self.strides, given, cotangents, outputs, reverse)
+
+
+def follow(program: Program, inputs: Sequence[Any], trace: SymbolicTrace) -> list[Any]:
+    """Return the outputs of a program for symbols of a trace, or arrays of a derivative whose values are symbols."""
+    known: dict[Variable, Any] = dict(zip(program.inputs, inputs, strict=True))
+    for equation, dying in zip(program.equations, releases(program), strict=True):
+        before = len(trace.equations)
+        result = compute(equation, known)
+        # Who calls is of no interest: the user's line is that of the equation.
+        trace.equations[before:] = [replace(made, where=equation.where) for made in trace.equations[before:]]
+        if type(result) is TracedArray and type(result._trace) is Tape and result._node is not None:
+            result._node.code, result._node.instruction = equation.where
+        known[equation.output] = result
+        for variable in dying:
+            del known[variable]
+    return [known[output] if type(output) is Variable else output for output in program.outputs]
+
+
+def push_forward(program: Program, active: Sequence[int]) -> Program:
+    """
+    Return the program of values and tangents.
+
+    Args:
+        program: The program.
+        active: Numbers of the inputs that have tangents.
+
+    Returns:
+        From the inputs and the tangents of the active ones to the results and their tangents, None where there is none.
+
+    Raises:
+        TraceError: A rule asks for a value.
+    """
+    trace = SymbolicTrace(current().level)
+    tangent_trace = TangentTrace(trace.level + 1)
+    tangents = [Variable(program.inputs[number].type, f"tangent_{program.inputs[number].name}") for number in active]
+    arrays: list[Any] = [trace.array(variable) for variable in program.inputs]
+    for number, tangent in zip(active, tangents, strict=True):
+        arrays[number] = TracedArray(tangent_trace, trace.array(tangent), arrays[number])
+    with claiming(trace), entered(level=tangent_trace.level, tangent=tangent_trace, traces=(tangent_trace,)):
+        results = follow(program, arrays, trace)
+    duals = [type(x) is TracedArray and x.present()._trace is tangent_trace for x in results]
+    values = [trace.entry(x) if type(x) is TracedArray else x for x in results]
+    pushed = [x._node if dual else None for x, dual in zip(results, duals, strict=True)]
+    pushed = [trace.entry(x) if type(x) is TracedArray else x for x in pushed]
+    found = Program(
+        f"{program.name}_forward", (*program.inputs, *tangents), (*values, *pushed), tuple(trace.equations)
+    )
+    return merge_common(skip_identities(remove_dead(found)))
+
+
+def _split(
+    program: Program,
+    strides: Sequence[tuple[int, ...]],
+    given: tuple[int, ...],
+    cotangents: list[Variable],
+    outputs: list[Any],
+    reverse: list[Equation],
+) -> Split:
+    """Return a program and the equations of its sweep as two programs."""
+    first = {equation.output for equation in program.equations}
+    joint = replace(
+        program,
+        inputs=(*program.inputs, *cotangents),
+        outputs=(*program.outputs, *outputs),
+        equations=(*program.equations, *reverse),
+    )
+    joint = skip_identities(remove_dead(joint))
+    results, outputs = list(joint.outputs[: len(program.outputs)]), list(joint.outputs[len(program.outputs) :])
+    forward = [equation for equation in joint.equations if equation.output in first]
+    swept = [equation for equation in joint.equations if equation.output not in first]
+    layout = find_layout(replace(program, outputs=tuple(results), equations=tuple(forward)), strides)
+    views = [equation for equation in forward if equation.output in layout.bases]
+    swept = needed([*views, *swept], outputs)
+    saved = _taken(swept, outputs, cotangents)
+    # What is saved need not be computed again.
+    known = [equation for equation in forward if equation.output in saved and equation.output not in layout.bases]
+    start = dict.fromkeys(variable for equation in known for variable in equation.inputs)
+    merged = merge_common(
+        Program(program.name, (*start, *saved, *cotangents), tuple(outputs), (*known, *swept))
+    )
+    outputs = list(merged.outputs)
+    made = {equation.output for equation in known}
+    swept = needed([equation for equation in merged.equations if equation.output not in made], outputs)
+    saved = _taken(swept, outputs, cotangents)
+    extras: list[Variable] = []
+    places: list[tuple[str, int]] = []
+    for variable in saved:
+        if variable in program.inputs:
+            places.append((INPUT, program.inputs.index(variable)))
+        elif variable in results:
+            places.append((RESULT, results.index(variable)))
+        else:
+            places.append((EXTRA, len(extras)))
+            extras.append(variable)
+    ahead = replace(program, outputs=(*results, *extras), equations=tuple(forward))
+    back = Program(
+        f"{program.name}_reverse", (*saved, *cotangents), tuple(outputs), tuple(swept), (*joint.history, "split")
+    )
+    return Split(remove_dead(ahead), back, tuple(places), given)
+
+
+def _taken(equations: list[Equation], outputs: list[Any], cotangents: list[Variable]) -> list[Variable]:
+    """Return the variables that equations and outputs take from elsewhere, cotangents apart, in order."""
+    own = {equation.output for equation in equations}.union(cotangents)
+    used = [variable for equation in equations for variable in equation.inputs]
+    used += [output for output in outputs if type(output) is Variable]
+    return list(dict.fromkeys(variable for variable in used if variable not in own))
