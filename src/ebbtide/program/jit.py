@@ -279,7 +279,7 @@ class Jitted:
 
 
 def _is_dynamic(leaf: Any) -> bool:
-    return type(leaf) in _NUMBERS or isinstance(leaf, np.ndarray | np.inexact)
+    return type(leaf) in _NUMBERS or isinstance(leaf, TracedArray | np.ndarray | np.inexact)
 
 
 def _pattern(arrays: list[TracedArray]) -> tuple[int, ...]:
