@@ -44,7 +44,7 @@ def kernel_of(equation: Equation) -> Kernel | None:
             return None
         over = tuple(range(len(equation.arguments)))
         return Kernel(lambda out, *arguments: [f"{name}({', '.join(arguments)}, out={out})"], over)
-    made_here = equation.primitive is not None or equation.name == "add_product"
+    made_here = equation.primitive is not None or equation.name in ("add_product", "add_scatter")
     make = _KERNELS.get(equation.name) if made_here else None
     return None if make is None else make(equation)
 
@@ -118,6 +118,18 @@ def _scatter(equation: Equation) -> Kernel | None:
     if index is None:
         return None
     return Kernel(lambda out, g: [f"{out}.fill(0)", f"{out}[{index}] = {g}"])
+
+
+def _add_scatter(equation: Equation) -> Kernel | None:
+    index = index_text(equation.params["index"])
+    if index is None:
+        return None
+
+    def write(out: str, total: str, part: str) -> list[str]:
+        first = [] if total == out else [f"np.copyto({out}, {total})"]
+        return [*first, f"{out}[{index}] += {part}"]
+
+    return Kernel(write, (0,))
 
 
 def index_text(index: Sequence[Any]) -> str | None:
@@ -201,4 +213,5 @@ _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "pad": _pad,
     "concatenate": _concatenate,
     "add_product": _add_product,
+    "add_scatter": _add_scatter,
 })  # fmt: skip

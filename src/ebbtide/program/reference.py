@@ -17,6 +17,7 @@ from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.products import add_products
 from ebbtide.program.program import Program
+from ebbtide.program.scatters import add_scatters
 from ebbtide.program.source import Source
 
 
@@ -35,7 +36,7 @@ class Executable:
     """
 
     def __init__(self, program: Program, strides: Sequence[tuple[int, ...]], blocks: Blocks | None = None) -> None:
-        self.program = program = add_products(program)
+        self.program = program = add_scatters(add_products(program))
         self.layout = find_layout(program, strides)
         self.memory = plan_memory(program, self.layout)
         source = Source(program, self.layout, self.memory)
