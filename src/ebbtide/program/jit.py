@@ -16,7 +16,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.blocks import Blocks
-from ebbtide.program.planned import PlannedProgram
+from ebbtide.program.planned import PlannedProgram, check_donated
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
 from ebbtide.program.tracing import name_argument, name_of, trace_leaves
@@ -25,7 +25,9 @@ _MANY = 8
 _NUMBERS = frozenset({float, complex})
 
 
-def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitted:
+def jit(
+    f: Callable[..., Any], static_argnums: int | Sequence[int] = (), donate_argnums: int | Sequence[int] = ()
+) -> Jitted:
     """
     Return *f* as a function that is traced once for each kind of arguments, and then runs in planned memory.
 
@@ -35,18 +37,24 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
             there is among the arguments (integers, texts, functions) is taken as it is: another value is another
             trace.
         static_argnums: Positional arguments, counted from the first, whose numbers are taken as they are, too.
+        donate_argnums: Positional arguments whose arrays the caller gives up: results are made in their memory, where
+            that can be, and *f* may write into them. A time step that is given its state needs no memory for the
+            new one.
 
     Returns:
-        A function with the arguments and results of *f*, and its bits; products may differ in rounding. Where it is
-        itself differentiated, *f* runs as it stands.
+        A function with the arguments and results of *f*, and its bits; products may differ in rounding. Differentiated,
+        it is a forward and a reverse program, or one of values and tangents, planned as well; what it adds to a
+        cotangent is summed first, so that sums may differ in rounding, too.
 
     Raises:
         TraceError: *f* asks for a value, writes into an argument, or is given or finds a random generator.
-        TypeError: `static_argnums` are no numbers from 0 on, or an argument cannot be compared with those of before.
+        TypeError: `static_argnums` or `donate_argnums` are no numbers from 0 on, an argument cannot be compared with
+            those of before, or one that is donated cannot be written or shares memory with another one.
 
     Memory:
-        One block for each kind of arguments, of the size that `program(...).arena_nbytes` says, from the first call
-        on until the function is dropped or `clear` is called. No value inside of it is allocated again.
+        One block for all kinds of arguments, of the largest size that `program(...).arena_nbytes` says, from the first
+        call on until the function is dropped or `clear` is called, and one more for each call at the same time. No
+        value inside of it is allocated again. Between a forward run and its pullback the saved values.
 
     Example:
         >>> import numpy as np
@@ -55,12 +63,14 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
         >>> slope(np.zeros(2))
         array([1., 1.])
     """
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    return Jitted(f, _numbers("static_argnums", static_argnums), _numbers("donate_argnums", donate_argnums))
+
+
+def _numbers(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
+    numbers = (given,) if isinstance(given, int) else tuple(given)
     if not all(type(number) is int and number >= 0 for number in numbers):
-        raise TypeError(
-            f"static_argnums={static_argnums!r}: give the numbers of positional arguments, 0 for the first."
-        )
-    return Jitted(f, numbers)
+        raise TypeError(f"{name}={given!r}: give the numbers of positional arguments, 0 for the first.")
+    return numbers
 
 
 @final
@@ -104,15 +114,18 @@ class Jitted:
     Args:
         f: The function.
         static: Numbers of the arguments that are taken as they are.
+        donated: Numbers of the arguments whose memory may be used.
     """
 
     # Whoever wraps a function copies what is in its `__dict__`: there is its name, and nothing of ours.
     __slots__ = (
-        "__dict__", "__weakref__", "_blocks", "_f", "_ignored", "_known", "_misses", "_opaque", "_static", "reasons",
+        "__dict__", "__weakref__", "_blocks", "_donated", "_f", "_ignored", "_known", "_misses", "_opaque", "_static",
+        "reasons",
     )  # fmt: skip
 
-    def __init__(self, f: Callable[..., Any], static: tuple[int, ...]) -> None:
+    def __init__(self, f: Callable[..., Any], static: tuple[int, ...], donated: tuple[int, ...]) -> None:
         update_wrapper(self, f, updated=())
+        self._donated = donated
         self._f = f
         self._static = static
         self._blocks = Blocks()
@@ -135,6 +148,8 @@ class Jitted:
             traced = known.surroundings.traced()
             values += [traced[number] for number in known.captured]
         if innermost(tuple(values)) is None:
+            if known.planned.donated:
+                check_donated(values, known.planned)
             del leaves, args, kwargs
             results = known.executable.run(values)
         elif all(known.executable.fresh):
@@ -217,7 +232,7 @@ class Jitted:
         if any(plain_value(array) is None for array in around):
             return None
         structure = flatten((args, kwargs))[1]
-        fixed = self._fixed(args, kwargs)
+        fixed = _leaves_of(args, self._static)
         dynamic = tuple(number for number, leaf in enumerate(leaves) if number not in fixed and _is_dynamic(leaf))
         paths = paths_of(structure)
         names = [_name(self._f, paths[number]) for number in dynamic]
@@ -233,32 +248,23 @@ class Jitted:
             return outputs
 
         values = [leaves[number] for number in dynamic]
-        program, origins = trace_leaves(on_leaves, values, names, name_of(self._f))
+        given = _leaves_of(args, self._donated)
+        donated = tuple([place for place, number in enumerate(dynamic) if number in given])
+        program, origins = trace_leaves(on_leaves, values, names, name_of(self._f), donated)
         numbers = {id(array): number for number, array in reversed(list(enumerate(around)))}
         if any(id(array) not in numbers for array in origins):
             self._opaque.add(key)
             return None
         self._note_miss(key)
         captured = tuple([numbers[id(array)] for array in origins])
-        planned = PlannedProgram(program, self._blocks)
+        planned = PlannedProgram(program, self._blocks, donated)
         known = _Known(
-            planned, planned.executable([*values, *origins]), surroundings, captured, _pattern(around),
+            planned, planned.executable([*values, *origins], donated), surroundings, captured, _pattern(around),
             found[0], found[0].type is None, dynamic,
         )  # fmt: skip
         # One for plain arrays around the function, one for arrays that are differentiated.
         self._known[key] = [known, *self._known.get(key, ())][:2]
         return known
-
-    def _fixed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
-        """Return the numbers of the leaves of static arguments."""
-        found: set[int] = set()
-        first = 0
-        for number, arg in enumerate(args):
-            count = len(flatten(arg)[0])
-            if number in self._static:
-                found.update(range(first, first + count))
-            first += count
-        return found
 
     def _note_miss(self, key: Any) -> None:
         """Remember why the function is traced again, and warn where that happens too often."""
@@ -276,6 +282,18 @@ class Jitted:
                 "shapes, and pass numbers that change as floats or arrays.",
                 stacklevel=5,
             )
+
+
+def _leaves_of(args: tuple[Any, ...], numbers: tuple[int, ...]) -> set[int]:
+    """Return the numbers of the leaves of some of the arguments."""
+    found: set[int] = set()
+    first = 0
+    for number, arg in enumerate(args):
+        count = len(flatten(arg)[0])
+        if number in numbers:
+            found.update(range(first, first + count))
+        first += count
+    return found
 
 
 def _is_dynamic(leaf: Any) -> bool:

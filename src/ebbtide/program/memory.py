@@ -23,6 +23,8 @@ from ebbtide.program.program import Program
 _ALIGNMENT = 64
 # Smaller arrays are never worth an allocation.
 _LARGE = 1 << 14
+# One block costs nothing from the second run on, fresh memory 0.3 to 1 ms a MiB: to give it up must be worth something.
+_WORTH, _MUCH = 0.8, 0.97
 # Which of the large values have arrays of their own.
 _TOGETHER, _CROSSING, _APART = range(3)
 
@@ -39,6 +41,7 @@ class Buffer:
         last: Number of the last equation that does.
         apart: Whether they are an array of its own.
         offset: Where in the block they begin.
+        donated: Whether they are an input's, which is given up to the program.
     """
 
     nbytes: int
@@ -46,6 +49,7 @@ class Buffer:
     last: int
     apart: bool = False
     offset: int = 0
+    donated: bool = False
 
 
 @final
@@ -78,18 +82,22 @@ class Memory:
         return max(self.held, default=self.nbytes)
 
 
-def plan_memory(program: Program, layout: Layout) -> Memory:
-    """Return where the values of a program with this layout are best put."""
-    best = _plan(program, layout, _TOGETHER)
-    for way in (_CROSSING, _APART):
-        plan = _plan(program, layout, way)
-        # One block costs nothing from the second run on: to give it up must be worth something.
-        if plan.peak < 0.97 * best.peak:
-            best = plan
-    return best
+def plan_memory(program: Program, layout: Layout, donated: Iterable[Variable] = ()) -> Memory:
+    """
+    Return where the values of a program are best put.
+
+    Args:
+        program: The program.
+        layout: How its values lie.
+        donated: Inputs whose memory the program may use.
+    """
+    ways = (_TOGETHER, _CROSSING, _APART)
+    together, crossing, apart = [_plan(program, layout, way, tuple(donated)) for way in ways]
+    least = apart if apart.peak < _MUCH * crossing.peak else crossing
+    return least if least.peak < _WORTH * together.peak else together
 
 
-def _plan(program: Program, layout: Layout, way: int) -> Memory:
+def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, ...]) -> Memory:
     """Return a plan in which no large values, those that live while results are born, or all are apart."""
     ends: dict[Variable, int] = {}
     for variable, last in last_uses(program).items():
@@ -98,7 +106,8 @@ def _plan(program: Program, layout: Layout, way: int) -> Memory:
     # What the caller gets, or a view of it, must be in memory of its own.
     escaping = {layout.base(output) for output in program.outputs if type(output) is Variable}
     born = [place for place, equation in enumerate(program.equations) if equation.output in escaping]
-    buffers: dict[Variable, Buffer] = {}
+    given = [variable for variable in donated if variable.type.shape]
+    buffers = {v: Buffer(v.nbytes, 0, ends[v], apart=True, donated=True) for v in given}
     kernels: dict[Variable, Kernel] = {}
     given_up: dict[Variable, Variable] = {}
     for place, equation in enumerate(program.equations):
@@ -126,7 +135,7 @@ def _held_apart(
     program: Program, layout: Layout, buffers: dict[Variable, Buffer], ends: dict[Variable, int]
 ) -> list[int]:
     """Return the bytes of arrays of their own that are held while each equation is computed."""
-    alone = [buffer for buffer in dict.fromkeys(buffers.values()) if buffer.apart]
+    alone = [buffer for buffer in dict.fromkeys(buffers.values()) if buffer.apart and not buffer.donated]
     for place, equation in enumerate(program.equations):
         output = equation.output
         if output not in buffers and output not in layout.bases:

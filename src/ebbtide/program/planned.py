@@ -41,29 +41,31 @@ class PlannedProgram:
     Args:
         program: The program.
         blocks: Where it runs.
+        donated: Numbers of the inputs whose memory it may use where these are plain arrays.
 
     Memory:
         Its executables, made when they are needed; no data.
     """
 
-    __slots__ = ("_blocks", "_executables", "_pushes", "_reversals", "program")
+    __slots__ = ("_blocks", "_executables", "_pushes", "_reversals", "donated", "program")
 
-    def __init__(self, program: Program, blocks: Blocks) -> None:
+    def __init__(self, program: Program, blocks: Blocks, donated: tuple[int, ...] = ()) -> None:
         self.program = program
+        self.donated = donated
         self._blocks = blocks
         self._executables: dict[Any, Executable] = {}
         self._reversals: dict[Any, Reversed | None] = {}
         self._pushes: dict[tuple[int, ...], PlannedProgram | None] = {}
 
-    def executable(self, values: Sequence[Any]) -> Executable:
+    def executable(self, values: Sequence[Any], donated: tuple[int, ...] = ()) -> Executable:
         """Return the program as it is planned for values that lie in memory as these do."""
-        return self.planned(strides_of(values))
+        return self.planned(strides_of(values), donated)
 
-    def planned(self, strides: tuple[tuple[int, ...], ...]) -> Executable:
-        """Return the program as it is planned for inputs with these strides."""
-        found = self._executables.get(strides)
+    def planned(self, strides: tuple[tuple[int, ...], ...], donated: tuple[int, ...] = ()) -> Executable:
+        """Return the program as it is planned for inputs with these strides, some of them donated."""
+        found = self._executables.get((strides, donated))
         if found is None:
-            found = self._executables[strides] = Executable(self.program, strides, self._blocks)
+            found = self._executables[strides, donated] = Executable(self.program, strides, self._blocks, donated)
         return found
 
     def run(self, values: list[Any]) -> tuple[list[Any], Sequence[bool]]:
@@ -85,7 +87,9 @@ class PlannedProgram:
             return self.executable(values).run(values)
         found = None
         if type(trace) is Bypass:
-            found = self.apply([trace.inside(value) for value in values])
+            # What comes from outside is nobody's to give.
+            given = all(type(values[number]) is not TracedArray for number in self.donated)
+            found = self._apply_inside([trace.inside(value) for value in values], given)
         elif type(trace) is Tape and not trace.closed:
             found = self._on_tape(trace, [trace.adopt(value) for value in values])
         elif type(trace) is TangentTrace and trace.linear is None and not trace.closed:
@@ -94,6 +98,12 @@ class PlannedProgram:
             found = evaluate(self.program, values)
         values.clear()
         return found
+
+    def _apply_inside(self, values: list[Any], given: bool) -> list[Any]:
+        """Return the results for values as a region has them; whether those that are donated are its own."""
+        if given and self.donated and innermost(tuple(values)) is None:
+            return self.executable(values, self.donated).run(values)
+        return self.apply(values)
 
     def _on_tape(self, tape: Tape, operands: list[Any]) -> list[Any] | None:
         """Run the forward program and record it; None where that cannot be planned."""
@@ -152,6 +162,29 @@ def _value_on(trace: Any, operand: Any) -> Any:
     if type(operand) is not TracedArray:
         return operand
     return operand._value if operand._trace is trace else operand.frozen()
+
+
+def check_donated(values: Sequence[Any], planned: PlannedProgram) -> None:
+    """
+    Look whether the memory of inputs can be used for other values.
+
+    Raises:
+        TypeError: One of them cannot be written, or shares its memory with another input or an array that the function
+            uses.
+    """
+    constants = arrays_in(planned.program)
+    for number in planned.donated:
+        array, name = values[number], planned.program.inputs[number].name
+        if type(array) is not np.ndarray:
+            continue
+        if not array.flags.writeable:
+            raise TypeError(f"The argument {name} is donated, and cannot be written. Donate a copy.")
+        others = [x for n, x in enumerate(values) if n != number and type(x) is np.ndarray]
+        if any(np.may_share_memory(array, other) for other in [*others, *constants]):
+            raise TypeError(
+                f"The argument {name} is donated, and shares memory with another argument, or an array that the "
+                "function uses, which would be overwritten. Donate a copy."
+            )
 
 
 def strides_of(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

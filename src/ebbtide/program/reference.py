@@ -29,16 +29,24 @@ class Executable:
     Args:
         program: The program.
         strides: Of each of its inputs, in bytes.
+        blocks: Where it runs; by default in blocks of its own.
+        donated: Numbers of the inputs whose memory it may use: they are overwritten.
 
     Memory:
         From the first run on one block of `arena_nbytes` bytes or more, and one for each run at the same time beside
         it; they are shared with the other programs that are given the same `blocks`.
     """
 
-    def __init__(self, program: Program, strides: Sequence[tuple[int, ...]], blocks: Blocks | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        strides: Sequence[tuple[int, ...]],
+        blocks: Blocks | None = None,
+        donated: Sequence[int] = (),
+    ) -> None:
         self.program = program = add_scatters(add_products(program))
         self.layout = find_layout(program, strides)
-        self.memory = plan_memory(program, self.layout)
+        self.memory = plan_memory(program, self.layout, [program.inputs[number] for number in donated])
         source = Source(program, self.layout, self.memory)
         self.source = source.text
         self._constants = source.constants

@@ -1,4 +1,4 @@
-"""The pass that adds the cotangent of a part of an array to those elements alone, so that no zeros are made and added."""
+"""The pass that adds the cotangent of a part of an array to those elements alone, and makes no zeros for the others."""
 
 from __future__ import annotations
 

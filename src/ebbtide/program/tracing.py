@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,11 @@ from ebbtide.tape.recording import settle
 
 
 def trace_leaves(
-    function: Callable[[list[Any]], Sequence[Any]], leaves: Sequence[Any], names: Sequence[str], name: str
+    function: Callable[[list[Any]], Sequence[Any]],
+    leaves: Sequence[Any],
+    names: Sequence[str],
+    name: str,
+    donated: Container[int] = (),
 ) -> tuple[Program, list[TracedArray]]:
     """
     Trace a function of a list of arrays.
@@ -28,6 +32,7 @@ def trace_leaves(
         leaves: Arrays and numbers, of which only the types are taken.
         names: Names of the leaves.
         name: Name of the program.
+        donated: Numbers of the leaves that the function may write into.
 
     Returns:
         (the program, the arrays from outside that it met, as the function has them: they are its last inputs).
@@ -46,11 +51,11 @@ def trace_leaves(
             found = [trace.entry(output) if type(output) is TracedArray else output for output in outputs]
     finally:
         trace.closed = True
-    for variable, array in zip(inputs, arrays, strict=True):
-        if array._node is not variable:
+    for number, (variable, array) in enumerate(zip(inputs, arrays, strict=True)):
+        if array._node is not variable and number not in donated:
             raise TraceError(
                 f"{name} writes into its argument {variable.name} at {array.sharing().line}, and what a traced "
-                "function was given must not change. Write into a copy, and return it."
+                "function was given must not change. Write into a copy, and return it, or donate the argument."
             )
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
