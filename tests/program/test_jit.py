@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from optree import tree_leaves
 from tests.program.test_tracing import bits
 
 from ebbtide import checkpoint, grad, hvp, jit, jvp, timeloop, value_and_grad, vjp
@@ -68,13 +69,15 @@ def test_gradients_are_planned_as_a_whole():
     ids=["grad", "vjp", "jvp", "hvp", "grad of grad", "checkpoint"],
 )
 def test_derivatives_in_any_order(derivative):
-    """A derivative of a jitted function, a jitted derivative, and both have the bits of the derivative."""
+    """A jitted derivative has the bits of the derivative, and the derivative of a jitted function nearly those."""
     def f(x):
         return np.sum(np.sin(x) * np.exp(-x[::-1]) + np.where(x > 0, x * x, 0.5))
 
     x = np.linspace(-1, 1, 9)
     expected = bits(derivative(f)(x))
-    assert bits(derivative(jit(f))(x)) == expected
+    # A program adds up its own part of a cotangent before that is added to the others.
+    for one, other in zip(tree_leaves(derivative(jit(f))(x)), tree_leaves(derivative(f)(x)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=4e-16)
     assert bits(jit(derivative(f))(x)) == expected
     assert bits(jit(derivative(jit(f)))(x)) == expected
 
@@ -282,8 +285,8 @@ def test_nothing_is_kept_alive():
 def test_the_program_can_be_read():
     """`program` shows what a call would do, and the block that it takes, without running it."""
     planned = jit(grad(lambda x: np.sum(np.sin(x) ** 2))).program(np.ones(100))
-    assert planned.arena_nbytes == 2 * 832
-    assert "np.sin(x, out=sin_1)" in planned.source
+    assert planned.arena_nbytes == 832
+    assert "np.cos(x, out=cos_4)" in planned.source
 
 
 def test_an_argument_that_is_written_is_refused():

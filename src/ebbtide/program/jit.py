@@ -187,16 +187,18 @@ class Jitted:
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Return the leaves of arguments, and what tells their kind; None where they cannot be planned for."""
-        if not kwargs and not self._static and all(type(arg) is np.ndarray for arg in args):
+        if not kwargs and not self._static:
             # To take a container apart takes 2 us.
-            return list(args), tuple([(arg.shape, arg.dtype, arg.strides) for arg in args])
+            arrays = [arg if type(arg) is np.ndarray else plain_value(arg) for arg in args]
+            if all(type(array) is np.ndarray for array in arrays):
+                return list(args), tuple([(array.shape, array.dtype, array.strides) for array in arrays])
         leaves, structure = flatten((args, kwargs))
         kinds: list[Any] = []
         for leaf in leaves:
             value = plain_value(leaf) if type(leaf) is TracedArray else leaf
             kind = type(value)
             if kind is np.ndarray:
-                kinds.append((leaf.shape, leaf.dtype, value.strides))
+                kinds.append((value.shape, value.dtype, value.strides))
             elif value is None and leaf is not None:
                 return leaves, None
             elif kind in _NUMBERS or isinstance(value, np.inexact):

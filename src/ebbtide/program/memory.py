@@ -119,10 +119,12 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
         alone = output in escaping or (output.nbytes >= _LARGE and (way == _APART or crosses))
         kernels[output] = kernel
         operand = _find_given_up(equation, kernel, layout, ends, place, buffers)
-        if operand is not None and (buffers[operand].apart or not alone):
+        if operand is not None and (buffers[operand].apart or not alone or output in escaping):
             given_up[output] = operand
             buffers[output] = buffers[operand]
             buffers[output].last = ends[output]
+            # What becomes a result is made in its memory from the first.
+            buffers[output].apart = buffers[output].apart or alone
         else:
             buffers[output] = Buffer(_rounded(output.nbytes), place, ends[output], alone)
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]

@@ -47,6 +47,9 @@ class Executable:
         self.program = program = add_scatters(add_products(program))
         self.layout = find_layout(program, strides)
         self.memory = plan_memory(program, self.layout, [program.inputs[number] for number in donated])
+        bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
+        # Whether each result is in memory that neither an input nor another result is in.
+        self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
         source = Source(program, self.layout, self.memory)
         self.source = source.text
         self._constants = source.constants
@@ -59,12 +62,6 @@ class Executable:
     def arena_nbytes(self) -> int:
         """Bytes of the block."""
         return self.memory.nbytes
-
-    @property
-    def fresh(self) -> tuple[bool, ...]:
-        """Whether each result is in memory that neither an input nor another result is in."""
-        bases = [self.layout.base(x) if type(x) is Variable else None for x in self.program.outputs]
-        return tuple([x is not None and x not in self.program.inputs and bases.count(x) == 1 for x in bases])
 
     def predict(self) -> Prediction:
         """Return what a run will hold, and the values that are held at the peak; nothing is allocated."""
