@@ -173,6 +173,31 @@ class Jitted:
             raise TypeError("The program of a function is planned for plain arrays, and these are traced.")
         return known.executable
 
+    def reversed(self, *args: Any, argnums: int | Sequence[int] = 0) -> tuple[Executable, Executable]:
+        """
+        Return the forward and the reverse program of the function, without running them.
+
+        Args:
+            *args: Arguments, as for a call.
+            argnums: Which of them are differentiated.
+
+        Returns:
+            (from the arguments to the results and the saved values, from these and the cotangents of the results to
+            the cotangents of the arguments).
+
+        Raises:
+            TypeError: They cannot be planned, as nothing depends on these arguments, or a rule asks for values.
+        """
+        leaves, key = self._signature(args, {})
+        known = None if key is None else self._find(key, leaves, args, {})
+        wanted = _leaves_of(args, (argnums,) if isinstance(argnums, int) else tuple(argnums))
+        if known is not None:
+            active = tuple([place for place, number in enumerate(known.dynamic) if number in wanted])
+            found = known.planned.reversed_for(active, [leaves[number] for number in known.dynamic])
+            if found is not None:
+                return found.executables
+        raise TypeError(f"There is no reverse program of {name_of(self._f)} for argnums={argnums!r}.")
+
     def clear(self) -> None:
         """Forget all traces, and give back their memory."""
         self._known.clear()

@@ -112,11 +112,15 @@ class PlannedProgram:
         values = [_value_on(tape, x) for x in operands]
         if not active:
             return None
+        found = self.reversed_for(active, values)
+        return None if found is None else found.record(tape, operands, values)
+
+    def reversed_for(self, active: tuple[int, ...], values: Sequence[Any]) -> Reversed | None:
+        """Return the program as tapes record it; None if it has to be recorded operation by operation."""
         key = active, strides_of(values)
         if key not in self._reversals:
             self._reversals[key] = self._reversed(*key)
-        found = self._reversals[key]
-        return None if found is None else found.record(tape, operands, values)
+        return self._reversals[key]
 
     def _on_duals(self, trace: TangentTrace, operands: list[Any]) -> list[Any] | None:
         """Run the program of values and tangents; None where that cannot be planned."""
@@ -252,7 +256,7 @@ class Reversed:
                 tape.constancy.meet(array)
         parents = tuple([operands[number]._node for number in self._reversal.inputs])
         del found[self._count :]
-        rule = ProgramRule(self, tape.pager, saved)
+        rule = ProgramRule(self, tape.pager)
         traced = record_joint(tape, rule, parents, [found[number] for number in split.given], saved)
         for number, array in zip(split.given, traced, strict=True):
             found[number] = array
@@ -270,15 +274,21 @@ class Reversed:
             return saved_operand(operand, value)
         return guarded(value) if type(value) is np.ndarray else value
 
-    def reverse_nbytes(self, saved: Sequence[Any]) -> int:
-        """Return the bytes that the reverse program takes for saved values, its results included."""
-        back, numbers = self.back(tuple(range(len(self._split.given))))
-        values = [saved[n].value if type(saved[n]) is SavedValue else saved[n] for n in numbers]
-        cotangents = [packed_strides(x.type, range(x.type.ndim)) for x in back.program.inputs[len(numbers) :]]
-        memory = back.planned((*strides_of(values), *cotangents)).memory
+    @property
+    def executables(self) -> tuple[Executable, Executable]:
+        """The forward and the reverse program, for cotangents that are C-contiguous."""
         ahead = self.forward.planned(self._strides)
+        lies = ahead.layout.strides
+        back, _ = self.back(tuple(range(len(self._split.given))))
+        strides = [lies[x] if x in lies else packed_strides(x.type, range(x.type.ndim)) for x in back.program.inputs]
+        return ahead, back.planned(tuple(strides))
+
+    @property
+    def reverse_nbytes(self) -> int:
+        """Bytes that the reverse program takes beside its inputs, its results included."""
+        ahead, back = self.executables
         # The block stays as it was for the forward program, if that is larger.
-        return memory.peak + max(0, ahead.arena_nbytes - memory.nbytes)
+        return back.memory.peak + max(0, ahead.arena_nbytes - back.arena_nbytes)
 
     @property
     def saved_count(self) -> int:
@@ -313,15 +323,14 @@ class ProgramRule(JointRule):
     Args:
         program: The program.
         pager: Of the tape.
-        saved: The saved values, of which it takes the places in memory.
     """
 
     __slots__ = ("_nbytes", "_pager", "_program")
 
-    def __init__(self, program: Reversed, pager: Any, saved: Sequence[Any]) -> None:
+    def __init__(self, program: Reversed, pager: Any) -> None:
         self._program = program
         self._pager = pager
-        self._nbytes = 0 if pager is None else program.reverse_nbytes(saved)
+        self._nbytes = 0 if pager is None else program.reverse_nbytes
 
     @property
     def name(self) -> str:
