@@ -124,12 +124,15 @@ class Source:
         buffer = self._memory.buffers.get(output)
         if buffer is not None:
             given_up = self._memory.given_up.get(output)
-            if buffer.apart and given_up is None:
+            ours = ufunc_of(equation) is None and _is_ours(equation.function)
+            if buffer.apart and given_up is None and not ours:
                 return [f"{name} = {self._expression(equation)}"]
             arguments = [self._shared(argument, equation) for argument in equation.arguments]
             statements = self._memory.kernels[output].write(name, *arguments)
             if equation.name == "add_product":
                 self._imports["from ebbtide.rules.products import add_product"] = None
+            if buffer.apart and given_up is None:
+                return [f"{name} = np.empty({output.type.shape}, {self._dtype(output)})", *statements]
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
             self._arrays[name] = (
@@ -206,6 +209,11 @@ class Source:
 
     def _dtype(self, variable: Variable) -> str:
         return repr(variable.type.dtype.str)
+
+
+def _is_ours(function: Callable[..., Any]) -> bool:
+    """Return whether a function is one of this library, which a program can do without where it has a kernel."""
+    return (getattr(function, "__module__", None) or "").partition(".")[0] == "ebbtide"
 
 
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:
