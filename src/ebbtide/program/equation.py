@@ -96,3 +96,10 @@ def substitute(tree: Any, replace: Callable[[Variable], Any]) -> Any:
     if type(tree) is dict:
         return {key: substitute(part, replace) for key, part in tree.items()}
     return tree
+
+
+def stand_in(argument: Any) -> Any:
+    """Return what types are inferred from: a type, a Python number, or a plain array."""
+    if type(argument) is not Variable:
+        return argument
+    return argument.type.dtype.type(1).item() if argument.is_number else argument.type

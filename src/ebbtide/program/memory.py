@@ -77,6 +77,11 @@ class Memory:
         """The most bytes that are held at the same time, the inputs apart."""
         return max(self.held, default=self.nbytes)
 
+    def is_inside(self, variable: Variable) -> bool:
+        """Return whether a value, no view, is in the block."""
+        buffer = self.buffers.get(variable)
+        return buffer is not None and not buffer.apart
+
 
 def plan_memory(program: Program, layout: Layout) -> Memory:
     """Return where the values of a program with this layout are best put."""

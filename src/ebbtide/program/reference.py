@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.program.check import check_plan, passed
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
@@ -32,10 +33,11 @@ class Executable:
     """
 
     def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
-        self.program = program = add_products(program)
+        self.program = program = passed(program, add_products)
         self.layout = find_layout(program, strides)
         self.memory = plan_memory(program, self.layout)
         source = Source(program, self.layout, self.memory)
+        check_plan(program, self.layout, self.memory, source.drops)
         self.source = source.text
         self._constants = source.constants
         self._run, self._lay_out = _compiled(self.source, program.name, self)

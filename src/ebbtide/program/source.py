@@ -59,9 +59,7 @@ class Source:
         self._layout = layout
         self._memory = memory
         self._names = _identifiers(name_variables(program))
-        self._views: dict[Variable, list[Variable]] = {}
-        for view, base in layout.bases.items():
-            self._views.setdefault(base, []).append(view)
+        self.drops = find_drops(program, layout, memory)
         self.constants: list[Any] = []
         self._constant_names: dict[int, str] = {}
         self._imports: dict[str, None] = {}
@@ -72,9 +70,8 @@ class Source:
         body: list[tuple[str, str]] = []
         for place, equation in enumerate(self._program.equations):
             statements = self._statements(equation)
-            dying = self._dying(place, equation)
-            if dying:
-                statements.append(f"del {', '.join(dying)}")
+            if self.drops[place]:
+                statements.append(f"del {', '.join(self._names[variable] for variable in self.drops[place])}")
             where, _, line = equation.line.rpartition(":")
             comment = f"{equation.output.type}  {Path(where).name}:{line}"
             body += [(text, comment if number == 0 else "") for number, text in enumerate(statements)]
@@ -102,21 +99,6 @@ class Source:
         )
         return header + "".join(f"    {line}\n" for line in lines)
 
-    def _dying(self, place: int, equation: Equation) -> list[str]:
-        """Return the names that an equation is the last to use, of what is not in the block."""
-        found = []
-        for variable in dict.fromkeys((*equation.inputs, equation.output)):
-            base = self._layout.base(variable)
-            # A view dies with its base: no later than that, and the base with its last view.
-            if self._memory.ends[base] == place and not self._is_inside(base):
-                found += [self._names[v] for v in (base, *self._views.get(base, ()))]
-        return list(dict.fromkeys(found))
-
-    def _is_inside(self, variable: Variable) -> bool:
-        """Return whether a value is in the block."""
-        buffer = self._memory.buffers.get(variable)
-        return buffer is not None and not buffer.apart
-
     def _statements(self, equation: Equation) -> list[str]:
         """Return the statements that compute an equation."""
         output = equation.output
@@ -140,7 +122,7 @@ class Source:
         if output in self._layout.bases:
             (source,) = equation.inputs
             text = view_text(equation, self._names[source]) or self._call(equation)
-            if self._is_inside(self._layout.bases[output]):
+            if self._memory.is_inside(self._layout.bases[output]):
                 self._arrays[name] = text
                 return []
             return [f"{name} = {text}"]
@@ -206,6 +188,20 @@ class Source:
 
     def _dtype(self, variable: Variable) -> str:
         return repr(variable.type.dtype.str)
+
+
+def find_drops(program: Program, layout: Layout, memory: Memory) -> list[list[Variable]]:
+    """Return for each equation the names that it is the last to use: those of what is not in the block."""
+    views: dict[Variable, list[Variable]] = {}
+    for view, base in layout.bases.items():
+        views.setdefault(base, []).append(view)
+    found: list[list[Variable]] = []
+    for place, equation in enumerate(program.equations):
+        used = dict.fromkeys(layout.base(variable) for variable in (*equation.inputs, equation.output))
+        # A view dies with its base: no later than that, and the base with its last view.
+        ending = [base for base in used if memory.ends[base] == place and not memory.is_inside(base)]
+        found.append([variable for base in ending for variable in (base, *views.get(base, ()))])
+    return found
 
 
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:

@@ -13,7 +13,7 @@ from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Variable, stand_in
 
 # What gives a Python number when it is given Python numbers.
 _ARITHMETIC = "_operator"
@@ -89,7 +89,7 @@ class SymbolicTrace:
         if params.get("in_place"):
             # Whether memory is used again is decided when all is known.
             params["in_place"] = False
-        stand_ins = tuple([_stand_in(argument) for argument in arguments])
+        stand_ins = tuple([stand_in(argument) for argument in arguments])
         numbers = all(type(x) in PYTHON_NUMBERS for x in stand_ins)
         is_number = numbers and getattr(primitive.function, "__module__", "") == _ARITHMETIC
         kind = primitive.infer(*abstract_types(stand_ins), **params)
@@ -135,10 +135,3 @@ class SymbolicTrace:
             # The array is kept, and with it its node: the key stays unique.
             self.captured.append((found, outside))
         return found
-
-
-def _stand_in(argument: Any) -> Any:
-    """Return what types are inferred from: a type, a Python number, or a plain array."""
-    if type(argument) is not Variable:
-        return argument
-    return argument.type.dtype.type(1).item() if argument.is_number else argument.type

@@ -11,6 +11,7 @@ from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.program.check import passed
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
 from ebbtide.program.symbolic import SymbolicTrace
@@ -54,7 +55,7 @@ def trace_leaves(
             )
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
-    return merge_common(skip_identities(remove_dead(program))), [array for _, array in trace.captured]
+    return passed(program, remove_dead, skip_identities, merge_common), [array for _, array in trace.captured]
 
 
 @contextmanager
