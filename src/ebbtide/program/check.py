@@ -76,13 +76,13 @@ def check_types(program: Program) -> None:
     known: dict[Any, ArrayType | None] = {}
     for place, equation in enumerate(program.equations):
         stand_ins = [stand_in(argument) for argument in equation.arguments]
-        if equation.params:
-            wanted = _type_given(equation, stand_ins)
-        else:
-            key = (equation.primitive or equation.function, *[_kind(x) for x in stand_ins])
-            if key not in known:
-                known[key] = _type_given(equation, stand_ins)
-            wanted = known[key]
+        key = None if equation.params else (equation.primitive or equation.function, *map(_kind, stand_ins))
+        wanted = None if key is None else known.get(key)
+        if wanted is None:
+            try:
+                wanted = known[key] = _type_given(equation, stand_ins)
+            except (TypeError, ValueError) as error:
+                _fail(program, place, f"the operation refuses its operands: {error}")
         if wanted is not None and wanted != equation.output.type:
             _fail(program, place, f"the result is said to be {equation.output.type}, and is {wanted}")
         if equation.output.is_number and not all(type(x) in PYTHON_NUMBERS for x in stand_ins):
@@ -146,7 +146,8 @@ class _Simulation:
         self._present = {variable for variable in program.inputs if memory.ends.get(variable, -1) >= 0}
         self._names = set(self._present)
         self._taken: dict[Any, list[tuple[int, int, Variable]]] = {}
-        self._gone: dict[Variable, str] = {}
+        # Why a value is there no more: what happened, and to make or after which other value.
+        self._gone: dict[Variable, tuple[str, Variable]] = {}
         self._overwritten = set(memory.given_up.values())
         self._views: dict[Variable, list[Variable]] = {}
         for view, base in layout.bases.items():
@@ -161,8 +162,8 @@ class _Simulation:
         for variable in equation.inputs:
             base = self._layout.base(variable)
             if base not in self._present:
-                gone = self._gone.get(base, "it is never made")
-                self._fail(place, f"{self._call(variable)} is read after its memory was given back: {gone}")
+                how, other = self._gone.get(base, ("it was let go before", equation.output))
+                self._fail(place, f"{self._call(variable)} is read and not there: {how} {self._call(other)}")
             if not self._memory.is_inside(base) and variable not in self._names:
                 self._fail(place, f"{self._call(variable)} is read after its name was let go")
 
@@ -213,12 +214,12 @@ class _Simulation:
         for variable in equation.inputs:
             if variable is not operand and layout.base(variable) is operand:
                 self._fail(place, f"{self._call(output)} is put over {self._call(variable)}, which it is made of")
-        self._leave(operand, f"{self._call(output)} is made in its place")
+        self._leave(operand, "its place was taken by", output)
 
-    def _leave(self, variable: Variable, why: str) -> None:
+    def _leave(self, variable: Variable, how: str, other: Variable) -> None:
         """Give back the memory of a value."""
         self._present.discard(variable)
-        self._gone[variable] = why
+        self._gone[variable] = how, other
         buffer = self._memory.buffers.get(variable)
         if buffer is not None and variable.nbytes:
             start, taken = (0, self._taken[buffer]) if buffer.apart else (buffer.offset, self._taken[None])
@@ -228,7 +229,7 @@ class _Simulation:
         """Give back the memory of the values that end with an equation, and let names go."""
         for variable in self._ending[place]:
             if variable in self._present:
-                self._leave(variable, f"it is given back after {self._call(self._program.equations[place].output)}")
+                self._leave(variable, "its memory was given back after", self._program.equations[place].output)
             elif variable not in self._overwritten:
                 self._fail(place, f"the memory of {self._call(variable)} is given back, and is not there")
         for variable in dropped:
