@@ -72,8 +72,7 @@ class Source:
             statements = self._statements(equation)
             if self.drops[place]:
                 statements.append(f"del {', '.join(self._names[variable] for variable in self.drops[place])}")
-            where, _, line = equation.line.rpartition(":")
-            comment = f"{equation.output.type}  {Path(where).name}:{line}"
+            comment = f"{equation.output.type}  {equation.where.short_line}"
             body += [(text, comment if number == 0 else "") for number, text in enumerate(statements)]
         given = [self._names[variable] for variable in self._program.inputs]
         unused = [self._names[v] for v in self._program.inputs if self._memory.ends[v] < 0]
@@ -88,7 +87,7 @@ class Source:
         width = min(88, max((len(text) for text, _ in body), default=0))
         lines += [f"{text:<{width}}  # {comment}" if comment else text for text, comment in body]
         lines.append(f"return [{', '.join(self._value(output) for output in self._program.outputs)}]")
-        code = next((eq.where[0] for eq in self._program.equations if eq.where[0] is not None), None)
+        code = next((eq.where.code for eq in self._program.equations if eq.where.code is not None), None)
         header = _HEADER.format(
             title=self._program.name,
             file="a function" if code is None else Path(code.co_filename).name,

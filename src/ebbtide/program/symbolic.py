@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
-from ebbtide.arrays.location import user_frame, user_line
+from ebbtide.arrays.location import is_library, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import Equation, Variable, stand_in
+from ebbtide.program.equation import Equation, Place, Variable, stand_in
+from ebbtide.tape.node import Node
+from ebbtide.tape.sweep import sweep
 
 # What gives a Python number when it is given Python numbers.
 _ARITHMETIC = "_operator"
+_SWEEP = sweep.__code__
 
 
 @final
@@ -32,12 +37,14 @@ class SymbolicTrace:
         The equations, with the plain arrays that are operands of them by reference; the arrays from outside.
     """
 
-    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level")
+    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level", "node")
 
     def __init__(self, level: int) -> None:
         self.level = level
         self.closed = False
         self.fast = False
+        # Where the innermost sweep is, which says so.
+        self.node: Node | None = None
         self.equations: list[Equation] = []
         # Variables of arrays from outside, in the order in which they were met.
         self.captured: list[tuple[Variable, TracedArray]] = []
@@ -99,10 +106,17 @@ class SymbolicTrace:
     def _recorded(
         self, primitive: Primitive | None, function: Any, arguments: tuple[Any, ...], params: Any, output: Variable
     ) -> TracedArray:
-        frame = user_frame(3)
-        where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where))
+        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, self._place()))
         return self._array(output)
+
+    def _place(self) -> Place:
+        """Return where the present operation comes from: in a sweep, from the operation that is pulled back."""
+        frame: FrameType | None = sys._getframe(3)
+        while frame is not None and is_library(frame.f_code.co_filename):
+            if frame.f_code is _SWEEP and self.node is not None:
+                return Place(self.node.code, self.node.instruction, reverse=True)
+            frame = frame.f_back
+        return Place() if frame is None else Place(frame.f_code, frame.f_lasti)
 
     def _array(self, variable: Variable) -> TracedArray:
         return TracedArray(self, variable, variable.type)

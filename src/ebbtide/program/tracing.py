@@ -66,7 +66,7 @@ def claiming(trace: SymbolicTrace) -> Iterator[None]:
     try:
         for tape in quick:
             tape.fast = False
-        with entered(tape=None, tangent=None, traces=(), capture=trace):
+        with entered(tape=None, tangent=None, traces=(), capture=trace, follower=trace):
             yield
     finally:
         for tape in quick:
