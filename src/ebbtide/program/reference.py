@@ -27,16 +27,17 @@ class Executable:
     Args:
         program: The program.
         strides: Of each of its inputs, in bytes.
+        poisoned: Whether memory that is given back is overwritten at once: for tests of plans.
 
     Memory:
         From the first run on one block of `arena_nbytes` bytes, and one for each run at the same time beside it.
     """
 
-    def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, program: Program, strides: Sequence[tuple[int, ...]], *, poisoned: bool = False) -> None:
         self.program = program = passed(program, add_products)
         self.layout = find_layout(program, strides)
         self.memory = plan_memory(program, self.layout)
-        source = Source(program, self.layout, self.memory)
+        source = Source(program, self.layout, self.memory, poisoned=poisoned)
         check_plan(program, self.layout, self.memory, source.drops)
         self.source = source.text
         self._constants = source.constants

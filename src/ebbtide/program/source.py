@@ -52,14 +52,17 @@ class Source:
         program: The program.
         layout: How its values lie.
         memory: Where they are.
+        poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for tests,
+            since a plan that is wrong shows then.
     """
 
-    def __init__(self, program: Program, layout: Layout, memory: Memory) -> None:
+    def __init__(self, program: Program, layout: Layout, memory: Memory, *, poisoned: bool = False) -> None:
         self._program = program
         self._layout = layout
         self._memory = memory
         self._names = _identifiers(name_variables(program))
         self.drops = find_drops(program, layout, memory)
+        self._freed = find_freed(program, memory) if poisoned else [[] for _ in program.equations]
         self.constants: list[Any] = []
         self._constant_names: dict[int, str] = {}
         self._imports: dict[str, None] = {}
@@ -72,6 +75,7 @@ class Source:
             statements = self._statements(equation)
             if self.drops[place]:
                 statements.append(f"del {', '.join(self._names[variable] for variable in self.drops[place])}")
+            statements += [self._poison(variable) for variable in self._freed[place]]
             comment = f"{equation.output.type}  {equation.where.short_line}"
             body += [(text, comment if number == 0 else "") for number, text in enumerate(statements)]
         given = [self._names[variable] for variable in self._program.inputs]
@@ -97,6 +101,12 @@ class Source:
             names="".join(f"{name}, " for name in self._arrays),
         )
         return header + "".join(f"    {line}\n" for line in lines)
+
+    def _poison(self, variable: Variable) -> str:
+        """Return the statement that overwrites the place of a value."""
+        start, name = self._memory.buffers[variable].offset, f"free_{self._names[variable]}"
+        self._arrays[name] = f"place(memory, {start}, 'u1', ({variable.nbytes},), (1,))"
+        return f"{name}.fill(255)"
 
     def _statements(self, equation: Equation) -> list[str]:
         """Return the statements that compute an equation."""
@@ -200,6 +210,16 @@ def find_drops(program: Program, layout: Layout, memory: Memory) -> list[list[Va
         # A view dies with its base: no later than that, and the base with its last view.
         ending = [base for base in used if memory.ends[base] == place and not memory.is_inside(base)]
         found.append([variable for base in ending for variable in (base, *views.get(base, ()))])
+    return found
+
+
+def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
+    """Return for each equation the values in the block whose place is free after it."""
+    found: list[list[Variable]] = [[] for _ in program.equations]
+    kept = set(memory.given_up.values())
+    for variable, end in memory.ends.items():
+        if 0 <= end < len(found) and memory.is_inside(variable) and variable not in kept:
+            found[end].append(variable)
     return found
 
 
