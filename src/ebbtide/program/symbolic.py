@@ -14,8 +14,10 @@ from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
 from ebbtide.arrays.location import is_library, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
 from ebbtide.program.equation import Equation, Place, Variable, stand_in
+from ebbtide.program.layout import Layout, packed_strides
 from ebbtide.tape.node import Node
 from ebbtide.tape.sweep import sweep
 
@@ -37,7 +39,7 @@ class SymbolicTrace:
         The equations, with the plain arrays that are operands of them by reference; the arrays from outside.
     """
 
-    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level", "node")
+    __slots__ = ("_known", "_laid", "_layout", "captured", "closed", "equations", "fast", "level", "node")
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -49,6 +51,9 @@ class SymbolicTrace:
         # Variables of arrays from outside, in the order in which they were met.
         self.captured: list[tuple[Variable, TracedArray]] = []
         self._known: dict[int, Variable] = {}
+        # How values will lie, worked out up to an equation when somebody asks: that decides what is a view.
+        self._layout = Layout({}, {})
+        self._laid = 0
 
     def here(self) -> str:
         """Return the user's present line."""
@@ -61,7 +66,15 @@ class SymbolicTrace:
     def input(self, value: Any, name: str) -> tuple[Variable, TracedArray]:
         """Return a new variable of the type of a value, and the array that stands for it."""
         variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
+        self._layout.strides[variable] = _strides_of(value)
         return variable, self._array(variable)
+
+    def has_view(self, array: TracedArray) -> bool:
+        """Return whether an array of this trace will be a view of the array that it was made of."""
+        for equation in self.equations[self._laid :]:
+            self._layout.add(equation)
+        self._laid = len(self.equations)
+        return array._node in self._layout.bases
 
     def constant(self, value: Any) -> TracedArray:
         """Return an array with a value that is known."""
@@ -146,6 +159,15 @@ class SymbolicTrace:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Variable(type_of(outside), f"captured{len(self.captured)}")
+            self._layout.strides[found] = _strides_of(bottom(outside))
             # The array is kept, and with it its node: the key stays unique.
             self.captured.append((found, outside))
         return found
+
+
+def _strides_of(value: Any) -> tuple[int, ...]:
+    """Return the strides of an array; of what has no memory those of an array in C order."""
+    if isinstance(value, np.ndarray):
+        return value.strides
+    kind = type_of(value)
+    return packed_strides(kind, range(len(kind.shape)))
