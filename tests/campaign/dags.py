@@ -72,6 +72,6 @@ def _statement(pool: list[Any], views: list[Any], row: Any, square: Any, choice:
     elif kind == 11:
         x[1:, 0] = 0.5 if d % 2 else row[0]
     elif kind == 12:
-        np.exp(x) * y  # nothing uses it
+        np.arctan(x) * y  # nothing uses it
     else:
         pool.append(np.concatenate([x[e % ROWS :], y[: e % ROWS]]))

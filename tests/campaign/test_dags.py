@@ -34,13 +34,15 @@ def _check(seed: int) -> None:
     expected = bits(evaluate(planned.program, arguments))
     held = planned.run(list(arguments))
     assert bits(held) == expected, seed
-    with np.errstate(all="ignore"):
-        other = [np.asarray(x * 1.5 + 0.1, order="K") for x in arguments]
-        assert bits(planned.run(list(other))) == bits(evaluate(planned.program, other)), seed
+    other = [np.asarray(x * 1.5 + 0.1, order="K") for x in arguments]
+    assert bits(planned.run(list(other))) == bits(evaluate(planned.program, other)), seed
     # The caller holds views of values of the first run.
     assert bits(held) == expected, seed
     assert bits(arguments) == bits(copies), seed
-    exact = all(equation.name != "add_product" for equation in planned.program.equations)
+    # A sweep of arrays adds in place: what lies across, and products, may differ from a program by rounding.
+    exact = arguments[0].flags.c_contiguous and all(
+        equation.name not in ("matmul", "add_product") for equation in planned.program.equations
+    )
     plain = optree.tree_leaves(g(*arguments))
     tolerance = 0 if exact else (1e-4 if arguments[0].dtype == np.float32 else 1e-11)
     for one, two in zip(held, plain, strict=True):
@@ -51,5 +53,6 @@ def _check(seed: int) -> None:
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_random_functions(group: int) -> None:
     """Values, gradients and views have the bits of the unplanned equations; the block is 1.05 of its bound at most."""
-    for seed in range(group, COUNT, GROUPS):
-        _check(seed)
+    with np.errstate(all="ignore"):  # some grow without bound
+        for seed in range(group, COUNT, GROUPS):
+            _check(seed)

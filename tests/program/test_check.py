@@ -9,7 +9,7 @@ import pytest
 from tests.program.test_reference import executable, make_graph, poisoned
 from tests.program.test_tracing import bits
 
-from ebbtide import grad, trace
+from ebbtide import grad, jit, trace
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.errors import ProgramError
 from ebbtide.program.check import check_plan, check_structure, check_types, passed
@@ -103,6 +103,12 @@ def test_wrong_types_of_products_that_are_added():
     bad = replace(equation, arguments=(equation.arguments[0], equation.arguments[2], equation.arguments[1]))
     with pytest.raises(ProgramError, match="said to be"):
         check_types(replace(program, equations=(bad,)))
+
+
+def test_the_double_of_a_product():
+    """A product that is added to itself is not left to BLAS, which would have no sum to add it to."""
+    x = np.arange(9.0).reshape(3, 3)
+    assert jit(lambda x: x @ x + x @ x)(x).tolist() == (x @ x + x @ x).tolist()
 
 
 def planned(f, *inputs):
