@@ -5,12 +5,14 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from types import FunctionType
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.program.check import check_plan, passed
+from ebbtide.program.files import save_source
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
@@ -52,6 +54,19 @@ class Executable:
     def predict(self) -> Prediction:
         """Return what a run will hold, and the values that are held at the peak; nothing is allocated."""
         return predict(self.program, self.layout, self.memory)
+
+    def save(self, path: str | Path) -> None:
+        """
+        Write the source as a file of its own, which imports what it needs and has a function `call` of the inputs.
+
+        Args:
+            path: Where to write, a name that ends with `.py`; arrays from around the function go beside it (`.npz`).
+
+        Raises:
+            ValueError: The path does not end with `.py`.
+            TypeError: The program calls a function that a file cannot import.
+        """
+        save_source(self.source, self._constants, path)
 
     def run(self, values: list[Any]) -> list[Any]:
         """
