@@ -81,6 +81,7 @@ class Equation:
         params: What else it takes, variables among it where the function is one without a derivative.
         output: What it defines.
         where: The user's line.
+        errors: What the function had set with np.errstate where the operation stands, as (kind, treatment).
     """
 
     primitive: Primitive | None
@@ -90,6 +91,7 @@ class Equation:
     params: dict[str, Any]
     output: Variable
     where: Place
+    errors: tuple[tuple[str, Any], ...] = ()
     inputs: tuple[Variable, ...] = field(init=False)
 
     def __post_init__(self) -> None:

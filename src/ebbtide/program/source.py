@@ -70,6 +70,8 @@ class Source:
 
     def _write(self) -> str:
         body: list[tuple[str, str]] = []
+        # What is set with np.errstate where the statement before stands.
+        around: tuple[Any, ...] = ()
         held = [f"{nbytes:,}" for nbytes in self._memory.held]
         kinds = max((len(f"{equation.output.type}") for equation in self._program.equations), default=0)
         digits = max(map(len, held), default=0)
@@ -79,7 +81,12 @@ class Source:
                 statements.append(f"del {', '.join(self._names[variable] for variable in self.drops[place])}")
             statements += [self._poison(variable) for variable in self._freed[place]]
             comment = f"{f'{equation.output.type}':<{kinds}}  {held[place]:>{digits}}  {equation.where.short_line}"
-            body += [(text, comment if number == 0 else "") for number, text in enumerate(statements)]
+            if statements and equation.errors != around:
+                around = equation.errors
+                if around:
+                    body.append((f"with np.errstate({', '.join(f'{kind}={how!r}' for kind, how in around)}):", ""))
+            inside = "    " if around else ""
+            body += [(inside + text, comment if number == 0 else "") for number, text in enumerate(statements)]
         given = [self._names[variable] for variable in self._program.inputs]
         unused = [self._names[v] for v in self._program.inputs if self._memory.ends[v] < 0]
         lines = []

@@ -24,6 +24,8 @@ from ebbtide.tape.sweep import sweep
 # What gives a Python number when it is given Python numbers.
 _ARITHMETIC = "_operator"
 _SWEEP = sweep.__code__
+# How NumPy treats floating-point errors in a traced function where the function has not set it with np.errstate.
+UNSET = "log"
 
 
 @final
@@ -119,7 +121,10 @@ class SymbolicTrace:
     def _recorded(
         self, primitive: Primitive | None, function: Any, arguments: tuple[Any, ...], params: Any, output: Variable
     ) -> TracedArray:
-        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, self._place()))
+        errors = tuple([(kind, how) for kind, how in np.geterr().items() if how != UNSET])
+        self.equations.append(
+            Equation(primitive, function, output.name, arguments, params, output, self._place(), errors)
+        )
         return self._array(output)
 
     def _place(self) -> Place:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
@@ -14,7 +17,7 @@ from ebbtide.errors import TraceError
 from ebbtide.program.check import passed
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
-from ebbtide.program.symbolic import SymbolicTrace
+from ebbtide.program.symbolic import UNSET, SymbolicTrace
 from ebbtide.tape.recording import settle
 
 
@@ -41,7 +44,7 @@ def trace_leaves(
     inputs, arrays = [variable for variable, _ in given], [array for _, array in given]
     del given
     try:
-        with claiming(trace):
+        with claiming(trace), np.errstate(all=UNSET, call=_AsAround(np.geterr())):
             outputs = list(function(list(arrays)))
             settle(outputs)
             found = [trace.entry(output) if type(output) is TracedArray else output for output in outputs]
@@ -56,6 +59,30 @@ def trace_leaves(
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
     return passed(program, remove_dead, skip_identities, merge_common), [array for _, array in trace.captured]
+
+
+@final
+class _AsAround:
+    """
+    Treats the floating-point errors of plain arrays in a traced function as its caller has set it.
+
+    NumPy itself is told to hand them over, which nobody else tells it: so what the function sets can be told.
+
+    Args:
+        around: The treatment of each kind of error.
+    """
+
+    def __init__(self, around: Mapping[str, str]) -> None:
+        self._around = around
+
+    def write(self, message: str) -> None:
+        """Take the message of an error from NumPy."""
+        text = message.removeprefix("Warning: ").strip()
+        how = next((how for kind, how in self._around.items() if text.startswith(kind)), "warn")
+        if how == "raise":
+            raise FloatingPointError(text)
+        if how != "ignore":
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 @contextmanager
