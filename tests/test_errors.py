@@ -21,6 +21,7 @@ TREE = {
     "ScheduleError": ValueError,
     "StorageError": OSError,
     "ResumeError": ValueError,
+    "ProgramError": RuntimeError,
 }
 CLASSES = {name: thing for name, thing in vars(errors).items() if inspect.isclass(thing)}
 

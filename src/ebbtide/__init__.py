@@ -12,6 +12,7 @@ from ebbtide.errors import CotangentError as CotangentError
 from ebbtide.errors import DeterminismError as DeterminismError
 from ebbtide.errors import EbbtideError as EbbtideError
 from ebbtide.errors import MutationError as MutationError
+from ebbtide.errors import ProgramError as ProgramError
 from ebbtide.errors import ReleasedValueError as ReleasedValueError
 from ebbtide.errors import ResumeError as ResumeError
 from ebbtide.errors import RuleMissingError as RuleMissingError
@@ -40,6 +41,7 @@ __all__ = [
     "DeterminismError",
     "EbbtideError",
     "MutationError",
+    "ProgramError",
     "ReleasedValueError",
     "ResumeError",
     "RuleMissingError",

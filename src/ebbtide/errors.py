@@ -12,7 +12,8 @@ EbbtideError
 ├── BudgetError            the budget is too small; `least` is the number of bytes that would do
 ├── ScheduleError          a schedule and the loop that follows it disagree
 ├── StorageError           snapshots or paged values could not be written or read
-└── ResumeError            the run in a directory for resuming is another one than this call
+├── ResumeError            the run in a directory for resuming is another one than this call
+└── ProgramError           a traced program or its plan failed a check: a defect of Ebbtide itself
 
 Every message says what is wrong, because of what, and what to do.
 """
@@ -77,3 +78,7 @@ class StorageError(EbbtideError, OSError):
 
 class ResumeError(EbbtideError, ValueError):
     """The run that a directory for resuming holds is another one than this call."""
+
+
+class ProgramError(EbbtideError, RuntimeError):
+    """A traced program or its plan failed a check before it ran: a defect of Ebbtide, never of the function."""

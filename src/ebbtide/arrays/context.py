@@ -24,6 +24,7 @@ class Context:
         traces: The traces of all calls around, the innermost last.
         capture: The region (a time step, a checkpointed function) that claims operations on arrays
             of the tapes around it, None outside.
+        follower: The trace of a program, whose `node` says where the innermost sweep is; None where none is traced.
         ledger: The account of the outermost call.
         budget: What the innermost call may still hold, None for no bound.
         resume: Where the loops of the call keep their journals; None where they keep none.
@@ -34,6 +35,7 @@ class Context:
     tangent: Any = None
     traces: tuple[Any, ...] = ()
     capture: Any = None
+    follower: Any = None
     ledger: Ledger = field(default_factory=Ledger)
     budget: Budget | None = None
     resume: Any = None

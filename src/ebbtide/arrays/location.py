@@ -23,14 +23,15 @@ def is_ours(filename: str) -> bool:
     return filename in OURS
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Return whether a file belongs to the library itself, to NumPy or to SciPy."""
     return filename in OURS or filename.startswith(_ARRAY_LIBRARIES)
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
     """Return the innermost frame outside of the library, NumPy and SciPy, from *depth* callers up."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

@@ -123,8 +123,7 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
         always: Whether it is a view to the user also where the memory is not the same (`x.T.flat`).
     """
     values = bottom(view), bottom(base)
-    # Abstract values have no memory: what would be a view in NumPy is then taken to be one.
-    if not always and isinstance(values[0], np.ndarray) and not np.may_share_memory(*values):
+    if not always and not (np.may_share_memory(*values) if isinstance(values[0], np.ndarray) else _is_view(view)):
         return view
     sharing = base.sharing()
     root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
@@ -138,6 +137,14 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
     mine.line = view._trace.here()
     root.sharing().note(view)
     return view
+
+
+def _is_view(made: Any) -> bool:
+    """Return whether a value without memory is a view: its trace may know, else what would be one in NumPy is one."""
+    while hasattr(made._value, "_trace"):
+        made = made._value
+    has_view = getattr(made._trace, "has_view", None)
+    return has_view is None or has_view(made)
 
 
 def refresh(view: TracedArray, sharing: Sharing) -> None:

@@ -15,9 +15,10 @@ from typing import Any, final
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import Ledger
+from ebbtide.program.check import passed
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.evaluate import compute
-from ebbtide.program.layout import find_layout
+from ebbtide.program.layout import find_layout, packed_strides
 from ebbtide.program.lifetimes import releases
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, needed, remove_dead, skip_identities
@@ -84,7 +85,7 @@ class Reversal:
         self.strides = tuple(strides)
         self._trace = trace = SymbolicTrace(current().level)
         self._tape = tape = Tape(trace.level + 1, Ledger())
-        arrays: list[Any] = [trace.array(variable) for variable in program.inputs]
+        arrays: list[Any] = [trace.symbol(x, lies) for x, lies in zip(program.inputs, strides, strict=True)]
         for number in active:
             arrays[number] = tape.leaf(arrays[number], reachable=False)
         self._leaves = [arrays[number]._node for number in active]
@@ -108,10 +109,11 @@ class Reversal:
     def split(self, given: tuple[int, ...]) -> Split:
         """Return the program and its reverse sweep from those of the results whose cotangents are given."""
         trace, tape = self._trace, self._tape
-        del trace.equations[self._count :]
+        trace.forget(self._count)
         nodes: list[Any] = [self._nodes[number] for number in given]
         cotangents = [Variable(node.type, f"cotangent{number}") for node, number in zip(nodes, given, strict=True)]
-        seeds = [(node, trace.array(variable), False) for node, variable in zip(nodes, cotangents, strict=True)]
+        symbols = [trace.symbol(variable, packed_strides(variable.type)) for variable in cotangents]
+        seeds = [(node, symbol, False) for node, symbol in zip(nodes, symbols, strict=True)]
         with claiming(trace), entered(level=tape.level):
             found = [value for value, _ in sweep(tape, seeds, self._leaves, retain=True)]
         outputs = [trace.entry(value) if type(value) is TracedArray else value for value in found]
@@ -127,22 +129,24 @@ def follow(program: Program, inputs: Sequence[Any], trace: SymbolicTrace) -> lis
         before = len(trace.equations)
         result = compute(equation, known)
         # Who calls is of no interest: the user's line is that of the equation.
-        trace.equations[before:] = [replace(made, where=equation.where) for made in trace.equations[before:]]
+        made = trace.equations[before:]
+        trace.equations[before:] = [replace(one, where=equation.where, errors=one.errors or equation.errors) for one in made]
         if type(result) is TracedArray and type(result._trace) is Tape and result._node is not None:
-            result._node.code, result._node.instruction = equation.where
+            result._node.code, result._node.instruction = equation.where.code, equation.where.instruction
         known[equation.output] = result
         for variable in dying:
             del known[variable]
     return [known[output] if type(output) is Variable else output for output in program.outputs]
 
 
-def push_forward(program: Program, active: Sequence[int]) -> Program:
+def push_forward(program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> Program:
     """
     Return the program of values and tangents.
 
     Args:
         program: The program.
         active: Numbers of the inputs that have tangents.
+        strides: Of each input.
 
     Returns:
         From the inputs and the tangents of the active ones to the results and their tangents, None where there is none.
@@ -153,9 +157,10 @@ def push_forward(program: Program, active: Sequence[int]) -> Program:
     trace = SymbolicTrace(current().level)
     tangent_trace = TangentTrace(trace.level + 1)
     tangents = [Variable(program.inputs[number].type, f"tangent_{program.inputs[number].name}") for number in active]
-    arrays: list[Any] = [trace.array(variable) for variable in program.inputs]
+    arrays: list[Any] = [trace.symbol(x, lies) for x, lies in zip(program.inputs, strides, strict=True)]
     for number, tangent in zip(active, tangents, strict=True):
-        arrays[number] = TracedArray(tangent_trace, trace.array(tangent), arrays[number])
+        symbol = trace.symbol(tangent, packed_strides(tangent.type))
+        arrays[number] = TracedArray(tangent_trace, symbol, arrays[number])
     with claiming(trace), entered(level=tangent_trace.level, tangent=tangent_trace, traces=(tangent_trace,)):
         results = follow(program, arrays, trace)
     duals = [type(x) is TracedArray and x.present()._trace is tangent_trace for x in results]
@@ -165,7 +170,7 @@ def push_forward(program: Program, active: Sequence[int]) -> Program:
     found = Program(
         f"{program.name}_forward", (*program.inputs, *tangents), (*values, *pushed), tuple(trace.equations)
     )
-    return merge_common(skip_identities(remove_dead(found)))
+    return passed(found, remove_dead, skip_identities, merge_common)
 
 
 def _split(
@@ -184,7 +189,7 @@ def _split(
         outputs=(*program.outputs, *outputs),
         equations=(*program.equations, *reverse),
     )
-    joint = skip_identities(remove_dead(joint))
+    joint = passed(joint, remove_dead, skip_identities)
     results, outputs = list(joint.outputs[: len(program.outputs)]), list(joint.outputs[len(program.outputs) :])
     forward = [equation for equation in joint.equations if equation.output in first]
     swept = [equation for equation in joint.equations if equation.output not in first]
@@ -216,7 +221,7 @@ def _split(
     back = Program(
         f"{program.name}_reverse", (*saved, *cotangents), tuple(outputs), tuple(swept), (*joint.history, "split")
     )
-    return Split(remove_dead(ahead), back, tuple(places), given)
+    return Split(passed(ahead, remove_dead), passed(back), tuple(places), given)
 
 
 def _taken(equations: list[Equation], outputs: list[Any], cotangents: list[Variable]) -> list[Variable]:

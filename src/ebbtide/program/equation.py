@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.location import line_of
@@ -40,6 +41,33 @@ class Variable:
 
 
 @final
+class Place(NamedTuple):
+    """
+    Where an equation comes from.
+
+    Args:
+        code: Code object of the user's line; None where it is not known.
+        instruction: The instruction in it.
+        reverse: Whether the equation belongs to the reverse sweep: it pulls back what that line computes.
+    """
+
+    code: CodeType | None = None
+    instruction: int = 0
+    reverse: bool = False
+
+    @property
+    def line(self) -> str:
+        """File and line of the user's program; marked where it is passed in reverse."""
+        return line_of(self.code, self.instruction) + (" reverse" if self.reverse else "")
+
+    @property
+    def short_line(self) -> str:
+        """The same without the folder."""
+        where, colon, number = self.line.rpartition(":")
+        return f"{Path(where).name}{colon}{number}"
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Equation:
     """
@@ -52,7 +80,8 @@ class Equation:
         arguments: Variables, plain arrays and numbers, in lists and tuples as the function takes them.
         params: What else it takes, variables among it where the function is one without a derivative.
         output: What it defines.
-        where: Code object of the user's line, with the instruction in it.
+        where: The user's line.
+        errors: What the function had set with np.errstate where the operation stands, as (kind, treatment).
     """
 
     primitive: Primitive | None
@@ -61,7 +90,8 @@ class Equation:
     arguments: tuple[Any, ...]
     params: dict[str, Any]
     output: Variable
-    where: tuple[CodeType | None, int]
+    where: Place
+    errors: tuple[tuple[str, Any], ...] = ()
     inputs: tuple[Variable, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,8 +100,8 @@ class Equation:
 
     @property
     def line(self) -> str:
-        """File and line of the user's program."""
-        return line_of(*self.where)
+        """File and line of the user's program; marked where it is passed in reverse."""
+        return self.where.line
 
 
 def variables_in(tree: Any) -> Iterator[Variable]:
@@ -96,3 +126,10 @@ def substitute(tree: Any, replace: Callable[[Variable], Any]) -> Any:
     if type(tree) is dict:
         return {key: substitute(part, replace) for key, part in tree.items()}
     return tree
+
+
+def stand_in(argument: Any) -> Any:
+    """Return what types are inferred from: a type, a Python number, or a plain array."""
+    if type(argument) is not Variable:
+        return argument
+    return argument.type.dtype.type(1).item() if argument.is_number else argument.type

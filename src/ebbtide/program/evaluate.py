@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
+
+import numpy as np
 
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.equation import Equation, Variable, substitute
@@ -37,6 +40,7 @@ def compute(equation: Equation, known: dict[Variable, Any]) -> Any:
     """Return what an equation gives for known values of its variables."""
     arguments = substitute(equation.arguments, known.__getitem__)
     params = substitute(equation.params, known.__getitem__)
-    if equation.primitive is not None and any(type(argument) is TracedArray for argument in arguments):
-        return equation.primitive.bind(arguments, params)
-    return equation.function(*arguments, **params)
+    with np.errstate(**dict(equation.errors)) if equation.errors else nullcontext():
+        if equation.primitive is not None and any(type(argument) is TracedArray for argument in arguments):
+            return equation.primitive.bind(arguments, params)
+        return equation.function(*arguments, **params)

@@ -132,13 +132,15 @@ def _add_scatter(equation: Equation) -> Kernel | None:
     return Kernel(write, (0,))
 
 
-def index_text(index: Sequence[Any]) -> str | None:
-    """Return a basic index as text; None if there are arrays in it."""
+def index_text(index: Sequence[Any], name: Callable[[Any], str] | None = None) -> str | None:
+    """Return an index as text; None if there are arrays in it, for which there is no *name*."""
     parts: list[str] = []
     for part in index:
         if isinstance(part, np.ndarray):
-            return None
-        if type(part) is slice:
+            if name is None:
+                return None
+            parts.append(name(part))
+        elif type(part) is slice:
             ends = ["" if end is None else str(int(end)) for end in (part.start, part.stop)]
             parts.append(":".join(ends if part.step is None else [*ends, str(int(part.step))]))
         else:
@@ -195,6 +197,37 @@ def view_text(equation: Equation, x: str) -> str | None:
             return f"{x}.{equation.name}"
         case _:
             return None
+
+
+def expression_text(equation: Equation, arguments: Sequence[str], name: Callable[[Any], str]) -> str | None:
+    """
+    Return the call of NumPy that an equation is; None where it has no other text than that of its function.
+
+    Args:
+        equation: The equation.
+        arguments: The texts of its arguments.
+        name: Returns the text of any other value.
+    """
+    params = equation.params
+    match equation.name:
+        case "getitem":
+            return f"{arguments[0]}[{index_text(params['index'], name) or '()'}]"
+        case "where" if equation.primitive is not None:
+            return f"np.where({', '.join(arguments)})"
+        case "astype":
+            return f"{arguments[0]}.astype({name(params['dtype'])})"
+        case "_cast":
+            return f"{arguments[0]}.astype({arguments[1]})"
+        case "copy":
+            return f"np.array({arguments[0]}, order={params['order']!r})"
+        case "concatenate":
+            return f"np.concatenate(({', '.join(arguments)},), axis={params['axis']})"
+        case "roll":
+            return f"np.roll({arguments[0]}, {params['shift']}, {params['axis']})"
+        case "pad":
+            return f"np.pad({arguments[0]}, {params['widths']}, constant_values={name(params['values'])})"
+        case _:
+            return view_text(equation, arguments[0]) if arguments else None
 
 
 _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({

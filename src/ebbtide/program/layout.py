@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.program.equation import Equation, Variable, substitute
 from ebbtide.program.program import Program
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,16 @@ class Layout:
         """Return the value whose memory a value is in."""
         return self.bases.get(variable, variable)
 
+    def add(self, equation: Equation) -> None:
+        """Find how the result of an equation lies whose inputs are known."""
+        output = equation.output
+        found = _strides_of_view(equation, self) if _may_be_view(equation) else None
+        if found is None:
+            self.strides[output] = _strides_of_result(equation, self)
+        else:
+            self.strides[output] = found
+            self.bases[output] = self.base(equation.inputs[0])
+
 
 def find_layout(program: Program, strides: Sequence[tuple[int, ...]]) -> Layout:
     """
@@ -46,13 +56,7 @@ def find_layout(program: Program, strides: Sequence[tuple[int, ...]]) -> Layout:
     """
     layout = Layout(dict(zip(program.inputs, strides, strict=True)), {})
     for equation in program.equations:
-        output = equation.output
-        found = _strides_of_view(equation, layout) if _may_be_view(equation) else None
-        if found is None:
-            layout.strides[output] = _strides_of_result(equation, layout)
-        else:
-            layout.strides[output] = found
-            layout.bases[output] = layout.base(equation.inputs[0])
+        layout.add(equation)
     return layout
 
 
@@ -98,35 +102,88 @@ def ufunc_of(equation: Equation) -> np.ufunc | None:
 
 
 def _strides_of_result(equation: Equation, layout: Layout) -> tuple[int, ...]:
-    """Return the strides of a new array: elementwise results have their axes in the order of the operands'."""
+    """Return the strides of a new array, whose axes are in the order in which NumPy puts them."""
     kind = equation.output.type
-    if ufunc_of(equation) is None or len(kind.shape) < 2:
-        return packed_strides(kind, range(len(kind.shape)))
-    operands = [_cut(argument, layout) for argument in equation.arguments]
-    # NumPy itself says in which order it would allocate a small array of the same arrangement.
-    flags: Any = [["readonly"]] * len(operands) + [["writeonly", "allocate"]]
-    types: Any = [None] * len(operands) + [kind.dtype]
-    made = np.nditer([*operands, None], ["zerosize_ok"], flags, types, order="K").operands[-1]
-    order = sorted(range(len(kind.shape)), key=lambda axis: (-made.strides[axis], axis))
-    return packed_strides(kind, order)
-
-
-def _cut(argument: Any, layout: Layout) -> Any:
-    """Return an operand cut to two elements along each axis, with its own strides."""
-    if type(argument) is not Variable:
-        argument = np.asarray(argument)
-        shape, strides, dtype = argument.shape, argument.strides, argument.dtype
+    if len(kind.shape) < 2:
+        return packed_strides(kind)
+    if ufunc_of(equation) is not None:
+        operands = [_small(argument, layout) for argument in equation.arguments]
+        # NumPy itself says in which order it would allocate a small array of the same arrangement.
+        flags: Any = [["readonly"]] * len(operands) + [["writeonly", "allocate"]]
+        types: Any = [None] * len(operands) + [kind.dtype]
+        made = np.nditer([*operands, None], ["zerosize_ok"], flags, types, order="K").operands[-1]
     else:
-        shape, strides, dtype = argument.type.shape, layout.strides[argument], argument.type.dtype
-    small = tuple([min(n, 2) for n in shape])
-    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), small, strides, writeable=False)
+        made = _tried(equation, layout)
+    if made is None or made.ndim != len(kind.shape):
+        return packed_strides(kind)
+    return packed_strides(kind, sorted(range(made.ndim), key=lambda axis: (-made.strides[axis], axis)))
 
 
-def packed_strides(kind: ArrayType, order: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of an array without gaps, whose axes lie in this order, the slowest first."""
+def _tried(equation: Equation, layout: Layout) -> Any:
+    """Return what a function of ours or of NumPy's makes of small arrays that lie alike; None if that is in C order."""
+    if equation.name == "reshape":
+        kind, turned = equation.output.type, equation.params["order"] == "F"
+        return np.empty([min(n, 2) for n in kind.shape], kind.dtype, order="F" if turned else "C")
+    index = equation.params.get("index", ())
+    by_arrays = equation.name == "getitem" and any(isinstance(part, np.ndarray) for part in index)
+    usual = all(_in_c_order(v.type.shape, layout.strides[v]) for v in equation.inputs)
+    if (usual and not by_arrays) or equation.name == "scatter":
+        return None
+    if equation.name == "setitem":
+        return np.array(_small(equation.arguments[0], layout), order="K")
+    arguments, params = substitute((equation.arguments, equation.params), lambda v: _small(v, layout))
+    arguments = tuple([_small(x, layout) if isinstance(x, np.ndarray) else x for x in arguments])
+    if by_arrays:
+        params = {**params, "index": tuple([_small_index(part) for part in index])}
+    try:
+        with np.errstate(all="ignore"):
+            made = equation.function(*arguments, **params)
+    except (ValueError, TypeError, IndexError, np.linalg.LinAlgError):
+        return None  # its parameters, or zeros, do not fit
+    return made if isinstance(made, np.ndarray) else None
+
+
+def _in_c_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether the axes of an array lie in the order of their numbers, the last one fastest."""
+    steps = [abs(step) for n, step in zip(shape, strides, strict=True) if n != 1]
+    return 0 not in steps and all(one >= other for one, other in pairwise(steps))
+
+
+def _small(argument: Any, layout: Layout) -> Any:
+    """Return zeros that lie as an operand does, cut to two elements along each axis."""
+    if type(argument) is Variable:
+        kind, strides = argument.type, layout.strides[argument]
+    else:
+        argument = np.asarray(argument)
+        kind, strides = type_of(argument), argument.strides
+    order = sorted(range(len(kind.shape)), key=lambda axis: (-abs(strides[axis]), axis))
+    # No axis is empty, so that the strides tell the order; one that is spread out is so here.
+    size = [min(n, 2) if n else 2 for n in kind.shape]
+    if packed_strides(kind, order) == strides:
+        base = np.zeros([size[axis] for axis in order], kind.dtype)
+    else:
+        # With a gap after each element, and along axes of one element as well.
+        base = np.zeros([2] * len(size) + [2], kind.dtype)[..., 0]
+    turned = base.transpose([order.index(axis) for axis in range(len(order))])
+    ends = [1 if step == 0 else n for n, step in zip(size, strides, strict=True)]
+    turned = turned[tuple([slice(n - 1, None, -1) if step < 0 else slice(n)
+                           for n, step in zip(ends, strides, strict=True)])]  # fmt: skip
+    return np.broadcast_to(turned, size) if 0 in strides else turned
+
+
+def _small_index(part: Any) -> Any:
+    """Return an index of small arrays: where there is an array, one that lies alike and names elements that are there."""
+    if not isinstance(part, np.ndarray):
+        return part if not isinstance(part, (int, np.integer)) else 0
+    small = _small(part, Layout({}, {}))
+    return np.ones_like(small) if part.dtype == np.bool_ else small
+
+
+def packed_strides(kind: ArrayType, order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Return the strides of an array without gaps, whose axes lie in this order, the slowest first; C's by default."""
     strides = [0] * len(kind.shape)
     step = kind.dtype.itemsize
-    for axis in reversed(order):
+    for axis in reversed(range(kind.ndim) if order is None else order):
         strides[axis] = step
         step *= max(1, kind.shape[axis])
     return tuple(strides)

@@ -25,6 +25,10 @@ _ALIGNMENT = 64
 _LARGE = 1 << 14
 # One block costs nothing from the second run on, fresh memory 0.3 to 1 ms a MiB: to give it up must be worth something.
 _WORTH, _MUCH = 0.8, 0.97
+# How near the block is to its bound to be left alone, and how many orders are tried else. Of the gradients of 600 random
+# functions 3 need 1.06 to 1.13 of their bound without that, and none more than 1.043 with it.
+_NEAR = 1.02
+_ATTEMPTS = 40
 # Which of the large values have arrays of their own.
 _TOGETHER, _CROSSING, _APART = range(3)
 
@@ -81,6 +85,11 @@ class Memory:
         """The most bytes that are held at the same time, the inputs apart."""
         return max(self.held, default=self.nbytes)
 
+    def is_inside(self, variable: Variable) -> bool:
+        """Return whether a value, no view, is in the block."""
+        buffer = self.buffers.get(variable)
+        return buffer is not None and not buffer.apart
+
 
 def plan_memory(program: Program, layout: Layout, donated: Iterable[Variable] = ()) -> Memory:
     """
@@ -128,9 +137,10 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
         else:
             buffers[output] = Buffer(_rounded(output.nbytes), place, ends[output], alone)
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
-    nbytes, count = _arrange(inside), len(program.equations)
+    bound = max(_live(inside, len(program.equations)))
+    nbytes = _arrange(inside, bound)
     held = [nbytes + more for more in _held_apart(program, layout, buffers, ends)]
-    return Memory(buffers, kernels, given_up, ends, nbytes, max(_live(inside, count)), held)
+    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held)
 
 
 def _held_apart(
@@ -177,8 +187,8 @@ def _live(buffers: Iterable[Buffer], count: int) -> list[int]:
     return list(accumulate(change))[: count + 1]
 
 
-def _arrange(buffers: Sequence[Buffer]) -> int:
-    """Give each buffer its offset, and return the size of the block."""
+def _arrange(buffers: Sequence[Buffer], bound: int) -> int:
+    """Give each buffer its offset, and return the size of the block, which nothing makes smaller than the bound."""
     orders = (
         sorted(buffers, key=lambda buffer: (-buffer.nbytes, buffer.first)),
         sorted(buffers, key=lambda buffer: (buffer.first, -buffer.nbytes)),
@@ -186,7 +196,21 @@ def _arrange(buffers: Sequence[Buffer]) -> int:
     )
     sizes = [_arrange_in(order) for order in orders]
     best = min(range(len(orders)), key=sizes.__getitem__)
-    return _arrange_in(orders[best])
+    return _improved(orders[best], sizes[best], bound)
+
+
+def _improved(order: list[Buffer], size: int, bound: int) -> int:
+    """Arrange buffers in an order, or in a better one: whatever ends highest is put first, as long as that may help."""
+    best = list(order)
+    for _ in range(_ATTEMPTS):
+        if size <= _NEAR * bound:
+            break
+        highest = max(order, key=lambda buffer: buffer.offset + buffer.nbytes)
+        order = [highest, *(buffer for buffer in order if buffer is not highest)]
+        found = _arrange_in(order)
+        if found < size:
+            best, size = order, found
+    return _arrange_in(best)
 
 
 def _arrange_in(order: Sequence[Buffer]) -> int:

@@ -55,7 +55,7 @@ class PlannedProgram:
         self._blocks = blocks
         self._executables: dict[Any, Executable] = {}
         self._reversals: dict[Any, Reversed | None] = {}
-        self._pushes: dict[tuple[int, ...], PlannedProgram | None] = {}
+        self._pushes: dict[Any, PlannedProgram | None] = {}
 
     def executable(self, values: Sequence[Any], donated: tuple[int, ...] = ()) -> Executable:
         """Return the program as it is planned for values that lie in memory as these do."""
@@ -126,12 +126,13 @@ class PlannedProgram:
         """Run the program of values and tangents; None where that cannot be planned."""
         operands = [x.present() if type(x) is TracedArray else x for x in operands]
         active = _active(operands, trace)
-        if active not in self._pushes:
-            self._pushes[active] = self._pushed(active)
-        push = self._pushes[active]
+        values = [_value_on(trace, x) for x in operands]
+        key = active, strides_of(values)
+        if key not in self._pushes:
+            self._pushes[key] = self._pushed(*key)
+        push = self._pushes[key]
         if push is None:
             return None
-        values = [_value_on(trace, x) for x in operands]
         found = push.apply([*values, *[operands[n]._node for n in active]])
         count = len(self.program.outputs)
         # What does not depend on the tangents is plain, as it is where the function runs as it stands.
@@ -145,10 +146,10 @@ class PlannedProgram:
         except TraceError:
             return None
 
-    def _pushed(self, active: tuple[int, ...]) -> PlannedProgram | None:
+    def _pushed(self, active: tuple[int, ...], strides: Any) -> PlannedProgram | None:
         """Return the program of values and tangents; None if it has to be run operation by operation."""
         try:
-            return PlannedProgram(push_forward(self.program, active), self._blocks) if active else None
+            return PlannedProgram(push_forward(self.program, active, strides), self._blocks) if active else None
         except TraceError:
             return None
 
@@ -280,7 +281,7 @@ class Reversed:
         ahead = self.forward.planned(self._strides)
         lies = ahead.layout.strides
         back, _ = self.back(tuple(range(len(self._split.given))))
-        strides = [lies[x] if x in lies else packed_strides(x.type, range(x.type.ndim)) for x in back.program.inputs]
+        strides = [lies[x] if x in lies else packed_strides(x.type) for x in back.program.inputs]
         return ahead, back.planned(tuple(strides))
 
     @property

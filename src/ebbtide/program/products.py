@@ -56,6 +56,8 @@ def _with_product(equation: Equation, products: dict[Variable, Equation]) -> tup
         product, total = equation.arguments[number], equation.arguments[1 - number]
         if type(product) is not Variable or type(total) is not Variable or product not in products:
             continue
+        if product is total:
+            continue  # the double of a product needs it
         if total.type == product.type == equation.output.type:
             arguments = (total, *products[product].arguments)
             return replace(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.program.blocks import Blocks
+from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import Variable
+from ebbtide.program.files import save_source
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
@@ -31,6 +34,7 @@ class Executable:
         strides: Of each of its inputs, in bytes.
         blocks: Where it runs; by default in blocks of its own.
         donated: Numbers of the inputs whose memory it may use: they are overwritten.
+        poisoned: Whether memory that is given back is overwritten at once: for tests of plans.
 
     Memory:
         From the first run on one block of `arena_nbytes` bytes or more, and one for each run at the same time beside
@@ -43,14 +47,17 @@ class Executable:
         strides: Sequence[tuple[int, ...]],
         blocks: Blocks | None = None,
         donated: Sequence[int] = (),
+        *,
+        poisoned: bool = False,
     ) -> None:
-        self.program = program = add_scatters(add_products(program))
+        self.program = program = passed(program, add_products, add_scatters)
         self.layout = find_layout(program, strides)
         self.memory = plan_memory(program, self.layout, [program.inputs[number] for number in donated])
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.
         self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
-        source = Source(program, self.layout, self.memory)
+        source = Source(program, self.layout, self.memory, poisoned=poisoned)
+        check_plan(program, self.layout, self.memory, source.drops)
         self.source = source.text
         self._constants = source.constants
         self._run, self._lay_out = _compiled(self.source, program.name, self)
@@ -66,6 +73,19 @@ class Executable:
     def predict(self) -> Prediction:
         """Return what a run will hold, and the values that are held at the peak; nothing is allocated."""
         return predict(self.program, self.layout, self.memory)
+
+    def save(self, path: str | Path) -> None:
+        """
+        Write the source as a file of its own, which imports what it needs and has a function `call` of the inputs.
+
+        Args:
+            path: Where to write, a name that ends with `.py`; arrays from around the function go beside it (`.npz`).
+
+        Raises:
+            ValueError: The path does not end with `.py`.
+            TypeError: The program calls a function that a file cannot import.
+        """
+        save_source(self.source, self._constants, path)
 
     def run(self, values: list[Any]) -> list[Any]:
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import keyword
 import re
 from collections.abc import Callable
@@ -10,11 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-import numpy as np
-
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.kernels import ufunc_text, view_text
+from ebbtide.program.kernels import expression_text, ufunc_text, view_text
 from ebbtide.program.layout import Layout, ufunc_of
+from ebbtide.program.literals import Literals
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
@@ -25,7 +23,7 @@ _HEADER = '''"""{title}: generated from {file}."""
 import numpy as np
 {imports}
 ARENA_BYTES = {nbytes}
-
+{definitions}
 
 def place(memory, offset, dtype, shape, strides):
     """Return an array in the block of memory."""
@@ -40,6 +38,7 @@ def lay_out(memory):
 
 def run(values, arrays, constants):
     """Return the results for a list of inputs, which is emptied."""
+    # After each line: the type of its result; bytes that are held, the inputs apart; where it comes from.
 '''
 
 
@@ -52,32 +51,40 @@ class Source:
         program: The program.
         layout: How its values lie.
         memory: Where they are.
+        poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for tests,
+            since a plan that is wrong shows then.
     """
 
-    def __init__(self, program: Program, layout: Layout, memory: Memory) -> None:
+    def __init__(self, program: Program, layout: Layout, memory: Memory, *, poisoned: bool = False) -> None:
         self._program = program
         self._layout = layout
         self._memory = memory
         self._names = _identifiers(name_variables(program))
-        self._views: dict[Variable, list[Variable]] = {}
-        for view, base in layout.bases.items():
-            self._views.setdefault(base, []).append(view)
-        self.constants: list[Any] = []
-        self._constant_names: dict[int, str] = {}
-        self._imports: dict[str, None] = {}
+        self.drops = find_drops(program, layout, memory)
+        self._freed = find_freed(program, memory) if poisoned else [[] for _ in program.equations]
+        self._literals = Literals(self._names)
         self._arrays: dict[str, str] = {}
         self.text = self._write()
+        self.constants = self._literals.constants
 
     def _write(self) -> str:
         body: list[tuple[str, str]] = []
+        # What is set with np.errstate where the statement before stands.
+        around: tuple[Any, ...] = ()
+        held = [f"{nbytes:,}" for nbytes in self._memory.held]
+        kinds = max((len(f"{equation.output.type}") for equation in self._program.equations), default=0)
+        digits = max(map(len, held), default=0)
         for place, equation in enumerate(self._program.equations):
             statements = self._statements(equation)
-            dying = self._dying(place, equation)
-            if dying:
-                statements.append(f"del {', '.join(dying)}")
-            where, _, line = equation.line.rpartition(":")
-            comment = f"{equation.output.type}  {Path(where).name}:{line}"
-            body += [(text, comment if number == 0 else "") for number, text in enumerate(statements)]
+            statements = _with_drops(statements, [self._names[variable] for variable in self.drops[place]])
+            statements += [self._poison(variable) for variable in self._freed[place]]
+            comment = f"{f'{equation.output.type}':<{kinds}}  {held[place]:>{digits}}  {equation.where.short_line}"
+            if statements and equation.errors != around:
+                around = equation.errors
+                if around:
+                    body.append((f"with np.errstate({', '.join(f'{kind}={how!r}' for kind, how in around)}):", ""))
+            inside = "    " if around else ""
+            body += [(inside + text, comment if number == 0 else "") for number, text in enumerate(statements)]
         given = [self._names[variable] for variable in self._program.inputs]
         unused = [self._names[v] for v in self._program.inputs if self._memory.ends[v] < 0]
         lines = []
@@ -90,32 +97,24 @@ class Source:
             lines.append(f"{', '.join(self._arrays)}{',' if len(self._arrays) == 1 else ''} = arrays")
         width = min(88, max((len(text) for text, _ in body), default=0))
         lines += [f"{text:<{width}}  # {comment}" if comment else text for text, comment in body]
-        lines.append(f"return [{', '.join(self._value(output) for output in self._program.outputs)}]")
-        code = next((eq.where[0] for eq in self._program.equations if eq.where[0] is not None), None)
+        lines.append(f"return [{', '.join(self._literals.value(output) for output in self._program.outputs)}]")
+        code = next((eq.where.code for eq in self._program.equations if eq.where.code is not None), None)
         header = _HEADER.format(
             title=self._program.name,
             file="a function" if code is None else Path(code.co_filename).name,
-            imports="".join(f"{line}\n" for line in sorted(self._imports)),
+            imports="".join(f"{line}\n" for line in sorted(self._literals.imports)),
             nbytes=self._memory.nbytes,
+            definitions="".join(f"{name} = {text}\n" for name, text in self._literals.definitions.items()),
             arrays="\n".join(f"    {name} = {text}" for name, text in self._arrays.items()) or "    del memory",
             names="".join(f"{name}, " for name in self._arrays),
         )
         return header + "".join(f"    {line}\n" for line in lines)
 
-    def _dying(self, place: int, equation: Equation) -> list[str]:
-        """Return the names that an equation is the last to use, of what is not in the block."""
-        found = []
-        for variable in dict.fromkeys((*equation.inputs, equation.output)):
-            base = self._layout.base(variable)
-            # A view dies with its base: no later than that, and the base with its last view.
-            if self._memory.ends[base] == place and not self._is_inside(base):
-                found += [self._names[v] for v in (base, *self._views.get(base, ()))]
-        return list(dict.fromkeys(found))
-
-    def _is_inside(self, variable: Variable) -> bool:
-        """Return whether a value is in the block."""
-        buffer = self._memory.buffers.get(variable)
-        return buffer is not None and not buffer.apart
+    def _poison(self, variable: Variable) -> str:
+        """Return the statement that overwrites the place of a value."""
+        start, name = self._memory.buffers[variable].offset, f"free_{self._names[variable]}"
+        self._arrays[name] = f"place(memory, {start}, 'u1', ({variable.nbytes},), (1,))"
+        return f"{name}.fill(255)"
 
     def _statements(self, equation: Equation) -> list[str]:
         """Return the statements that compute an equation."""
@@ -130,7 +129,7 @@ class Source:
             arguments = [self._shared(argument, equation) for argument in equation.arguments]
             statements = self._memory.kernels[output].write(name, *arguments)
             if equation.name == "add_product":
-                self._imports["from ebbtide.rules.products import add_product"] = None
+                self._literals.imports["from ebbtide.rules.products import add_product"] = None
             if buffer.apart and given_up is None:
                 return [f"{name} = np.empty({output.type.shape}, {self._dtype(output)})", *statements]
             if buffer.apart and given_up is not None:
@@ -143,7 +142,7 @@ class Source:
         if output in self._layout.bases:
             (source,) = equation.inputs
             text = view_text(equation, self._names[source]) or self._call(equation)
-            if self._is_inside(self._layout.bases[output]):
+            if self._memory.is_inside(self._layout.bases[output]):
                 self._arrays[name] = text
                 return []
             return [f"{name} = {text}"]
@@ -153,11 +152,11 @@ class Source:
         """Return an argument as text: by the name of the result where nothing has to be copied into that."""
         buffers = self._memory.buffers
         same = type(argument) is Variable and argument in buffers and buffers[argument] is buffers[equation.output]
-        return self._names[equation.output] if same and ufunc_of(equation) is None else self._value(argument)
+        return self._names[equation.output] if same and ufunc_of(equation) is None else self._literals.value(argument)
 
     def _expression(self, equation: Equation) -> str:
         """Return an expression for a result that NumPy allocates."""
-        arguments = [self._value(argument) for argument in equation.arguments]
+        arguments = [self._literals.value(argument) for argument in equation.arguments]
         sign = _SIGNS.get(equation.name)
         if sign is not None and getattr(equation.function, "__module__", "") == "_operator":
             return f"{arguments[0]} {sign} {arguments[1]}"
@@ -166,54 +165,63 @@ class Source:
         if name is None:
             return self._call(equation)
         if name.startswith("scipy"):
-            self._imports["import scipy.special"] = None
+            self._literals.imports["import scipy.special"] = None
         return f"{name}({', '.join(arguments)})"
 
     def _call(self, equation: Equation) -> str:
-        arguments = [self._value(argument) for argument in equation.arguments]
-        arguments += [f"{key}={self._value(value)}" for key, value in equation.params.items()]
-        return f"{self._function(equation.function)}({', '.join(arguments)})"
-
-    def _function(self, function: Callable[..., Any]) -> str:
-        module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-        if module is not None and name.isidentifier():
-            if getattr(np, name, None) is function:
-                return f"np.{name}"
-            if getattr(importlib.import_module(module), name, None) is function:
-                self._imports[f"import {module}"] = None
-                return f"{module}.{name}"
-        return self._constant(function)
-
-    def _value(self, value: Any) -> str:
-        """Return an argument or output as text."""
-        if type(value) is Variable:
-            return self._names[value]
-        if type(value) in (tuple, list):
-            inside = ", ".join(self._value(part) for part in value)
-            return f"[{inside}]" if type(value) is list else f"({inside}{',' if len(value) == 1 else ''})"
-        if type(value) in (float, complex) and not np.isfinite(value):
-            return self._constant(value)
-        if type(value) in (bool, int, float, complex, str, type(None)):
-            return repr(value)
-        if type(value) is slice:
-            return f"slice({self._value(value.start)}, {self._value(value.stop)}, {self._value(value.step)})"
-        return "..." if value is Ellipsis else self._constant(value)
-
-    def _constant(self, value: Any) -> str:
-        """Return how a value is named that no text says: it is handed over."""
-        found = self._constant_names.get(id(value))
-        if found is None:
-            found = self._constant_names[id(value)] = f"constants[{len(self.constants)}]"
-            self.constants.append(value)
-        return found
+        arguments = [self._literals.value(argument) for argument in equation.arguments]
+        text = expression_text(equation, arguments, self._literals.value)
+        if text is not None:
+            return text
+        arguments += [f"{key}={self._literals.value(value)}" for key, value in equation.params.items()]
+        return f"{self._literals.function(equation.function)}({', '.join(arguments)})"
 
     def _dtype(self, variable: Variable) -> str:
         return repr(variable.type.dtype.str)
 
 
+def _with_drops(statements: list[str], names: list[str]) -> list[str]:
+    """Return statements with names let go, each after the last one in which it stands."""
+    last: dict[int, list[str]] = {}
+    for name in names:
+        pattern = re.compile(rf"\b{name}\b")
+        used = [number for number, statement in enumerate(statements) if pattern.search(statement)]
+        last.setdefault(used[-1] if used else len(statements) - 1, []).append(name)
+    found: list[str] = [f"del {', '.join(last[-1])}"] if -1 in last else []
+    for number, statement in enumerate(statements):
+        found.append(statement)
+        if number in last:
+            found.append(f"del {', '.join(last[number])}")
+    return found
+
+
 def _is_ours(function: Callable[..., Any]) -> bool:
     """Return whether a function is one of this library, which a program can do without where it has a kernel."""
     return (getattr(function, "__module__", None) or "").partition(".")[0] == "ebbtide"
+
+
+def find_drops(program: Program, layout: Layout, memory: Memory) -> list[list[Variable]]:
+    """Return for each equation the names that it is the last to use: those of what is not in the block."""
+    views: dict[Variable, list[Variable]] = {}
+    for view, base in layout.bases.items():
+        views.setdefault(base, []).append(view)
+    found: list[list[Variable]] = []
+    for place, equation in enumerate(program.equations):
+        used = dict.fromkeys(layout.base(variable) for variable in (*equation.inputs, equation.output))
+        # A view dies with its base: no later than that, and the base with its last view.
+        ending = [base for base in used if memory.ends[base] == place and not memory.is_inside(base)]
+        found.append([variable for base in ending for variable in (base, *views.get(base, ()))])
+    return found
+
+
+def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
+    """Return for each equation the values in the block whose place is free after it."""
+    found: list[list[Variable]] = [[] for _ in program.equations]
+    kept = set(memory.given_up.values())
+    for variable, end in memory.ends.items():
+        if 0 <= end < len(found) and memory.is_inside(variable) and variable not in kept:
+            found[end].append(variable)
+    return found
 
 
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
-from ebbtide.arrays.location import user_frame, user_line
+from ebbtide.arrays.location import is_library, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Place, Variable, stand_in
+from ebbtide.program.layout import Layout, packed_strides
+from ebbtide.tape.node import Node
+from ebbtide.tape.sweep import sweep
 
 # What gives a Python number when it is given Python numbers.
 _ARITHMETIC = "_operator"
+_SWEEP = sweep.__code__
+# How NumPy treats floating-point errors in a traced function where the function has not set it with np.errstate.
+UNSET = "log"
 
 
 @final
@@ -32,18 +41,25 @@ class SymbolicTrace:
         The equations, with the plain arrays that are operands of them by reference; the arrays from outside.
     """
 
-    __slots__ = ("_known", "captured", "closed", "equations", "fast", "level", "origins")
+    __slots__ = (
+        "_known", "_laid", "_layout", "captured", "closed", "equations", "fast", "level", "node", "origins",
+    )  # fmt: skip
 
     def __init__(self, level: int) -> None:
         self.level = level
         self.closed = False
         self.fast = False
+        # Where the innermost sweep is, which says so.
+        self.node: Node | None = None
         self.equations: list[Equation] = []
         # Variables of arrays from outside, in the order in which they were met.
         self.captured: list[tuple[Variable, TracedArray]] = []
         # The objects that these were then.
         self.origins: list[TracedArray] = []
         self._known: dict[int, Variable] = {}
+        # How values will lie, worked out up to an equation when somebody asks: that decides what is a view.
+        self._layout = Layout({}, {})
+        self._laid = 0
 
     def here(self) -> str:
         """Return the user's present line."""
@@ -56,7 +72,19 @@ class SymbolicTrace:
     def input(self, value: Any, name: str) -> tuple[Variable, TracedArray]:
         """Return a new variable of the type of a value, and the array that stands for it."""
         variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
-        return variable, self.array(variable)
+        return variable, self.symbol(variable, _strides_of(value))
+
+    def has_view(self, array: TracedArray) -> bool:
+        """Return whether an array of this trace will be a view of the array that it was made of."""
+        for equation in self.equations[self._laid :]:
+            self._layout.add(equation)
+        self._laid = len(self.equations)
+        return array._node in self._layout.bases
+
+    def forget(self, count: int) -> None:
+        """Forget all equations but the first *count*."""
+        del self.equations[count:]
+        self._laid = min(self._laid, count)
 
     def constant(self, value: Any) -> TracedArray:
         """Return an array with a value that is known."""
@@ -91,7 +119,7 @@ class SymbolicTrace:
         if params.get("in_place"):
             # Whether memory is used again is decided when all is known.
             params["in_place"] = False
-        stand_ins = tuple([_stand_in(argument) for argument in arguments])
+        stand_ins = tuple([stand_in(argument) for argument in arguments])
         numbers = all(type(x) in PYTHON_NUMBERS for x in stand_ins)
         is_number = numbers and getattr(primitive.function, "__module__", "") == _ARITHMETIC
         kind = primitive.infer(*abstract_types(stand_ins), **params)
@@ -101,10 +129,25 @@ class SymbolicTrace:
     def _recorded(
         self, primitive: Primitive | None, function: Any, arguments: tuple[Any, ...], params: Any, output: Variable
     ) -> TracedArray:
-        frame = user_frame(3)
-        where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where))
+        errors = tuple([(kind, how) for kind, how in np.geterr().items() if how != UNSET])
+        self.equations.append(
+            Equation(primitive, function, output.name, arguments, params, output, self._place(), errors)
+        )
         return self.array(output)
+
+    def _place(self) -> Place:
+        """Return where the present operation comes from: in a sweep, from the operation that is pulled back."""
+        frame: FrameType | None = sys._getframe(3)
+        while frame is not None and is_library(frame.f_code.co_filename):
+            if frame.f_code is _SWEEP and self.node is not None:
+                return Place(self.node.code, self.node.instruction, reverse=True)
+            frame = frame.f_back
+        return Place() if frame is None else Place(frame.f_code, frame.f_lasti)
+
+    def symbol(self, variable: Variable, strides: tuple[int, ...]) -> TracedArray:
+        """Return the array that stands for a variable that is given and lies in memory with these strides."""
+        self._layout.strides[variable] = strides
+        return self.array(variable)
 
     def array(self, variable: Variable) -> TracedArray:
         """Return an array that stands for a variable."""
@@ -135,14 +178,16 @@ class SymbolicTrace:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Variable(type_of(outside), f"captured{len(self.captured)}")
+            self._layout.strides[found] = _strides_of(bottom(outside))
             # The array is kept, and with it its node: the key stays unique.
             self.captured.append((found, outside))
             self.origins.append(array)
         return found
 
 
-def _stand_in(argument: Any) -> Any:
-    """Return what types are inferred from: a type, a Python number, or a plain array."""
-    if type(argument) is not Variable:
-        return argument
-    return argument.type.dtype.type(1).item() if argument.is_number else argument.type
+def _strides_of(value: Any) -> tuple[int, ...]:
+    """Return the strides of an array; of what has no memory those of an array in C order."""
+    if isinstance(value, np.ndarray):
+        return value.strides
+    kind = type_of(value)
+    return packed_strides(kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,9 +63,8 @@ def _row(
     equation = program.equations[place]
     freed = [names[v] for v in (*equation.inputs, equation.output) if last[v] == place and v not in program.inputs]
     text = f"{names[equation.output]} = {write_call(equation, names)}"
-    where, _, number = equation.line.rpartition(":")
-    line = f"{Path(where).name}:{number}" if where else equation.line
-    return text, _type(equation.output), f"{held:,}", f"-{', -'.join(freed)}" if freed else "", line
+    freed_text = f"-{', -'.join(freed)}" if freed else ""
+    return text, _type(equation.output), f"{held:,}", freed_text, equation.where.short_line
 
 
 def _type(variable: Variable) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.program.check import passed
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
-from ebbtide.program.symbolic import SymbolicTrace
+from ebbtide.program.symbolic import UNSET, SymbolicTrace
 from ebbtide.tape.recording import settle
 
 
@@ -59,7 +63,31 @@ def trace_leaves(
             )
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
-    return merge_common(skip_identities(remove_dead(program))), trace.origins
+    return passed(program, remove_dead, skip_identities, merge_common), trace.origins
+
+
+@final
+class _AsAround:
+    """
+    Treats the floating-point errors of plain arrays in a traced function as its caller has set it.
+
+    NumPy itself is told to hand them over, which nobody else tells it: so what the function sets can be told.
+
+    Args:
+        around: The treatment of each kind of error.
+    """
+
+    def __init__(self, around: Mapping[str, Any]) -> None:
+        self._around = around
+
+    def write(self, message: str) -> None:
+        """Take the message of an error from NumPy."""
+        text = message.removeprefix("Warning: ").strip()
+        how = next((how for kind, how in self._around.items() if text.startswith(kind)), "warn")
+        if how == "raise":
+            raise FloatingPointError(text)
+        if how != "ignore":
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 @contextmanager
@@ -70,7 +98,8 @@ def claiming(trace: SymbolicTrace) -> Iterator[None]:
     try:
         for tape in quick:
             tape.fast = False
-        with entered(tape=None, tangent=None, traces=(), capture=trace):
+        unset = np.errstate(all=UNSET, call=_AsAround(np.geterr()))
+        with entered(tape=None, tangent=None, traces=(), capture=trace, follower=trace), unset:
             yield
     finally:
         for tape in quick:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import FRESH, PASSED, Pull, Signature, unbroadcast
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import CotangentError, ReleasedValueError
@@ -51,6 +52,8 @@ def sweep(
         values are gone once it is passed.
     """
     watch = tape.pager
+    follower = current().follower
+    before = None if follower is None else follower.node
     slots: dict[int, Accumulator] = {}
     heap: list[int] = []
     # The list is emptied, and no local name is left, so that a seed dies when the sweep has used it.
@@ -58,7 +61,7 @@ def sweep(
     while seeds:
         _seed(watch, slots, heap, *seeds.pop())
     done: dict[int, Accumulator] = {}
-    quick = watch is None and not retain
+    quick = watch is None and not retain and follower is None
     while heap:
         slot = slots.pop(-heappop(heap))
         if quick:
@@ -68,6 +71,8 @@ def sweep(
         if signature is None:
             done[node.number] = slot
             continue
+        if follower is not None:
+            follower.node = node
         if type(signature) is Signature:
             _pull_all(tape, slot, slots, heap, retain)
         elif signature is PROJECTION:
@@ -77,6 +82,8 @@ def sweep(
         if watch is not None and type(slot.value) is not list:
             watch.drop(slot.value)
         del slot, node
+    if follower is not None:
+        follower.node = before
     found = [done.get(leaf.number) for leaf in leaves]
     if watch is not None:
         for slot in done.values():

@@ -1,0 +1,145 @@
+"""When values die: each array outside of the block is gone before the operation after its last use begins."""
+
+from __future__ import annotations
+
+import re
+import weakref
+
+import numpy as np
+import optree
+import pytest
+from tests.campaign.dags import make_dag
+from tests.program.test_reference import network
+
+from ebbtide import grad, jit, value_and_grad
+from ebbtide.arrays.array_type import owner_of
+
+NAME = re.compile(r"[^\W\d]\w*")
+
+
+class Watcher:
+    """
+    Runs a copy of a source in which each operation tells that it begins, and each array that it is made.
+
+    The end of an array is read off the text: the last line with a name of it, or of a view of it. So what the planner
+    thought does not matter.
+    """
+
+    def __init__(self, planned):
+        body = [line.strip() for line in planned.source.partition("def run(")[2].splitlines()[2:]]
+        self.statements = [line.partition("  #")[0] for line in body]
+        self.ends = {}
+        for number, text in enumerate(self.statements):
+            if not text.startswith("del "):
+                for name in NAME.findall(text):
+                    self.ends[name] = number
+        # What the function was traced with is the program's.
+        self.constants = {id(owner_of(x)) for x in planned._constants if isinstance(x, np.ndarray)}
+        self.arrays = {}  # owner of memory, by address -> (weak reference, names)
+        self.deaths = 0
+        lines = ["def run(values, arrays, constants):"]
+        for number, text in enumerate(self.statements):
+            if not text.startswith("del "):
+                lines.append(f"    begin({number})")
+            lines.append(f"    {text}")
+            target = re.match(r"([\w, ]+?),? = (?!arrays$)", text)
+            for name in [] if target is None else target[1].split(", "):
+                lines.append(f"    made({name!r}, {name})")
+        namespace = {**planned._run.__globals__, "begin": self.begin, "made": self.made}
+        exec("\n".join(lines), namespace)  # noqa: S102 - our own text
+        planned._run = namespace.pop("run")
+
+    def made(self, name, array):
+        """Note an array, under the one that owns its memory."""
+        if isinstance(array, np.ndarray):
+            owner = owner_of(array)
+            if id(owner) in self.constants:
+                return
+            known = self.arrays.get(id(owner))
+            if known is None or known[0]() is None:
+                known = self.arrays[id(owner)] = weakref.ref(owner), []
+            known[1].append(name)
+
+    def begin(self, number):
+        """Check that all arrays are gone whose last line is behind."""
+        for key, (reference, names) in list(self.arrays.items()):
+            if max(self.ends[name] for name in names) < number:
+                assert reference() is None, (names, self.statements[number])
+                del self.arrays[key]
+                self.deaths += 1
+
+
+def recurrent(params, xs):
+    """A loss of a recurrent net."""
+    w, v = params
+    h = np.zeros_like(xs[0])
+    total = 0.0
+    for x in xs:
+        h = np.tanh(h @ w + x @ v)
+        total = total + np.sum(h * h)
+    return total
+
+
+def stencil(u):
+    """A loss after some steps of a stencil in two dimensions."""
+    for _ in range(4):
+        inner = u[1:-1, 1:-1] + 0.1 * (u[2:, 1:-1] + u[:-2, 1:-1] - 2.0 * np.sin(u[1:-1, 1:-1]))
+        u = np.copy(u)
+        u[1:-1, 1:-1] = inner
+    return np.sum(u**2)
+
+
+def sorted_parts(x):
+    """What NumPy allocates: sorts, gathers, products."""
+    order = np.roll(np.arange(60), 7)
+    y = np.sort(x, axis=0)[::-1] * x[order]
+    return np.sum(np.cumsum(y, axis=0) @ x.T)
+
+
+def problem(name):
+    """A function and its arguments."""
+    random = np.random.default_rng(0)
+    if name == "net":
+        net, weights, x = network(6, 80)
+        return grad(net, (0, 1)), (weights, x)
+    if name == "recurrent":
+        params = [random.standard_normal((64, 64)) / 64 for _ in range(2)]
+        return grad(recurrent), (params, [random.standard_normal((50, 64)) for _ in range(6)])
+    if name == "stencil":
+        return value_and_grad(stencil), (random.standard_normal((70, 70)),)
+    if name == "gathers":
+        return grad(sorted_parts), (random.standard_normal((60, 60)),)
+    f, arguments = make_dag(int(name))
+    return value_and_grad(f, (0, 1, 2), has_aux=True), tuple(arguments)
+
+
+@pytest.mark.parametrize("name", ["net", "recurrent", "stencil", "gathers", "8", "13", "21", "35"])
+def test_all_arrays_die_in_time(name):
+    """At each operation of a program: no input, value or cotangent is there whose last use is behind."""
+    f, args = problem(name)
+    leaves = optree.tree_leaves(args)
+    planned = jit(f).program(*args)
+    expected = planned.run([np.array(leaf, order="K") for leaf in leaves])
+    watcher = Watcher(planned)
+    # Each input is held by the list only, which is emptied.
+    found = planned.run([np.array(leaf, order="K") for leaf in leaves])
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Of the arrays that are made, and the inputs, all but the results were seen to die.
+    memory = planned.memory
+    made = [equation.output for equation in planned.program.equations if equation.output.type.shape]
+    apart = {memory.buffers.get(v, v) for v in made if v in memory.ends and not memory.is_inside(v)}
+    assert watcher.deaths >= len(apart) // 2
+    assert watcher.deaths >= len(leaves) - len(found)
+
+
+def test_a_value_that_is_held_is_found():
+    """The watcher sees a name that is not let go."""
+    net, weights, x = network(6, 80)
+    planned = jit(grad(net)).program(weights, x)
+    text, count = re.subn(r"\n    del (\w+)(?=, |\n)", r"\n    pass", planned.source, count=3)
+    assert count == 3
+    planned.source = text
+    watcher = Watcher(planned)
+    with pytest.raises(AssertionError):
+        planned.run([np.copy(leaf) for leaf in [*weights, x]])
