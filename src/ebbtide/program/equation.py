@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, final
+from typing import Any, ClassVar, final
+
+import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import Primitive
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """
+    The type of a value that is no array: several arrays together, or what an operation holds for its reverse sweep.
+
+    Args:
+        text: What it is, for those who read the program.
+    """
+
+    text: str
+
+    shape: ClassVar[tuple[int, ...]] = ()
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(object)
+    # Arrays count where they are taken out, and what else there is nobody knows before the program runs.
+    nbytes: ClassVar[int] = 0
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 @final
@@ -25,7 +48,7 @@ class Variable:
 
     __slots__ = ("is_number", "name", "type")
 
-    def __init__(self, kind: ArrayType, name: str, *, is_number: bool = False) -> None:
+    def __init__(self, kind: ArrayType | ObjectType, name: str, *, is_number: bool = False) -> None:
         self.type = kind
         self.name = name
         self.is_number = is_number
@@ -53,6 +76,8 @@ class Equation:
         params: What else it takes, variables among it where the function is one without a derivative.
         output: What it defines.
         where: Code object of the user's line, with the instruction in it.
+        again: What tells the runs of a checkpointed function apart: the same values in two runs are computed twice.
+            None outside of such functions, and in the first run.
     """
 
     primitive: Primitive | None
@@ -62,6 +87,7 @@ class Equation:
     params: dict[str, Any]
     output: Variable
     where: tuple[CodeType | None, int]
+    again: object | None = None
     inputs: tuple[Variable, ...] = field(init=False)
 
     def __post_init__(self) -> None:

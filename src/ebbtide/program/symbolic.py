@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
+from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
@@ -101,7 +102,8 @@ class SymbolicTrace:
     ) -> TracedArray:
         frame = user_frame(3)
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where))
+        again = current().again
+        self.equations.append(Equation(primitive, function, output.name, arguments, params, output, where, again))
         return self._array(output)
 
     def _array(self, variable: Variable) -> TracedArray:

@@ -253,6 +253,8 @@ class _CheckpointRule(JointRule):
         if not retain:
             self._values = []
         tape = region.tape(pager=pager)
+        # A program that is traced here does not take the values of the first run instead.
+        again = object()
         # The sweep around has let them go, and the one inside has not begun.
         waiting: list[Any] = []
         if pager is not None:
@@ -260,7 +262,7 @@ class _CheckpointRule(JointRule):
             for g in waiting:
                 pager.take(g)
         try:
-            with entered(capture=region.around), region.running(tape):
+            with entered(capture=region.around, again=again), region.running(tape):
                 leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
                 # Before the function runs: what it writes into its arguments gives these other nodes.
                 nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
@@ -287,7 +289,7 @@ class _CheckpointRule(JointRule):
                     forecast.shed(forecast.peak - self._ledger.limit)
                 while waiting:
                     pager.drop(waiting.pop())
-            with entered(capture=region.around):
+            with entered(capture=region.around, again=again):
                 found = iter(sweep(tape, seeds, wanted + [leaf for leaf, _ in tape.statics.values()]))
             for n, place in zip(nodes, self._places, strict=True):
                 if n is not None:
