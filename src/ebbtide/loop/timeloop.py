@@ -43,6 +43,7 @@ from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
+from ebbtide.loop.traced import symbolic_trace, traced_loop
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.storage import Disk, Storage
@@ -134,10 +135,15 @@ def timeloop(
         progress=progress,
     )  # fmt: skip
     context = current()
-    refuse_inner(resume, context)
     check_vectors(state)
     leaves, structure = flatten(state)
     check_arguments(length, leaves, inputs, options)
+    symbols = symbolic_trace(context)
+    if length and symbols is not None:
+        found = traced_loop(timeloop, symbols, step, leaves, structure, length, inputs, options)
+        if found is not None:
+            return found
+    refuse_inner(resume, context)
     linear = linear_trace(context)
     if length and linear is not None:
         return linear_loop(linear, step, leaves, structure, length, inputs, options)

@@ -6,6 +6,7 @@ import importlib
 import keyword
 import re
 from collections.abc import Callable
+from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -155,6 +156,8 @@ class Source:
     def _expression(self, equation: Equation) -> str:
         """Return an expression for a result that NumPy allocates."""
         arguments = [self._value(argument) for argument in equation.arguments]
+        if equation.function is getitem:
+            return f"{arguments[0]}[{arguments[1]}]"
         sign = _SIGNS.get(equation.name)
         if sign is not None and getattr(equation.function, "__module__", "") == "_operator":
             return f"{arguments[0]} {sign} {arguments[1]}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import getitem
 from typing import Any, final
 
 import numpy as np
@@ -14,7 +15,7 @@ from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, ObjectType, Variable
 
 # What gives a Python number when it is given Python numbers.
 _ARITHMETIC = "_operator"
@@ -42,7 +43,7 @@ class SymbolicTrace:
         self.equations: list[Equation] = []
         # Variables of arrays from outside, in the order in which they were met.
         self.captured: list[tuple[Variable, TracedArray]] = []
-        self._known: dict[int, Variable] = {}
+        self._known: dict[tuple[int, int], Variable] = {}
 
     def here(self) -> str:
         """Return the user's present line."""
@@ -67,6 +68,23 @@ class SymbolicTrace:
         """Record a function without a derivative, whose result has this type."""
         variable = Variable(result, function.__name__)
         return self._recorded(None, function, self._inside(args), self._inside(kwargs), variable)
+
+    def call(
+        self, function: Callable[..., tuple[Any, ...]], name: str, params: Any, results: Sequence[Variable]
+    ) -> list[TracedArray]:
+        """
+        Record a function with several results, which is called when the program runs.
+
+        Args:
+            function: `function(**params)` returns a tuple.
+            name: What the program calls it.
+            params: What it takes: arrays, and anything else, in lists and tuples.
+            results: Its results, as new variables.
+        """
+        whole = Variable(ObjectType(f"{len(results)} values"), name)
+        self._recorded(None, function, (), self._inside(params), whole)
+        parts = enumerate(results)
+        return [self._recorded(None, getitem, (whole, number), {}, result) for number, result in parts]
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
         """
@@ -109,6 +127,10 @@ class SymbolicTrace:
     def _array(self, variable: Variable) -> TracedArray:
         return TracedArray(self, variable, variable.type)
 
+    def lift(self, operand: TracedArray) -> TracedArray:
+        """Return what an array from outside is here."""
+        return self._array(self.entry(operand))
+
     def _inside(self, value: Any) -> Any:
         """Return a value as it stands in an equation; arrays in tuples, lists and dicts too."""
         if type(value) is TracedArray:
@@ -130,7 +152,8 @@ class SymbolicTrace:
         if array._trace is self:
             return array._node
         outside = array.frozen()
-        key = id(outside._node) if outside._node is not None else id(outside._value)
+        # Two values may have one tangent.
+        key = id(outside._node), id(outside._value)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Variable(type_of(outside), f"captured{len(self.captured)}")
