@@ -79,11 +79,13 @@ class _Levels:
         TraceError: There are more of them than a loop of a program is differentiated by.
     """
 
-    __slots__ = ("_inside", "region", "tangent", "tape", "trace")
+    __slots__ = ("_inside", "all", "region", "tangent", "tape", "trace")
 
     def __init__(self, trace: SymbolicTrace) -> None:
+        self.trace = trace
         context = current()
-        tapes = [t for t in context.traces if type(t) is Tape]
+        self.all = (trace, *self._around(context))
+        tapes = {t for t in self.all if type(t) is Tape and t.outer is None}
         tangents = [t for t in context.traces if type(t) is TangentTrace]
         deep = len(tapes) > 1 or len(tangents) > 1 or any(t.linear is not None for t in tangents)
         if deep or (context.tape is not None and context.tangent is not None):
@@ -93,22 +95,20 @@ class _Levels:
                 "Its gradients, and its products with Jacobians and Hessians (vjp, jvp, hvp) have. Call jit on the "
                 "step, and take this derivative outside of jit."
             )
-        self.trace = trace
         self.tape: Tape | None = context.tape
         self.tangent: TangentTrace | None = tangents[0] if tangents else None
         self.region = None if self.tape is None else Region(self.tape)
         self._inside = getattr(context.capture, "inside", None)
 
-    @property
-    def all(self) -> tuple[Any, ...]:
-        """The traces of arrays that a step may close over."""
-        context = current()
-        found: list[Any] = [self.trace, *context.traces]
+    def _around(self, context: Context) -> list[Any]:
+        """Return the traces and regions inside of the function that is traced."""
+        found: list[Any] = list(context.traces)
         capture = context.capture
         while capture is not None and capture is not self.trace:
-            found.append(capture)
+            # In a reverse sweep the function whose tape is outside of the region has returned.
+            found += [capture, capture.outer]
             capture = capture.around
-        return tuple(dict.fromkeys(found))
+        return list(dict.fromkeys(found))
 
     def node(self, array: Any) -> Node | None:
         """Return the node of an operand on the tape."""
