@@ -26,7 +26,7 @@ class Context:
             of the tapes around it, None outside.
         ledger: The account of the outermost call.
         budget: What the innermost call may still hold, None for no bound.
-        again: Which run of a checkpointed function this is: a new object for each in a reverse sweep, None for the first.
+        again: Which run of a checkpointed function this is: a new object for each one in a reverse sweep, else None.
         resume: Where the loops of the call keep their journals; None where they keep none.
     """
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
-from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
@@ -87,9 +86,9 @@ class Given:
         except KeyError:
             raise TraceError(
                 f"A step of a time loop in a traced function uses at {user_line()} an array from outside that it did "
-                "not use when the function was traced, with the first step. What a step uses from outside is found "
-                "once: use it in the first step too, by np.where(i == n, x, y) or multiplied by 0, or put jit around "
-                "the step instead of the loop."
+                "not use when the function was traced, with the first step, or that was written in place after the "
+                "loop. What a step uses from outside is found once: use it in the first step too, by "
+                "np.where(i == n, x, y), write into a copy, or put jit around the step instead of the loop."
             ) from None
         return found.frozen() if type(found) is TracedArray else found
 

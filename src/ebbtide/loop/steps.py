@@ -211,6 +211,7 @@ class Stepper:
         return [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves], structure
 
     def call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
+        """Return the leaves that a step returns of new state and output, for those of its state and its input."""
         argument = x[0] if structure is None else unflatten(structure, x)
         if callable(self.inputs):
             # Within the step, so that what it uses from outside is static like the step's own.

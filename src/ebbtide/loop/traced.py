@@ -1,21 +1,18 @@
 """
 The time loop of a function that is traced: one equation of its program, or one forward and one in reverse.
 
-The steps are not traced, whatever their number: the program calls `timeloop`. The first step runs once on arrays without
-data, to find of what types the results are, and which arrays from outside it uses: these are operands of the equation.
+The steps are not traced, whatever their number: the program calls `timeloop`. What the loop returns, and which arrays
+from outside a step uses, is found with the first step (`outcome`); these arrays are operands of the equation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import Context, current
 from ebbtide.arrays.location import user_line
@@ -23,18 +20,16 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.given import LoopCall, pull_back
 from ebbtide.loop.options import Options
-from ebbtide.loop.steps import Stepper, check_types, frozen
-from ebbtide.program.equation import ObjectType, Variable
+from ebbtide.loop.outcome import Results, find_results
+from ebbtide.loop.steps import frozen
+from ebbtide.program.equation import OBJECT, Variable
 from ebbtide.program.symbolic import SymbolicTrace
-from ebbtide.program.tracing import trace_leaves
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass, Region
 from ebbtide.tape.tangent import TangentTrace
-
-_HELD = ObjectType("for the reverse sweep")
 
 
 def symbolic_trace(context: Context) -> SymbolicTrace | None:
@@ -44,27 +39,6 @@ def symbolic_trace(context: Context) -> SymbolicTrace | None:
     while isinstance(capture, (Bypass, Tape)):
         capture = capture.around
     return capture if isinstance(capture, SymbolicTrace) else None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Results:
-    """
-    What a loop returns, and what it takes from outside.
-
-    Args:
-        kinds: Types of the leaves of the final state and the outputs.
-        numbers: Which of them are Python numbers.
-        count: How many leaves the state has.
-        structure: That of the outputs; None without outputs.
-        statics: The arrays from outside that a step uses.
-    """
-
-    kinds: list[ArrayType]
-    numbers: list[bool]
-    count: int
-    structure: Any
-    statics: list[TracedArray]
 
 
 @final
@@ -160,8 +134,9 @@ def traced_loop(
         TraceError: The first step asks for values; the number of outputs is not known; or derivatives are taken of the
             loop that have no equation.
     """
+    _refuse(leaves, options)
     rows, tree = _rows_of(inputs)
-    results = _find_results(step, leaves, structure, length, inputs, options)
+    results = find_results(step, leaves, structure, length, inputs, options)
     levels = _Levels(trace)
     operands = [*leaves, *rows, *results.statics]
     pairs = [levels.pair(operand) for operand in operands]
@@ -187,12 +162,12 @@ def traced_loop(
     return (after, unflatten(results.structure, found[results.count :])) if options.outputs else after
 
 
-def _computed(levels: _Levels, call: LoopCall, params: Any, results: _Results, nodes: list[Any]) -> list[Any]:
+def _computed(levels: _Levels, call: LoopCall, params: Any, results: Results, nodes: list[Any]) -> list[Any]:
     """Record a loop that no gradient is taken of; return the leaves of its results."""
     return _split(levels, levels.trace.call(call.run, "timeloop", params, _variables(results, params)), results)
 
 
-def _recorded(levels: _Levels, call: LoopCall, params: Any, results: _Results, nodes: list[Any]) -> list[Any]:
+def _recorded(levels: _Levels, call: LoopCall, params: Any, results: Results, nodes: list[Any]) -> list[Any]:
     """Record a loop on a tape, whose reverse sweep is one more equation; return the leaves of its results."""
     tape = levels.tape
     assert tape is not None
@@ -207,7 +182,7 @@ def _recorded(levels: _Levels, call: LoopCall, params: Any, results: _Results, n
         active += [node] if node is not None and place == len(active) else []
     held, *found = levels.trace.call(
         replace(call, places=tuple(places)).run_saving, "timeloop_saving", params,
-        [Variable(_HELD, "part"), *_variables(results, params)],
+        [Variable(OBJECT, "part"), *_variables(results, params)],
     )  # fmt: skip
     outputs = _split(levels, found, results)
     parents = list(dict.fromkeys(active))
@@ -218,7 +193,7 @@ def _recorded(levels: _Levels, call: LoopCall, params: Any, results: _Results, n
     return [t if is_array(v) else v for t, v in zip(traced, outputs, strict=True)]
 
 
-def _variables(results: _Results, params: Any) -> list[Variable]:
+def _variables(results: Results, params: Any) -> list[Variable]:
     """Return new variables for the results, and for the tangents that follow them."""
     pairs = zip(results.kinds, results.numbers, strict=True)
     found = [Variable(kind, "part", is_number=is_number) for kind, is_number in pairs]
@@ -226,7 +201,7 @@ def _variables(results: _Results, params: Any) -> list[Variable]:
     return found + [Variable(kind, "part") for kind in tangents]
 
 
-def _split(levels: _Levels, found: list[Any], results: _Results) -> list[Any]:
+def _split(levels: _Levels, found: list[Any], results: Results) -> list[Any]:
     """Return results with their tangents, given one after the other."""
     count = len(results.kinds)
     return levels.joined(found[:count], found[count:])
@@ -313,73 +288,22 @@ def _is_variable(trace: SymbolicTrace, value: Any) -> bool:
     return type(value) is TracedArray and type(trace.entry(value)) is Variable
 
 
-def _find_results(
-    step: Callable[..., Any], leaves: list[Any], structure: Any, length: int, inputs: Any, options: Options
-) -> _Results:
-    """Run the first step without data, until what it returns is of the kind of what it was given."""
+def _refuse(leaves: list[Any], options: Options) -> None:
+    """Raise for what the equation of a loop cannot be, or would leave out."""
+    context = current()
+    problem = None
     if options.outputs and options.until is not None:
-        raise TraceError(
-            f"The time loop called at {user_line()} is in a traced function and has until= and outputs: how many there "
-            "will be is known when the program runs. Leave outputs= out, or put jit around the step instead."
+        problem = "outputs of a number that until= says when the program runs", "Leave outputs= out"
+    elif any(isinstance(leaf, np.random.Generator) for leaf in leaves):
+        problem = "a random generator in its state, which no program returns", "Draw the numbers outside as inputs="
+    elif options.resume is not None or context.resume is not None:
+        problem = "a journal (resume=), which would not tell the arrays of two calls apart", "Leave resume= out"
+    elif context.budget is not None:
+        problem = "a budget from the derivative around it, which ends before the program runs", (
+            "Give the budget to the loop itself"
         )
-    if any(isinstance(leaf, np.random.Generator) for leaf in leaves):
+    if problem is not None:
         raise TraceError(
-            f"The time loop called at {user_line()} is in a traced function and has a random generator in its state, "
-            "which no program can return. Put jit around the step instead, or draw the numbers outside and pass them "
-            "as inputs=."
+            f"The time loop called at {user_line()} is in a traced function, and has {problem[0]}. {problem[1]}, or "
+            "put jit around the step instead of the loop."
         )
-    symbolic = [type(leaf) is TracedArray or isinstance(leaf, (np.ndarray, np.generic)) and is_array(leaf)
-                for leaf in leaves]  # fmt: skip
-    while True:
-        outputs, output_structure, statics = _run_first(step, leaves, symbolic, structure, inputs, options)
-        state, emitted = outputs[: len(leaves)], outputs[len(leaves) :]
-        after = [was or type(value) is Variable and not value.is_number for was, value in zip(symbolic, state)]
-        if after == symbolic:
-            break
-        symbolic = after
-    kinds = [type_of(x.type if type(x) is Variable else x) for x in state]
-    rows = [type_of(x.type if type(x) is Variable else x) for x in emitted]
-    numbers = [not known and type(x) in PYTHON_NUMBERS for known, x in zip(symbolic, state, strict=True)]
-    stacks = [ArrayType((length, *kind.shape), kind.dtype) for kind in rows]
-    return _Results(kinds + stacks, numbers + [False] * len(rows), len(leaves), output_structure, statics)
-
-
-def _run_first(
-    step: Callable[..., Any], leaves: list[Any], symbolic: list[bool], structure: Any, inputs: Any, options: Options
-) -> tuple[list[Any], Any, list[TracedArray]]:
-    """Return what the first step gives, as variables and known values, the structure of its output, and its statics."""
-    stepper = Stepper(step, structure, inputs, options.outputs, None)
-    x, x_structure = _first_input(inputs)
-    given = [k for k, leaf in enumerate(leaves) if symbolic[k]] 
-    rows = [k for k, leaf in enumerate(x) if type(leaf) is TracedArray]
-
-    def run(arrays: list[Any]) -> list[Any]:
-        # Copies: a step may write into what it is given.
-        arrays = [array.copy() for array in arrays]
-        state = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-        for number, array in zip(given, arrays, strict=False):
-            state[number] = array
-        row = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in x]
-        for number, array in zip(rows, arrays[len(given) :], strict=True):
-            row[number] = array
-        if options.until is not None:
-            with suppress(TraceError):  # it may ask for values: all that is wanted here is which arrays it uses
-                options.until(unflatten(structure, [s.copy() if type(s) is TracedArray else s for s in state]))
-        after, output = stepper.call(0, state, row, x_structure)
-        check_types(0, leaves, after)
-        return after + output
-
-    kinds = [type_of(leaves[k]) for k in given] + [type_of(x[k]) for k in rows]
-    names = [f"state{k}" for k in given] + [f"input{k}" for k in rows]
-    program, statics = trace_leaves(run, kinds, names, "step")
-    return list(program.outputs), stepper.output_structure, statics
-
-
-def _first_input(inputs: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of the input of the first step, and their structure."""
-    if inputs is None or callable(inputs):
-        return [0], None
-    if isinstance(inputs, TracedArray):
-        kind = ArrayType(inputs.shape[1:], inputs.dtype)
-        return [TracedArray(inputs._trace, None, kind)], flatten(0)[1]
-    return flatten(inputs[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 
@@ -13,26 +13,9 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import Primitive
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class ObjectType:
-    """
-    The type of a value that is no array: several arrays together, or what an operation holds for its reverse sweep.
-
-    Args:
-        text: What it is, for those who read the program.
-    """
-
-    text: str
-
-    shape: ClassVar[tuple[int, ...]] = ()
-    dtype: ClassVar[np.dtype[Any]] = np.dtype(object)
-    # Arrays count where they are taken out, and what else there is nobody knows before the program runs.
-    nbytes: ClassVar[int] = 0
-
-    def __repr__(self) -> str:
-        return self.text
+# The type of a value that is no array: several arrays together, which count where they are taken out, or what an
+# operation holds for its reverse sweep, of which nobody knows the bytes before the program runs.
+OBJECT = ArrayType((), np.dtype(object))
 
 
 @final
@@ -48,7 +31,7 @@ class Variable:
 
     __slots__ = ("is_number", "name", "type")
 
-    def __init__(self, kind: ArrayType | ObjectType, name: str, *, is_number: bool = False) -> None:
+    def __init__(self, kind: ArrayType, name: str, *, is_number: bool = False) -> None:
         self.type = kind
         self.name = name
         self.is_number = is_number

@@ -6,7 +6,6 @@ import importlib
 import keyword
 import re
 from collections.abc import Callable
-from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -19,6 +18,7 @@ from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
+from ebbtide.tape.joint import part
 
 _SIGNS = MappingProxyType({"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**"})
 _HEADER = '''"""{title}: generated from {file}."""
@@ -156,7 +156,7 @@ class Source:
     def _expression(self, equation: Equation) -> str:
         """Return an expression for a result that NumPy allocates."""
         arguments = [self._value(argument) for argument in equation.arguments]
-        if equation.function is getitem:
+        if equation.function is part:
             return f"{arguments[0]}[{arguments[1]}]"
         sign = _SIGNS.get(equation.name)
         if sign is not None and getattr(equation.function, "__module__", "") == "_operator":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import getitem
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +14,8 @@ from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import Equation, ObjectType, Variable
+from ebbtide.program.equation import OBJECT, Equation, Variable
+from ebbtide.tape.joint import part
 
 # What gives a Python number when it is given Python numbers.
 _ARITHMETIC = "_operator"
@@ -49,6 +49,12 @@ class SymbolicTrace:
         """Return the user's present line."""
         return user_line()
 
+    def close(self) -> tuple[Equation, ...]:
+        """End the trace, and return its equations; it forgets them, as their functions may close over its arrays."""
+        self.closed = True
+        equations, self.equations = tuple(self.equations), []
+        return equations
+
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* come from outside."""
         return trace is not self and trace.level <= self.level
@@ -81,10 +87,10 @@ class SymbolicTrace:
             params: What it takes: arrays, and anything else, in lists and tuples.
             results: Its results, as new variables.
         """
-        whole = Variable(ObjectType(f"{len(results)} values"), name)
+        whole = Variable(OBJECT, name)
         self._recorded(None, function, (), self._inside(params), whole)
         parts = enumerate(results)
-        return [self._recorded(None, getitem, (whole, number), {}, result) for number, result in parts]
+        return [self._recorded(None, part, (whole, number), {}, result) for number, result in parts]
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
         """
@@ -156,7 +162,9 @@ class SymbolicTrace:
         key = id(outside._node), id(outside._value)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Variable(type_of(outside), f"captured{len(self.captured)}")
+            is_number = type(outside._node) is Variable and outside._node.is_number
+            name = f"captured{len(self.captured)}"
+            found = self._known[key] = Variable(type_of(outside), name, is_number=is_number)
             # The array is kept, and with it its node: the key stays unique.
             self.captured.append((found, outside))
         return found

@@ -45,7 +45,7 @@ def trace_leaves(
             settle(outputs)
             found = [trace.entry(output) if type(output) is TracedArray else output for output in outputs]
     finally:
-        trace.closed = True
+        equations = trace.close()
     for variable, array in zip(inputs, arrays, strict=True):
         if array._node is not variable:
             raise TraceError(
@@ -53,7 +53,7 @@ def trace_leaves(
                 "function was given must not change. Write into a copy, and return it."
             )
     captured = [variable for variable, _ in trace.captured]
-    program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
+    program = Program(name, (*inputs, *captured), tuple(found), equations)
     return merge_common(skip_identities(remove_dead(program))), [array for _, array in trace.captured]
 
 
@@ -65,7 +65,8 @@ def claiming(trace: SymbolicTrace) -> Iterator[None]:
     try:
         for tape in quick:
             tape.fast = False
-        with entered(tape=None, tangent=None, traces=(), capture=trace):
+        # The program runs later, when the budget and the journals of the calls around may be others.
+        with entered(tape=None, tangent=None, traces=(), capture=trace, budget=None, resume=None):
             yield
     finally:
         for tape in quick:
