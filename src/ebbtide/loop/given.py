@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
@@ -287,7 +289,9 @@ def pull_back(
         finally:
             if not retain:
                 recording.account.close()
-        return _parts(trace, gradients)
+        found = _parts(trace, gradients)
+    # What passes through may be a cotangent itself, whose memory the program uses again; without tangents the sweep knows.
+    return found if trace is None else tuple([np.array(x) if isinstance(x, np.ndarray) else x for x in found])
 
 
 @contextmanager

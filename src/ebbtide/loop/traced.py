@@ -186,7 +186,9 @@ def _recorded(levels: _Levels, call: LoopCall, params: Any, results: Results, no
     )  # fmt: skip
     outputs = _split(levels, found, results)
     parents = list(dict.fromkeys(active))
+    # The loop copies its state only.
     keep = [*params.get("inputs", ()), *params.get("static", ())]
+    keep += [tangent for tangent in params.get("tangents", ())[first:] if tangent is not None]
     rule = _TracedLoopRule(levels, held, active, [parents.index(node) for node in active], keep, "tangents" in params)
     shown = [value if is_array(value) else 0 for value in outputs]
     traced = record_joint(tape, rule, tuple(parents), shown)
