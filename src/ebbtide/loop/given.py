@@ -22,6 +22,7 @@ from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ReleasedValueError, TraceError
 from ebbtide.loop.options import Options
+from ebbtide.program.surroundings import Surroundings
 from ebbtide.tape.account import account
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.node import Node
@@ -118,6 +119,7 @@ class LoopCall:
         statics: The arrays from outside that a step uses.
         traces: The traces that these belong to, or may belong to.
         level: That of the context in which the loop was traced.
+        surroundings: What the user's functions reached then.
         places: For each operand its place among those whose gradients are wanted, or None.
 
     Memory:
@@ -133,6 +135,7 @@ class LoopCall:
     statics: tuple[TracedArray, ...]
     traces: tuple[Any, ...]
     level: int
+    surroundings: tuple[Surroundings, ...]
     places: tuple[int | None, ...] = ()
 
     def run(
@@ -201,6 +204,12 @@ class LoopCall:
 
     def _loop(self, steps: int | None, operands: list[Any], states: int, rows: int) -> list[Any]:
         """Return the leaves of the results, with operands as the loop sees them."""
+        name = next((name for name in (one.changed() for one in self.surroundings) if name is not None), None)
+        if name is not None:
+            raise TraceError(
+                f"The name {name}, which a step of a time loop in a traced function uses, stands for another object "
+                "than when the function was traced. Pass what changes as an argument, in the state, or as inputs=."
+            )
         state, inputs, static = operands[:states], operands[states : states + rows], operands[states + rows :]
         known = dict(zip(map(key_of, self.statics), static, strict=True))
         given = self.inputs if self.rows is None else unflatten(self.rows, inputs)

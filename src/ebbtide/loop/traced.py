@@ -16,6 +16,7 @@ import numpy as np
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import Context, current
 from ebbtide.arrays.location import user_line
+from ebbtide.arrays.reach import bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.given import LoopCall, pull_back
@@ -23,6 +24,7 @@ from ebbtide.loop.options import Options
 from ebbtide.loop.outcome import Results, find_results
 from ebbtide.loop.steps import frozen
 from ebbtide.program.equation import OBJECT, Variable
+from ebbtide.program.surroundings import Surroundings
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.linear_region import split
@@ -135,6 +137,9 @@ def traced_loop(
             loop that have no equation.
     """
     _refuse(leaves, options)
+    # The program runs when the variables that the user's functions close over may stand for something else.
+    step, options = bound_now(step), replace(options, until=bound_now(options.until))
+    inputs = bound_now(inputs) if callable(inputs) else inputs
     rows, tree = _rows_of(inputs)
     results = find_results(step, leaves, structure, length, inputs, options)
     levels = _Levels(trace)
@@ -143,9 +148,11 @@ def traced_loop(
     if not any(_is_variable(trace, x) for pair in pairs for x in pair):
         return None
     nodes = [levels.node(operand) for operand in operands]
+    given = None if tree is not None else frozen(inputs)
     call = LoopCall(
-        timeloop, step, structure, None if tree is not None else frozen(inputs), tree, options,
+        timeloop, step, structure, given, tree, options,
         tuple(results.statics), levels.all, current().level,
+        tuple([Surroundings(f) for f in (step, options.until, given) if callable(f)]),
     )  # fmt: skip
     counts = len(leaves), len(leaves) + len(rows)
     values, tangents = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
