@@ -20,6 +20,7 @@ from ebbtide import (
     jit,
     jvp,
     linearize,
+    profile,
     timeloop,
     trace,
     value_and_grad,
@@ -143,7 +144,7 @@ CASES = {
     ),
     "until": grad(
         lambda u, w: np.sum(
-            timeloop(lambda u, i: 0.5 * np.sin(u) * w, u, until=lambda u: np.sum(u * u) < 0.1 * np.sum(w * w), max_steps=9)
+            timeloop(lambda u, i: np.sin(u) * w, u, until=lambda u: np.sum(u) < 0.1 * np.sum(w * w), max_steps=9)
         ),
         (0, 1),
     ),
@@ -289,7 +290,7 @@ def test_an_error_leaves_no_files_and_no_memory(fails_at, tmp_path):
     """Whether it comes forward, between the sweeps or in reverse, after an error no file and no array is left."""
     runs, seen = np.zeros(1, int), weakref.WeakValueDictionary()
 
-    class Hot(Exception):
+    class HotError(Exception):
         pass
 
     def step(u, i):
@@ -297,7 +298,7 @@ def test_an_error_leaves_no_files_and_no_memory(fails_at, tmp_path):
         if not isinstance(u, np.ndarray):
             seen[runs[0]] = u
         if (fails_at == "forward" and runs[0] == 20) or (fails_at == "reverse" and runs[0] == 60):
-            raise Hot
+            raise HotError
         return np.sin(u)
 
     def f(u):
@@ -313,7 +314,7 @@ def test_an_error_leaves_no_files_and_no_memory(fails_at, tmp_path):
     gc.collect()
     gc.disable()
     try:
-        with np.errstate(all="raise"), pytest.raises((Hot, FloatingPointError)):
+        with np.errstate(all="raise"), pytest.raises((HotError, FloatingPointError)):
             g(np.linspace(0.1, 1, 1000))
         assert not list(tmp_path.rglob("*.*"))
         assert runs[0] > (1 if fails_at == "between" else 19)
@@ -352,6 +353,19 @@ def test_a_prediction_says_what_it_does_not_know():
     assert all("test_loops.py" in line for _, line in found.unknown)
     assert "timeloop_saving_1" in str(found)
     assert jit(np.sin).program(U).predict().unknown == ()
+
+
+def test_a_profile_lists_the_loops_of_a_program():
+    """A profile says of a loop in a program what it says of one outside: plan, steps and saved values."""
+    f = grad(lambda u: np.sum(timeloop(lambda u, i: np.sin(u), u, 20, schedule=Revolve(2))))
+    jitted = jit(f)
+    jitted(U)
+    found = []
+    for g in (f, jitted):
+        with profile() as report:
+            g(U)
+        found.append(next(line for line in str(report).splitlines() if line.startswith("loop")))
+    assert found[0] == found[1]
 
 
 def test_what_a_loop_holds_is_taken_once():
@@ -547,9 +561,9 @@ def test_checkpoints_in_checkpoints():
     """Each level is computed once more, where its values are needed, and the gradient stays the same."""
     x = np.linspace(0, 1, 1000)
     f, g = chain(lambda f: f), chain(checkpoint)
-    assert bits(jit(grad(lambda x: checkpoint(g)(x)))(x)) == bits(jit(grad(f))(x))
+    assert bits(jit(grad(checkpoint(g)))(x)) == bits(jit(grad(f))(x))
     # The first time for the value, then the first three functions, then all of them one after the other.
-    assert names(trace(value_and_grad(lambda x: checkpoint(g)(x)), x)).count("tanh") == 16 + 12 + 16
+    assert names(trace(value_and_grad(checkpoint(g)), x)).count("tanh") == 16 + 12 + 16
 
 
 def test_the_same_values_within_one_run_are_computed_once():

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.containers import flatten, is_array, unflatten
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import Context, current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
@@ -101,6 +101,12 @@ class Given:
 
     def _inside(self, value: Any) -> Any:
         return self.lift(value) if type(value) is TracedArray and self.covers(value._trace) else value
+
+
+def in_region(context: Context) -> bool:
+    """Return whether what runs here is a part of a region, which may run several times."""
+    capture = context.capture
+    return capture is not None and (type(capture) is not Given or capture.around is not None)
 
 
 @final
@@ -299,7 +305,7 @@ def pull_back(
             if not retain:
                 recording.account.close()
         found = _parts(trace, gradients)
-    # What passes through may be a cotangent itself, whose memory the program uses again; without tangents the sweep knows.
+    # A cotangent may pass through, and its memory is used again. Without tangents the sweep knows.
     return found if trace is None else tuple([np.array(x) if isinstance(x, np.ndarray) else x for x in found])
 
 
