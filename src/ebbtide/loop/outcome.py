@@ -102,7 +102,7 @@ def _run_first(
     kinds = [_stand_in(leaf) for leaf in [*(leaves[k] for k in given), *(x[k] for k in rows)]]
     names = [f"state{k}" for k in given] + [f"input{k}" for k in rows]
     program, statics = trace_leaves(run, kinds, names, "step")
-    return list(program.outputs), stepper.output_structure, statics
+    return list(program.outputs), stepper.output_structure, [array.frozen() for array in statics]
 
 
 def _stand_in(leaf: Any) -> Any:
