@@ -152,7 +152,7 @@ def traced_loop(
     call = LoopCall(
         timeloop, step, structure, given, tree, options,
         tuple(results.statics), levels.all, current().level,
-        tuple([Surroundings(f) for f in (step, options.until, given) if callable(f)]),
+        tuple([Surroundings(f, traced=False) for f in (step, options.until, given) if callable(f)]),
     )  # fmt: skip
     counts = len(leaves), len(leaves) + len(rows)
     values, tangents = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
