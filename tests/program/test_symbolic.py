@@ -54,10 +54,10 @@ def test_what_needs_data_is_refused():
 
 def test_captured_arrays_are_the_last_inputs():
     """There are none where no trace is around; the outputs that are known are given as they are."""
-    program, captured = trace_leaves(lambda leaves: [leaves[0] + leaves[1], 3.0], [np.ones(2), 1.0], ["a", "b"], "f")
-    assert [variable.name for variable in program.inputs] == ["a", "b"]
-    assert program.outputs[1] == 3.0
-    assert captured == []
+    found = trace_leaves(lambda leaves: [leaves[0] + leaves[1], 3.0], [np.ones(2), 1.0], ["a", "b"], "f")
+    assert [variable.name for variable in found.program.inputs] == ["a", "b"]
+    assert found.program.outputs[1] == 3.0
+    assert found.captured == ()
 
 
 @pytest.mark.parametrize(

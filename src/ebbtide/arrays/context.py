@@ -27,6 +27,7 @@ class Context:
         follower: The trace of a program, whose `node` says where the innermost sweep is; None where none is traced.
         ledger: The account of the outermost call.
         budget: What the innermost call may still hold, None for no bound.
+        again: Which run of a checkpointed function this is: a new object for each one in a reverse sweep, else None.
         resume: Where the loops of the call keep their journals; None where they keep none.
     """
 
@@ -38,6 +39,7 @@ class Context:
     follower: Any = None
     ledger: Ledger = field(default_factory=Ledger)
     budget: Budget | None = None
+    again: object | None = None
     resume: Any = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import sysconfig
@@ -116,3 +117,69 @@ def _parts_of(value: Any) -> list[Any]:
         return list(value.values())
     held = None if isinstance(value, (type, ModuleType, TracedArray)) else getattr(value, "__dict__", None)
     return list(held.values()) if isinstance(held, dict) else []
+
+
+def bound_now(function: Any) -> Any:
+    """
+    Return a function that closes over what it closes over now, whatever its variables stand for later.
+
+    So do the functions that it closes over. Variables that one of them assigns to (`nonlocal`) stay shared.
+
+    Example:
+        >>> def scales(bind):
+        ...     return [scale(1) for scale in [bind(lambda x: k * x) for k in range(3)]]
+        >>> scales(lambda f: f), scales(bound_now)
+        ([2, 2, 2], [0, 1, 2])
+    """
+    functions: dict[int, FunctionType] = {}
+    waiting = [function]
+    while waiting:
+        value = waiting.pop()
+        if type(value) is FunctionType and id(value) not in functions:
+            functions[id(value)] = value
+            waiting += closed_over(value)
+        elif type(value) is partial:
+            waiting += [value.func, *value.args, *value.keywords.values()]
+        elif type(value) is MethodType:
+            waiting.append(value.__func__)
+    assigned = {id(cell) for value in functions.values() for cell in _assigned_cells(value)}
+    return _bound(function, assigned, {}, {})
+
+
+def _assigned_cells(function: FunctionType) -> list[CellType]:
+    """Return the cells of a function's closure that its code, or code within it, assigns to."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    names = set(_assigned_names(function.__code__)) if cells else ()
+    return [cell for name, cell in cells.items() if name in names]
+
+
+def _assigned_names(code: CodeType) -> Iterator[str]:
+    """Yield the variables from around that code, or code within it, assigns to."""
+    written = {one.argval for one in dis.get_instructions(code) if one.opname in ("STORE_DEREF", "DELETE_DEREF")}
+    yield from written.intersection(code.co_freevars)
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _assigned_names(value)
+
+
+def _bound(value: Any, assigned: set[int], functions: dict[int, FunctionType], cells: dict[int, CellType]) -> Any:
+    """Return a value with functions that have cells of their own, but for those that are assigned to."""
+    if type(value) is partial:
+        func, *args = [_bound(part, assigned, functions, cells) for part in (value.func, *value.args)]
+        return partial(func, *args, **{k: _bound(v, assigned, functions, cells) for k, v in value.keywords.items()})
+    if type(value) is MethodType:
+        return MethodType(_bound(value.__func__, assigned, functions, cells), value.__self__)
+    if type(value) is not FunctionType or not value.__closure__:
+        return value
+    if id(value) not in functions:
+        fresh = [cell for cell in value.__closure__ if id(cell) not in assigned and id(cell) not in cells]
+        cells.update((id(cell), CellType()) for cell in fresh)
+        own = tuple([cells.get(id(cell), cell) for cell in value.__closure__])
+        copy = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, own)
+        copy.__kwdefaults__, copy.__qualname__ = value.__kwdefaults__, value.__qualname__
+        copy.__dict__.update(value.__dict__)
+        functions[id(value)] = copy
+        for cell in fresh:
+            if cell != CellType():  # that of a variable without a value yet
+                cells[id(cell)].cell_contents = _bound(cell.cell_contents, assigned, functions, cells)
+    return functions[id(value)]

@@ -210,7 +210,8 @@ class Stepper:
         is_own = (np.ndarray, TracedArray, np.random.Generator)
         return [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves], structure
 
-    def _call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
+    def call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
+        """Return the leaves that a step returns of new state and output, for those of its state and its input."""
         argument = x[0] if structure is None else unflatten(structure, x)
         if callable(self.inputs):
             # Within the step, so that what it uses from outside is static like the step's own.
@@ -269,7 +270,7 @@ class Stepper:
             (leaves of the new state, leaves of the output), owned by the loop.
         """
         x, structure = self._input(index)
-        leaves, output = self._call(index, list(state), x, structure)
+        leaves, output = self.call(index, list(state), x, structure)
         if bypass is not None:
             leaves = [bypass.inside(leaf) for leaf in leaves]
             output = [bypass.inside(leaf) for leaf in output]
@@ -311,7 +312,7 @@ class Stepper:
         state.clear()
         del values
         with region.running(tape):
-            leaves, output = self._call(index, traced, x, structure)
+            leaves, output = self.call(index, traced, x, structure)
             del traced, x
             nodes, after = _taken(tape, leaves)
             output_nodes, emitted = _taken(tape, output)

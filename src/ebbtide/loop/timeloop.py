@@ -20,6 +20,7 @@ from ebbtide.loop.directory import ResumeDirectory, refuse_inner
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
+from ebbtide.loop.given import in_region
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
@@ -43,6 +44,7 @@ from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
+from ebbtide.loop.traced import symbolic_trace, traced_loop
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.storage import Disk, Storage
@@ -134,10 +136,15 @@ def timeloop(
         progress=progress,
     )  # fmt: skip
     context = current()
-    refuse_inner(resume, context)
     check_vectors(state)
     leaves, structure = flatten(state)
     check_arguments(length, leaves, inputs, options)
+    symbols = symbolic_trace(context)
+    if length and symbols is not None:
+        found = traced_loop(timeloop, symbols, step, leaves, structure, length, inputs, options)
+        if found is not None:
+            return found
+    refuse_inner(resume, context)
     linear = linear_trace(context)
     if length and linear is not None:
         return linear_loop(linear, step, leaves, structure, length, inputs, options)
@@ -267,7 +274,7 @@ def _first_steps(
     report = ledger.report
     account = ledger if ledger.watched else Ledger(watched=True)
     outer = stepper.region.outer.pager
-    if outer is not None and outer.on_disk and ledger.limit is not None and current().capture is None:
+    if outer is not None and outer.on_disk and ledger.limit is not None and not in_region(current()):
         outer.reserve(ledger.limit // 2)  # what was saved before the loop may wait on disk
     before, given_up = dict(account.held), dict(account.given_up)
     first = run_first(stepper, values, account, allowed)
@@ -304,7 +311,7 @@ def _first_steps(
     watched = None
     if report is not None:
         seconds = time.perf_counter() - start
-        watched = report.plan_of_loop(plan, held, seconds, listed=current().capture is None)
+        watched = report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
     return first, plan, watched
 
 

@@ -130,13 +130,18 @@ def follow(program: Program, inputs: Sequence[Any], trace: SymbolicTrace) -> lis
         result = compute(equation, known)
         # Who calls is of no interest: the user's line is that of the equation.
         made = trace.equations[before:]
-        trace.equations[before:] = [replace(one, where=equation.where, errors=one.errors or equation.errors) for one in made]
+        trace.equations[before:] = [_like(one, equation) for one in made]
         if type(result) is TracedArray and type(result._trace) is Tape and result._node is not None:
             result._node.code, result._node.instruction = equation.where.code, equation.where.instruction
         known[equation.output] = result
         for variable in dying:
             del known[variable]
     return [known[output] if type(output) is Variable else output for output in program.outputs]
+
+
+def _like(made: Equation, equation: Equation) -> Equation:
+    """Return an equation that stands where another one stood."""
+    return replace(made, where=equation.where, errors=made.errors or equation.errors, again=equation.again)
 
 
 def push_forward(program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> Program:

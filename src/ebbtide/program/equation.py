@@ -8,9 +8,15 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import Primitive
+
+# The type of a value that is no array: several arrays together, which count where they are taken out, or what an
+# operation holds for its reverse sweep, of which nobody knows the bytes before the program runs.
+OBJECT = ArrayType((), np.dtype(object))
 
 
 @final
@@ -82,6 +88,8 @@ class Equation:
         output: What it defines.
         where: The user's line.
         errors: What the function had set with np.errstate where the operation stands, as (kind, treatment).
+        again: What tells the runs of a checkpointed function apart: the same values in two runs are computed twice.
+            None outside of such functions, and in the first run.
     """
 
     primitive: Primitive | None
@@ -92,6 +100,7 @@ class Equation:
     output: Variable
     where: Place
     errors: tuple[tuple[str, Any], ...] = ()
+    again: object | None = None
     inputs: tuple[Variable, ...] = field(init=False)
 
     def __post_init__(self) -> None:

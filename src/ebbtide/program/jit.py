@@ -16,6 +16,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.blocks import Blocks
+from ebbtide.program.equation import OBJECT
 from ebbtide.program.planned import PlannedProgram, check_donated
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
@@ -82,6 +83,7 @@ class _Known:
     Args:
         planned: The program.
         executable: The program as it is run on plain arrays of this kind.
+        whole: Whether it is one operation where it is differentiated.
         surroundings: What the function reached when it was traced.
         captured: Which of the traced arrays among them are inputs.
         pattern: Which of the traced arrays are the same.
@@ -92,6 +94,7 @@ class _Known:
 
     planned: PlannedProgram
     executable: Executable
+    whole: bool
     surroundings: Surroundings
     captured: tuple[int, ...]
     pattern: tuple[int, ...]
@@ -152,10 +155,9 @@ class Jitted:
                 check_donated(values, known.planned)
             del leaves, args, kwargs
             results = known.executable.run(values)
-        elif all(known.executable.fresh):
+        elif known.whole:
             results = known.planned.apply(values)
         else:
-            # Results that are views follow what is written into what they are views of.
             return self._f(*args, **kwargs)
         return results[0] if known.single else unflatten(known.structure, results)
 
@@ -191,7 +193,7 @@ class Jitted:
         leaves, key = self._signature(args, {})
         known = None if key is None else self._find(key, leaves, args, {})
         wanted = _leaves_of(args, (argnums,) if isinstance(argnums, int) else tuple(argnums))
-        if known is not None:
+        if known is not None and known.whole:
             active = tuple([place for place, number in enumerate(known.dynamic) if number in wanted])
             found = known.planned.reversed_for(active, [leaves[number] for number in known.dynamic])
             if found is not None:
@@ -277,16 +279,22 @@ class Jitted:
         values = [leaves[number] for number in dynamic]
         given = _leaves_of(args, self._donated)
         donated = tuple([place for place, number in enumerate(dynamic) if number in given])
-        program, origins = trace_leaves(on_leaves, values, names, name_of(self._f), donated)
+        traced = trace_leaves(on_leaves, values, names, name_of(self._f), donated)
+        origins = traced.captured
         numbers = {id(array): number for number, array in reversed(list(enumerate(around)))}
         if any(id(array) not in numbers for array in origins):
             self._opaque.add(key)
             return None
         self._note_miss(key)
         captured = tuple([numbers[id(array)] for array in origins])
-        planned = PlannedProgram(program, self._blocks, donated)
+        planned = PlannedProgram(traced.program, self._blocks, donated)
+        executable = planned.executable([*values, *origins], donated)
+        # Results that are views follow what is written into what they are views of; loops and checkpointed functions
+        # have ways of their own to be differentiated.
+        whole = all(executable.fresh) and not traced.checkpointed
+        whole = whole and all(equation.output.type is not OBJECT for equation in traced.program.equations)
         known = _Known(
-            planned, planned.executable([*values, *origins], donated), surroundings, captured, _pattern(around),
+            planned, executable, whole, surroundings, captured, _pattern(around),
             found[0], found[0].type is None, dynamic,
         )  # fmt: skip
         # One for plain arrays around the function, one for arrays that are differentiated.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from ebbtide.program.equation import OBJECT
 from ebbtide.program.layout import Layout
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
+from ebbtide.tape.joint import part
 
 
 @final
@@ -39,12 +41,14 @@ class Prediction:
         arena_bytes: Those of them that are one block, which stays for the next run.
         name: The value that is computed at the peak; empty if nothing is.
         held: The values that are held then, the largest first.
+        unknown: What holds more while the program runs, with the user's lines: time loops, by their own schedules.
     """
 
     peak_bytes: int
     arena_bytes: int
     name: str
     held: tuple[Held, ...]
+    unknown: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.peak_bytes:,} bytes at the peak, where {self.name or 'nothing'} is computed:"]
@@ -52,6 +56,7 @@ class Prediction:
         rest = self.peak_bytes - sum(value.nbytes for value in self.held)
         if rest:
             lines.append(f"  {rest:>14,}  of the block of {self.arena_bytes:,} bytes, not in use")
+        lines += [f"  {'and what':>14}  {name:<24} {line} holds by its own schedule" for name, line in self.unknown]
         return "\n".join(lines)
 
 
@@ -73,4 +78,6 @@ def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
         found[key] = Held(names[output], nbytes, equation.line)
     held = sorted(found.values(), key=lambda value: -value.nbytes)
     at = names[program.equations[place].output]
-    return Prediction(memory.held[place], memory.nbytes, at, tuple(held))
+    loops = [e for e in program.equations if e.output.type is OBJECT and e.function is not part]
+    unknown = tuple((names[equation.output], equation.line) for equation in loops)
+    return Prediction(memory.held[place], memory.nbytes, at, tuple(held), unknown)

@@ -50,11 +50,12 @@ def _is_identity(equation: Equation) -> bool:
 
 
 def merge_common(program: Program) -> Program:
-    """Return a program in which the same function of the same values is computed once."""
+    """Return a program in which the same function of the same values is computed once, in each run of a checkpoint."""
     found: dict[Any, Variable] = {}
 
     def earlier(equation: Equation) -> Variable | None:
-        key = (equation.function, equation.name, _key(equation.arguments), _key(equation.params), equation.errors)
+        told = equation.errors, equation.again
+        key = (equation.function, equation.name, _key(equation.arguments), _key(equation.params), *told)
         known = found.setdefault(key, equation.output)
         return None if known is equation.output else known
 

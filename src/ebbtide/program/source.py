@@ -16,6 +16,7 @@ from ebbtide.program.literals import Literals
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
+from ebbtide.tape.joint import part
 
 _SIGNS = MappingProxyType({"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**"})
 _HEADER = '''"""{title}: generated from {file}."""
@@ -157,6 +158,8 @@ class Source:
     def _expression(self, equation: Equation) -> str:
         """Return an expression for a result that NumPy allocates."""
         arguments = [self._literals.value(argument) for argument in equation.arguments]
+        if equation.function is part:
+            return f"{arguments[0]}[{arguments[1]}]"
         sign = _SIGNS.get(equation.name)
         if sign is not None and getattr(equation.function, "__module__", "") == "_operator":
             return f"{arguments[0]} {sign} {arguments[1]}"

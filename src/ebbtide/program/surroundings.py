@@ -40,6 +40,7 @@ class Surroundings:
 
     Args:
         f: The function.
+        traced: Whether arrays that are traced count; else names of them may stand for others.
 
     Raises:
         TraceError: There is a random generator among them.
@@ -51,12 +52,13 @@ class Surroundings:
 
     __slots__ = ("_found",)
 
-    def __init__(self, f: Callable[..., Any]) -> None:
+    def __init__(self, f: Callable[..., Any], *, traced: bool = True) -> None:
         self._found = []
         for name, look in _names_behind(getattr(f, "__name__", "the function"), [f], _DEPTH, {}):
             parts = _parts(look())
             refuse_random(parts, f"{name}, which the function finds around it,")
-            self._found.append((name, look, [_reference(part) for part in parts]))
+            if traced or not any(type(part) is TracedArray for part in parts):
+                self._found.append((name, look, [_reference(part) for part in parts]))
 
     def changed(self) -> str | None:
         """Return the first name that stands for another object than it did; None if all are the same."""

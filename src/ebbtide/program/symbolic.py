@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, final
 
@@ -11,13 +11,15 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
+from ebbtide.arrays.context import current
 from ebbtide.arrays.location import is_library, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
-from ebbtide.program.equation import Equation, Place, Variable, stand_in
+from ebbtide.program.equation import OBJECT, Equation, Place, Variable, stand_in
 from ebbtide.program.layout import Layout, packed_strides
+from ebbtide.tape.joint import part
 from ebbtide.tape.node import Node
 from ebbtide.tape.sweep import sweep
 
@@ -42,13 +44,15 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "captured", "closed", "equations", "fast", "level", "node", "origins",
+        "_known", "_laid", "_layout", "captured", "checkpointed", "closed", "equations", "fast", "level", "node", "origins",
     )  # fmt: skip
 
     def __init__(self, level: int) -> None:
         self.level = level
         self.closed = False
         self.fast = False
+        # Whether there is a function in it that is to be computed again in a reverse sweep.
+        self.checkpointed = False
         # Where the innermost sweep is, which says so.
         self.node: Node | None = None
         self.equations: list[Equation] = []
@@ -56,7 +60,7 @@ class SymbolicTrace:
         self.captured: list[tuple[Variable, TracedArray]] = []
         # The objects that these were then.
         self.origins: list[TracedArray] = []
-        self._known: dict[int, Variable] = {}
+        self._known: dict[tuple[int, int], Variable] = {}
         # How values will lie, worked out up to an equation when somebody asks: that decides what is a view.
         self._layout = Layout({}, {})
         self._laid = 0
@@ -64,6 +68,12 @@ class SymbolicTrace:
     def here(self) -> str:
         """Return the user's present line."""
         return user_line()
+
+    def close(self) -> tuple[Equation, ...]:
+        """End the trace, and return its equations; it forgets them, as their functions may close over its arrays."""
+        self.closed = True
+        equations, self.equations = tuple(self.equations), []
+        return equations
 
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* come from outside."""
@@ -96,6 +106,23 @@ class SymbolicTrace:
         """Record a function without a derivative, whose result has this type."""
         variable = Variable(result, function.__name__)
         return self._recorded(None, function, self._inside(args), self._inside(kwargs), variable)
+
+    def call(
+        self, function: Callable[..., tuple[Any, ...]], name: str, params: Any, results: Sequence[Variable]
+    ) -> list[TracedArray]:
+        """
+        Record a function with several results, which is called when the program runs.
+
+        Args:
+            function: `function(**params)` returns a tuple.
+            name: What the program calls it.
+            params: What it takes: arrays, and anything else, in lists and tuples.
+            results: Its results, as new variables.
+        """
+        whole = Variable(OBJECT, name)
+        self._recorded(None, function, (), self._inside(params), whole)
+        parts = enumerate(results)
+        return [self._recorded(None, part, (whole, number), {}, result) for number, result in parts]
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
         """
@@ -130,8 +157,9 @@ class SymbolicTrace:
         self, primitive: Primitive | None, function: Any, arguments: tuple[Any, ...], params: Any, output: Variable
     ) -> TracedArray:
         errors = tuple([(kind, how) for kind, how in np.geterr().items() if how != UNSET])
+        again = current().again
         self.equations.append(
-            Equation(primitive, function, output.name, arguments, params, output, self._place(), errors)
+            Equation(primitive, function, output.name, arguments, params, output, self._place(), errors, again)
         )
         return self.array(output)
 
@@ -152,6 +180,10 @@ class SymbolicTrace:
     def array(self, variable: Variable) -> TracedArray:
         """Return an array that stands for a variable."""
         return TracedArray(self, variable, variable.type)
+
+    def lift(self, operand: TracedArray) -> TracedArray:
+        """Return what an array from outside is here."""
+        return self.array(self.entry(operand))
 
     def _inside(self, value: Any) -> Any:
         """Return a value as it stands in an equation; arrays in tuples, lists and dicts too."""
@@ -174,10 +206,13 @@ class SymbolicTrace:
         if array._trace is self:
             return array._node
         outside = array.frozen()
-        key = id(outside._node) if outside._node is not None else id(outside._value)
+        # Two values may have one tangent.
+        key = id(outside._node), id(outside._value)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Variable(type_of(outside), f"captured{len(self.captured)}")
+            is_number = type(outside._node) is Variable and outside._node.is_number
+            name = f"captured{len(self.captured)}"
+            found = self._known[key] = Variable(type_of(outside), name, is_number=is_number)
             self._layout.strides[found] = _strides_of(bottom(outside))
             # The array is kept, and with it its node: the key stays unique.
             self.captured.append((found, outside))

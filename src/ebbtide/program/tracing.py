@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -21,13 +22,30 @@ from ebbtide.program.symbolic import UNSET, SymbolicTrace
 from ebbtide.tape.recording import settle
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """
+    A function that was traced.
+
+    Args:
+        program: The program.
+        captured: The arrays from outside that it met, as the function has them: they are its last inputs.
+        checkpointed: Whether there are functions in it that are to be computed again in a reverse sweep.
+    """
+
+    program: Program
+    captured: tuple[TracedArray, ...]
+    checkpointed: bool
+
+
 def trace_leaves(
     function: Callable[[list[Any]], Sequence[Any]],
     leaves: Sequence[Any],
     names: Sequence[str],
     name: str,
     donated: Container[int] = (),
-) -> tuple[Program, list[TracedArray]]:
+) -> Traced:
     """
     Trace a function of a list of arrays.
 
@@ -39,7 +57,7 @@ def trace_leaves(
         donated: Numbers of the leaves that the function may write into.
 
     Returns:
-        (the program, the arrays from outside that it met, as the function has them: they are its last inputs).
+        The program, and what else is known of the function.
 
     Raises:
         TraceError: The function asks for a value, or writes into an argument.
@@ -54,7 +72,7 @@ def trace_leaves(
             settle(outputs)
             found = [trace.entry(output) if type(output) is TracedArray else output for output in outputs]
     finally:
-        trace.closed = True
+        equations = trace.close()
     for number, (variable, array) in enumerate(zip(inputs, arrays, strict=True)):
         if array._node is not variable and number not in donated:
             raise TraceError(
@@ -62,8 +80,9 @@ def trace_leaves(
                 "function was given must not change. Write into a copy, and return it, or donate the argument."
             )
     captured = [variable for variable, _ in trace.captured]
-    program = Program(name, (*inputs, *captured), tuple(found), tuple(trace.equations))
-    return passed(program, remove_dead, skip_identities, merge_common), trace.origins
+    program = Program(name, (*inputs, *captured), tuple(found), equations)
+    program = passed(program, remove_dead, skip_identities, merge_common)
+    return Traced(program, tuple(trace.origins), trace.checkpointed)
 
 
 @final
@@ -98,8 +117,9 @@ def claiming(trace: SymbolicTrace) -> Iterator[None]:
     try:
         for tape in quick:
             tape.fast = False
+        # The program runs later, when the budget and the journals of the calls around may be others.
         unset = np.errstate(all=UNSET, call=_AsAround(np.geterr()))
-        with entered(tape=None, tangent=None, traces=(), capture=trace, follower=trace), unset:
+        with entered(tape=None, tangent=None, traces=(), capture=trace, follower=trace, budget=None, resume=None), unset:
             yield
     finally:
         for tape in quick:
@@ -136,7 +156,7 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
     def on_leaves(arrays: list[Any]) -> list[Any]:
         return flatten(f(*unflatten(structure, arrays)))[0]
 
-    return trace_leaves(on_leaves, leaves, names, name_of(f))[0]
+    return trace_leaves(on_leaves, leaves, names, name_of(f)).program
 
 
 def name_of(f: Callable[..., Any]) -> str:

@@ -63,6 +63,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         linear = linear_trace(context)
         if linear is not None and is_alone(linear, context):
             return linear_checkpoint(f, args, kwargs, linear)
+        if context.follower is not None:
+            context.follower.checkpointed = True
         if tape is None or context.tangent is not None:
             return f(*args, **kwargs)  # forward mode keeps nothing: there is nothing to save
         region = Region(tape)
@@ -253,6 +255,7 @@ class _CheckpointRule(JointRule):
         if not retain:
             self._values = []
         tape = region.tape(pager=pager)
+        again = object()  # a program that is traced here does not take the values of the first run instead
         # The sweep around has let them go, and the one inside has not begun.
         waiting: list[Any] = []
         if pager is not None:
@@ -260,7 +263,7 @@ class _CheckpointRule(JointRule):
             for g in waiting:
                 pager.take(g)
         try:
-            with entered(capture=region.around), region.running(tape):
+            with entered(capture=region.around, again=again), region.running(tape):
                 leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
                 # Before the function runs: what it writes into its arguments gives these other nodes.
                 nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
@@ -287,7 +290,7 @@ class _CheckpointRule(JointRule):
                     forecast.shed(forecast.peak - self._ledger.limit)
                 while waiting:
                     pager.drop(waiting.pop())
-            with entered(capture=region.around):
+            with entered(capture=region.around, again=again):
                 found = iter(sweep(tape, seeds, wanted + [leaf for leaf, _ in tape.statics.values()]))
             for n, place in zip(nodes, self._places, strict=True):
                 if n is not None:

@@ -96,6 +96,11 @@ class JointRule(ABC):
         """
 
 
+def part(outputs: tuple[Any, ...], number: int) -> Any:
+    """Return one output of an operation with several; it is no copy, so that to take it again saves nothing."""
+    return outputs[number]
+
+
 def record_joint(
     tape: Tape, rule: JointRule, parents: tuple[Node, ...], outputs: list[Any], saved: Sequence[Any] | None = None
 ) -> list[TracedArray]:

@@ -114,7 +114,7 @@ class Tape:
         operand = operand.frozen()
         if operand._trace is not self.outer:
             operand = self.around.lift(operand)
-            if operand._trace is not self.outer:
+            if type(operand) is not TracedArray or operand._trace is not self.outer:
                 return operand
         if operand._node is None:
             return operand._value

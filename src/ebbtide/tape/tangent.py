@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, missing, needs_of, plain
 from ebbtide.arrays.traced import TracedArray
@@ -66,7 +67,10 @@ class TangentTrace:
             )
         values: list[Any] = []
         tangents: list[Any] = []
+        capture = current().capture
         for operand in operands:
+            if type(operand) is TracedArray and capture is not None and capture.covers(operand.present()._trace):
+                operand = capture.lift(operand)  # noqa: PLW2901 - what it stands for may have a tangent
             if type(operand) is TracedArray and operand.present()._trace is self:
                 values.append(operand._value)
                 tangents.append(operand._node)
