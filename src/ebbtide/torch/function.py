@@ -7,6 +7,7 @@ saved values are in Ebbtide's tape, cotangents come in a list that is emptied, a
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 import optree
-import torch  # pyright: ignore[reportMissingImports] - the extra
 
 from ebbtide.arrays.containers import flatten, output_types, unflatten
 from ebbtide.budget import Budget
@@ -24,6 +24,9 @@ from ebbtide.program.program import Program
 from ebbtide.program.tracing import name_of
 from ebbtide.torch.sharing import array_of, cotangent_of, gradient_of, tensors_of
 from ebbtide.transforms.pullback import Pullback, vjp
+
+# By name: without the extra, checkers would take this package for torch.
+torch: Any = importlib.import_module("torch")
 
 
 def function(
@@ -61,11 +64,11 @@ def function(
     Example:
         >>> import numpy as np
         >>> import torch
-        >>> energy = function(lambda u: np.sum(np.sin(u) ** 2))
-        >>> u = torch.ones(2, dtype=torch.float64, requires_grad=True)
-        >>> energy(torch.zeros(2) * u).backward()
+        >>> energy = function(lambda u: np.sum(u**2))
+        >>> u = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> torch.log(energy(3 * u)).backward()
         >>> u.grad
-        tensor([0., 0.], dtype=torch.float64)
+        tensor([0.4000, 0.8000])
     """
     of_arrays = _of_inputs(f) if isinstance(f, Program) else f
     name = name_of(of_arrays)
@@ -73,7 +76,7 @@ def function(
     @wraps(of_arrays)
     def on_tensors(*args: Any, **kwargs: Any) -> Any:
         call = _Call(of_arrays, name, args, kwargs, budget, create_graph)
-        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in call.tensors]):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors):
             results = _Reversible.apply(call, *call.tensors)
         else:
             results = tensors_of(call.run(), call.arrays(), name)
@@ -121,8 +124,9 @@ class _Call:
     def __init__(
         self, f: Callable[..., Any], name: str, args: Any, kwargs: Any, budget: Budget | None, create_graph: bool
     ) -> None:
-        # As the user gave them: a vector of a registered type is no leaf of ours, and tensors may be such vectors.
-        self._leaves, self._structure = optree.tree_flatten((args, kwargs), namespace="ebbtide")
+        given: Any = (args, kwargs)
+        # As the user gave them: tensors may be vectors of a registered type, of which `flatten` would make arrays.
+        self._leaves, self._structure = optree.tree_flatten(given, namespace="ebbtide")
         self.f = f
         self.name = name
         self.budget = budget
@@ -147,7 +151,7 @@ class _Call:
             outputs, self.results = flatten(self.f(*args, **kwargs))
         except ValueError as error:
             if "read-only" in str(error):
-                error.add_note(f"{self.name} writes into an argument, which is the caller's tensor: let it make a copy.")
+                error.add_note(f"{self.name} writes into an argument, which is the caller's tensor: write into a copy.")
             raise
         output_types(outputs, self.results, f"function({self.name})")
         return outputs
@@ -167,7 +171,7 @@ def _refuse_transforms(name: str, tensors: list[Any]) -> None:
             "array. Use backward() or torch.autograd.grad, or transform the NumPy function with Ebbtide and give the "
             "result to ebbtide.torch.function."
         )
-    if any([torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors]):
+    if any(torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise TraceError(
             f"{name} is called with a tensor that has a tangent, and forward mode does not pass from torch to Ebbtide. "
             f"Take the tangent of the NumPy function: ebbtide.jvp({name}, primals, tangents)."
@@ -189,7 +193,8 @@ class _Reversible(torch.autograd.Function):
         arrays = call.arrays()
         values, ctx.pullback = _recorded(call, ctx.wanted, arrays)
         results = tensors_of(values, arrays, call.name)
-        ctx.mark_non_differentiable(*[x for x in results if not (x.is_floating_point() or x.is_complex())])
+        depends = zip(results, ctx.pullback.depends, strict=True)
+        ctx.mark_non_differentiable(*[result for result, active in depends if not active])
         if call.create_graph:
             ctx.save_for_backward(*tensors)
         call.forget()
@@ -199,7 +204,7 @@ class _Reversible(torch.autograd.Function):
     def backward(ctx: Any, cotangents: list[Any]) -> tuple[Any, ...]:
         """Pull the cotangents back, of which there is a list that is emptied."""
         call, wanted = ctx.call, ctx.wanted
-        if all([cotangent is None for cotangent in cotangents]):
+        if all(cotangent is None for cotangent in cotangents):
             return (None,) * (1 + len(wanted))
         if torch.is_grad_enabled():
             # What is done here is recorded by torch: create_graph=True.

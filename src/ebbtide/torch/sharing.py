@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports] - the extra
+
+# By name: without the extra, checkers would take this package for torch.
+torch: Any = importlib.import_module("torch")
 
 
 def array_of(tensor: Any, what: str) -> Any:
@@ -52,7 +55,7 @@ def tensors_of(values: list[Any], others: Sequence[Any], name: str) -> list[Any]
     tensors = []
     while values:
         array = np.asarray(values.pop())
-        if any([np.may_share_memory(array, other) for other in taken]):
+        if any(np.may_share_memory(array, other) for other in taken):
             array = np.array(array)
         tensors.append(tensor_of(array, f"{name} returned"))
         taken.append(array)
@@ -66,7 +69,7 @@ def tensor_of(array: Any, what: str) -> Any:
     Raises:
         TypeError: Torch has no such tensor; *what* says where the array comes from.
     """
-    in_order = all([stride >= 0 and stride % array.itemsize == 0 for stride in array.strides])
+    in_order = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
     if not (in_order and array.dtype.isnative and array.flags.writeable):
         array = np.array(array, array.dtype.newbyteorder("="), order="C")
     try:

@@ -85,6 +85,11 @@ class Pullback:
         self._kinds = kinds
         self._retain = retain
 
+    @property
+    def depends(self) -> list[bool]:
+        """Whether each array of the value depends on the arguments; empty once the saved values are consumed."""
+        return [node is not None for node in self._roots]
+
     def __call__(self, cotangent: Any) -> tuple[Any, ...]:
         """
         Return the cotangents of the arguments.
