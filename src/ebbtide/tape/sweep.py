@@ -161,6 +161,7 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
         for value in saved:
             if type(value) is np.ndarray:
                 released += value.nbytes
+        value = values = None  # names that would keep saved values alive in the operation that comes next
     tape.ledger.saved -= released
     return Accumulator(node, g, owned)
 
