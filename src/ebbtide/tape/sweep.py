@@ -116,9 +116,8 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
         place, last, shared = 0, len(pulls) - 1, False
         while True:
             pull, uses, _ = pulls[place]
-            parent = parents[place]
+            parent, fresh = parents[place], True
             wanted = parent.type
-            fresh = True
             if len(uses) == 1:
                 value = saved[uses[0]]
                 if type(value) is SavedValue:
