@@ -131,6 +131,13 @@ def test_containers_and_other_arguments():
     assert torch.equal(s.grad, 2 * w.detach())
 
 
+def test_one_tensor_twice():
+    """A tensor that is two arguments gets the sum of both gradients."""
+    (x,) = tensors((3,))
+    function(lambda a, b: np.sum(a * a * b))(x, x).backward()
+    assert torch.allclose(x.grad, 3 * x.detach() ** 2, rtol=1e-14)
+
+
 def test_within_a_graph():
     """Torch's operations before and after are differentiated with ours, in modules and under torch's checkpoint."""
     (x, w) = tensors((5,), (5,))
@@ -335,8 +342,17 @@ def test_other_derivatives_are_refused():
     for call in (lambda: torch.func.grad(f)(x), lambda: torch.vmap(f)(x), lambda: torch.func.jvp(f, (x,), (x,))):
         with pytest.raises(TraceError, match=r"torch\.func"):
             call()
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(TraceError, match=r"ebbtide\.jvp"):
-        f(torch.autograd.forward_ad.make_dual(x, x))
+    y = torch.ones(3, requires_grad=True)
+    result = f(y)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        for call in (lambda: f(dual), lambda: result.backward(dual[0])):
+            with pytest.raises(TraceError, match=r"ebbtide\.jvp"):
+                call()
+    squares = function(lambda x: x * x)
+    assert torch.equal(torch.autograd.functional.jacobian(squares, x), 2 * torch.eye(3))
+    with pytest.raises(TypeError, match="stands for others"):
+        torch.autograd.functional.jacobian(squares, x, vectorize=True)
 
 
 def test_writing_where_no_gradient_is_taken():

@@ -156,25 +156,26 @@ class _Call:
         output_types(outputs, self.results, f"function({self.name})")
         return outputs
 
-    def forget(self) -> None:
-        """Let go of tensors and arrays."""
+    def emptied(self) -> _Call:
+        """Let go of tensors and their arrays, and return the call."""
         self.tensors = []
         for k in self.places:
             self._leaves[k] = None
+        return self
 
 
 def _refuse_transforms(name: str, tensors: list[Any]) -> None:
     """Raise if tensors are more than their elements, which would be lost."""
     if torch._C._are_functorch_transforms_active():
         raise TraceError(
-            f"{name} is called inside of a transform of torch.func (vmap, grad, jvp), whose tensors have no NumPy "
-            "array. Use backward() or torch.autograd.grad, or transform the NumPy function with Ebbtide and give the "
-            "result to ebbtide.torch.function."
+            f"{name} is called inside of a transform of torch.func (vmap, grad, jvp, or a batch of cotangents), whose "
+            "tensors have no NumPy array. Use backward() or torch.autograd.grad, or transform the NumPy function with "
+            "Ebbtide and give the result to ebbtide.torch.function."
         )
     if any(torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise TraceError(
             f"{name} is called with a tensor that has a tangent, and forward mode does not pass from torch to Ebbtide. "
-            f"Take the tangent of the NumPy function: ebbtide.jvp({name}, primals, tangents)."
+            "Take the tangent of the NumPy function with ebbtide.jvp."
         )
 
 
@@ -189,7 +190,7 @@ class _Reversible(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, *tensors: Any) -> tuple[Any, ...]:
         """Run the function and record it for the tensors that want a gradient."""
         ctx.set_materialize_grads(False)
-        ctx.call, ctx.wanted = call, ctx.needs_input_grad[1:]
+        ctx.name, ctx.wanted = call.name, ctx.needs_input_grad[1:]
         arrays = call.arrays()
         values, ctx.pullback = _recorded(call, ctx.wanted, arrays)
         results = tensors_of(values, arrays, call.name)
@@ -197,22 +198,23 @@ class _Reversible(torch.autograd.Function):
         ctx.mark_non_differentiable(*[result for result, active in depends if not active])
         if call.create_graph:
             ctx.save_for_backward(*tensors)
-        call.forget()
+            ctx.call = call.emptied()
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, cotangents: list[Any]) -> tuple[Any, ...]:
         """Pull the cotangents back, of which there is a list that is emptied."""
-        call, wanted = ctx.call, ctx.wanted
+        name, wanted = ctx.name, ctx.wanted
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * (1 + len(wanted))
+        _refuse_transforms(f"the reverse run of {name}", [x for x in cotangents if x is not None])
         if torch.is_grad_enabled():
             # What is done here is recorded by torch: create_graph=True.
-            if not call.create_graph:
+            call = getattr(ctx, "call", None)
+            if call is None:
                 raise TraceError(
-                    f"A gradient of {call.name} is to be differentiated again (create_graph=True), and what was kept "
-                    f"of its run is enough for one derivative. Write ebbtide.torch.function({call.name}, "
-                    "create_graph=True)."
+                    f"A gradient of {name} is to be differentiated again (create_graph=True), and what was kept of its "
+                    f"run is enough for one derivative. Write ebbtide.torch.function({name}, create_graph=True)."
                 )
             reverse = function(partial(_reverse, call, wanted), budget=call.budget, create_graph=True)
             found = reverse(list(ctx.saved_tensors), cotangents)

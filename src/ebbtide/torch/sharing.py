@@ -30,8 +30,10 @@ def array_of(tensor: Any, what: str) -> Any:
         raise TypeError(f"{kind}. NumPy's arrays are dense: pass tensor.to_dense().")
     try:
         array = tensor.detach().resolve_conj().resolve_neg().numpy()
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(f"{kind}, of which NumPy has no array ({error}). Pass tensor.to(torch.float32).") from error
+    except TypeError as error:
+        raise TypeError(f"{kind}, a dtype that NumPy does not have. Pass tensor.to(torch.float32).") from error
+    except RuntimeError as error:
+        raise TypeError(f"{kind}, which stands for others and has no elements of its own: {error}") from error
     # What torch does not see must not happen: it keeps count of the changes of a tensor.
     array.flags.writeable = False
     return array
