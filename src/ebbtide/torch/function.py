@@ -240,4 +240,9 @@ def _recorded(call: _Call, wanted: tuple[bool, ...], arrays: list[Any]) -> tuple
 def _reverse(call: _Call, wanted: tuple[bool, ...], arrays: list[Any], cotangents: list[Any]) -> list[Any]:
     """Return the gradients that torch wants as a function of arguments and cotangents, to be differentiated again."""
     _, pullback = _recorded(call, wanted, arrays)
-    return [np.conj(x) for x in pullback.pull([None if g is None else np.conj(g) for g in cotangents])]
+    return [_conjugate(x) for x in pullback.pull([None if g is None else _conjugate(g) for g in cotangents])]
+
+
+def _conjugate(array: Any) -> Any:
+    """Return an array of any trace, conjugated if it is complex."""
+    return np.conj(array) if array.dtype.kind == "c" else array
