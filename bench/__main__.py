@@ -7,7 +7,7 @@ from bench.measure import machine
 
 NAMES = (
     "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner",
-    "programs", "schedules", "storage",
+    "programs", "calling", "schedules", "storage",
     "faults", "adjoints", "linearize",
 )  # fmt: skip
 

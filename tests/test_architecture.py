@@ -19,6 +19,7 @@ RANKS = MappingProxyType(
         "demo": 12,
         "optimize": 11,
         "testing": 11,
+        "torch": 11,
         "transforms": 10,
         "loop": 9,
         "program": 8,

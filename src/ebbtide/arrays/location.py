@@ -13,9 +13,9 @@ HOME = str(Path(__file__).resolve().parent.parent) + "/"
 _DEMO = HOME + "demo/"
 # The files of the library itself: to look a name up takes a third of the time of comparing its beginning.
 OURS = frozenset(name for name in map(str, Path(HOME).rglob("*.py")) if not name.startswith(_DEMO))
-# Parts of NumPy and SciPy are written in Python: who asks for a place wants that of the call of NumPy.
+# Parts of NumPy, SciPy and torch are written in Python: who asks for a place wants that of the call of them.
 _PACKAGES = str(Path(np.__file__).resolve().parent.parent)
-_ARRAY_LIBRARIES = (f"{_PACKAGES}/numpy/", f"{_PACKAGES}/scipy/")
+_ARRAY_LIBRARIES = (f"{_PACKAGES}/numpy/", f"{_PACKAGES}/scipy/", f"{_PACKAGES}/torch/")
 
 
 def is_ours(filename: str) -> bool:
@@ -29,7 +29,7 @@ def is_library(filename: str) -> bool:
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
-    """Return the innermost frame outside of the library, NumPy and SciPy, from *depth* callers up."""
+    """Return the innermost frame outside of the library, NumPy, SciPy and torch, from *depth* callers up."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
@@ -37,7 +37,7 @@ def user_frame(depth: int = 1) -> FrameType | None:
 
 
 def user_line() -> str:
-    """Return file and line of the innermost frame outside of the library, NumPy and SciPy."""
+    """Return file and line of the innermost frame outside of the library, NumPy, SciPy and torch."""
     frame = user_frame(2)
     return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

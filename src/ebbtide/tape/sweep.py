@@ -123,9 +123,8 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
         place, last, shared = 0, len(pulls) - 1, False
         while True:
             pull, uses, _ = pulls[place]
-            parent = parents[place]
+            parent, fresh = parents[place], True
             wanted = parent.type
-            fresh = True
             if len(uses) == 1:
                 value = saved[uses[0]]
                 if type(value) is SavedValue:
@@ -168,6 +167,7 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
         for value in saved:
             if type(value) is np.ndarray:
                 released += value.nbytes
+        value = values = None  # names that would keep saved values alive in the operation that comes next
     tape.ledger.saved -= released
     return Accumulator(node, g, owned)
 

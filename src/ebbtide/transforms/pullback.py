@@ -85,6 +85,11 @@ class Pullback:
         self._kinds = kinds
         self._retain = retain
 
+    @property
+    def depends(self) -> list[bool]:
+        """Whether each array of the value depends on the arguments; empty once the saved values are consumed."""
+        return [node is not None for node in self._roots]
+
     def __call__(self, cotangent: Any) -> tuple[Any, ...]:
         """
         Return the cotangents of the arguments.
@@ -96,24 +101,48 @@ class Pullback:
             CotangentError: It is of another structure, shape or kind of dtype.
             ReleasedValueError: An earlier call consumed the saved values.
         """
-        recording = self._recording
-        if recording is None:
-            raise ReleasedValueError(
-                f"The saved values of this pullback are gone: {self._consumer} consumed them. Ask vjp for retain=True "
-                "to pull back several times."
-            )
+        self._held()
         leaves, structure = flatten(cotangent)
         if structure != self._structure:
             raise CotangentError(
                 f"The cotangent has the structure {structure}, and the value of the function has {self._structure}. "
                 "Give one cotangent for each output."
             )
-        seeds = []
-        for node, kind, leaf in zip(self._roots, self._kinds, leaves, strict=True):
-            if node is not None:
-                seeds.append((node, seed_of(leaf, kind), False))
-        del leaves, cotangent
-        if self._retain:
+        del cotangent
+        return self.pull(leaves)
+
+    def pull(self, cotangents: list[Any], *, retain: bool | None = None) -> tuple[Any, ...]:
+        """
+        Return the cotangents of the arguments for cotangents that are given away.
+
+        Python keeps the argument of a call until the call returns; what is in a list can be gone at its last use.
+
+        Args:
+            cotangents: One for each array of the value, in the order of its containers, None for zeros. They are not
+                written into; the list is emptied.
+            retain: Whether the saved values are kept for another call; None for what `vjp` was told.
+
+        Raises:
+            CotangentError: One is of another shape or kind of dtype; nothing is consumed.
+            ReleasedValueError: An earlier call consumed the saved values.
+
+        Memory:
+            Each cotangent until it is used, if nobody else holds it.
+
+        Example:
+            >>> _, pullback = vjp(np.exp, np.zeros(2))
+            >>> given = [np.ones(2)]
+            >>> pullback.pull(given), given
+            ((array([1., 1.]),), [])
+        """
+        recording = self._held()
+        seeds = [
+            (node, seed_of(leaf, kind), False)
+            for node, kind, leaf in zip(self._roots, self._kinds, cotangents, strict=True)
+            if node is not None and leaf is not None
+        ]
+        cotangents.clear()
+        if self._retain if retain is None else retain:
             return tuple(recording.gradients(seeds, retain=True))
         recording.tape.consumer = self._consumer = f"the pullback called at {user_line()}"
         self._recording, self._roots = None, []
@@ -121,6 +150,15 @@ class Pullback:
             return tuple(recording.gradients(seeds))
         finally:
             recording.account.close()
+
+    def _held(self) -> Recording:
+        """Return the recording, unless it was consumed."""
+        if self._recording is None:
+            raise ReleasedValueError(
+                f"The saved values of this pullback are gone: {self._consumer} consumed them. Ask vjp for retain=True, "
+                "or torch for retain_graph=True, to pull back several times."
+            )
+        return self._recording
 
     def free(self) -> None:
         """Let go of all saved values; a later call raises."""
