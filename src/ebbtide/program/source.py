@@ -130,6 +130,8 @@ class Source:
             statements = self._memory.kernels[output].write(name, *arguments)
             if equation.name == "add_product":
                 self._imports["from ebbtide.rules.products import add_product"] = None
+            if any("scipy.special." in text for text in statements):
+                self._imports["import scipy.special"] = None
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
             self._arrays[name] = (
