@@ -78,15 +78,30 @@ class Memory:
         return max(self.held, default=self.nbytes)
 
 
-def plan_memory(program: Program, layout: Layout) -> Memory:
-    """Return where the values of a program with this layout are best put."""
+def plan_memory(program: Program, layout: Layout, limit: int | None = None) -> Memory:
+    """
+    Return where the values of a program with this layout are best put.
+
+    Args:
+        program: The program.
+        layout: How its values lie.
+        limit: The bytes that may be held, if there is a budget: one block if that fits.
+    """
     best = _plan(program, layout, _TOGETHER)
     for way in (_CROSSING, _APART):
+        if limit is not None and best.peak <= limit:
+            return best
         plan = _plan(program, layout, way)
         # One block costs nothing from the second run on: to give it up must be worth something.
-        if plan.peak < 0.97 * best.peak:
+        if plan.peak < (0.97 if limit is None else 1) * best.peak:
             best = plan
     return best
+
+
+def least_peak(program: Program, layout: Layout) -> tuple[int, int]:
+    """Return the fewest bytes in which a program in this order can run, and the number of the equation at the peak."""
+    plan = _plan(program, layout, _APART)
+    return plan.peak, max(range(len(plan.held)), key=plan.held.__getitem__, default=0)
 
 
 def _plan(program: Program, layout: Layout, way: int) -> Memory:
