@@ -120,7 +120,9 @@ def _shifted(costs: np.ndarray, units: int) -> np.ndarray:
     return found
 
 
-def chain_orders(values: Values, place: int, anchors: Collection[int], count: int) -> Iterator[list[int]]:
+def chain_orders(
+    values: Values, place: int, anchors: Collection[int], count: int, most: int
+) -> Iterator[list[int]]:
     """
     Yield orders for a program whose first part is a chain: from the fewest bytes to the least work.
 
@@ -129,6 +131,7 @@ def chain_orders(values: Values, place: int, anchors: Collection[int], count: in
         place: Number of the equation where the first part ends.
         anchors: Through which values that place is passed.
         count: How many orders there are at most.
+        most: What the stages may cost that run again, the first time included.
     """
     bounds = _boundaries(values, place, anchors)
     if len(bounds) < 3:
@@ -151,7 +154,7 @@ def chain_orders(values: Values, place: int, anchors: Collection[int], count: in
     found: list[list[list[int]]] = []
     for units in range(_UNITS + len(stages) + 1):
         cost = reversal.cost(units)
-        if cost < before:
+        if cost < before and cost <= most:
             before = cost
             found.append(reversal.runs(units))
     for number in sorted({round(k * (len(found) - 1) / max(1, count - 1)) for k in range(count)}):

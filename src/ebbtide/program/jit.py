@@ -14,6 +14,7 @@ import optree
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget, check_budget
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, refuse_random
@@ -23,7 +24,9 @@ _MANY = 8
 _NUMBERS = frozenset({float, complex})
 
 
-def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitted:
+def jit(
+    f: Callable[..., Any], static_argnums: int | Sequence[int] = (), budget: Budget | None = None
+) -> Jitted:
     """
     Return *f* as a function that is traced once for each kind of arguments, and then runs in planned memory.
 
@@ -33,6 +36,8 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
             there is among the arguments (integers, texts, functions) is taken as it is: another value is another
             trace.
         static_argnums: Positional arguments, counted from the first, whose numbers are taken as they are, too.
+        budget: The bytes of memory that a run may take above its arguments, results included. Values are computed again
+            for it as far as needed, with the same bits; see `program(...).predict()`. Programs have no use for a disk.
 
     Returns:
         A function with the arguments and results of *f*, and its bits; products may differ in rounding. Where it is
@@ -41,6 +46,8 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
     Raises:
         TraceError: *f* asks for a value, writes into an argument, or is given or finds a random generator.
         TypeError: `static_argnums` are no numbers from 0 on, or an argument cannot be compared with those of before.
+        ValueError: The budget has a disk.
+        BudgetError: From the call: no way to run the function was found that takes so few bytes; with the least.
 
     Memory:
         One block for each kind of arguments, of the size that `program(...).arena_nbytes` says, from the first call
@@ -58,7 +65,13 @@ def jit(f: Callable[..., Any], static_argnums: int | Sequence[int] = ()) -> Jitt
         raise TypeError(
             f"static_argnums={static_argnums!r}: give the numbers of positional arguments, 0 for the first."
         )
-    return Jitted(f, numbers)
+    check_budget(budget)
+    if budget is not None and budget.disk:
+        raise ValueError(
+            f"jit was given {budget}, and a program has no use for a disk: it computes values again instead. Write "
+            f"Budget(memory={budget.memory})."
+        )
+    return Jitted(f, numbers, None if budget is None else budget.memory)
 
 
 @final
@@ -90,15 +103,17 @@ class Jitted:
     Args:
         f: The function.
         static: Numbers of the arguments that are taken as they are.
+        limit: The bytes that a run may take; None for no budget.
     """
 
     # Whoever wraps a function copies what is in its `__dict__`: there is its name, and nothing of ours.
-    __slots__ = ("__dict__", "__weakref__", "_f", "_known", "_misses", "_static", "reasons")
+    __slots__ = ("__dict__", "__weakref__", "_f", "_known", "_limit", "_misses", "_static", "reasons")
 
-    def __init__(self, f: Callable[..., Any], static: tuple[int, ...]) -> None:
+    def __init__(self, f: Callable[..., Any], static: tuple[int, ...], limit: int | None = None) -> None:
         update_wrapper(self, f, updated=())
         self._f = f
         self._static = static
+        self._limit = limit
         self._known: dict[Any, _Known] = {}
         self._misses = 0
         self.reasons: list[str] = []
@@ -193,7 +208,7 @@ class Jitted:
         program, captured = trace_leaves(on_leaves, values, names, name_of(self._f))
         if captured:
             return None
-        known = _Known(_planned(program, values), surroundings, found[0], found[0].type is None, dynamic)
+        known = _Known(_planned(program, values, self._limit), surroundings, found[0], found[0].type is None, dynamic)
         self._known[key] = known
         return known
 
@@ -229,8 +244,8 @@ def _is_dynamic(leaf: Any) -> bool:
     return type(leaf) in _NUMBERS or isinstance(leaf, np.ndarray | np.inexact)
 
 
-def _planned(program: Program, values: Sequence[Any]) -> Executable:
-    return Executable(program, [np.asarray(value).strides for value in values])
+def _planned(program: Program, values: Sequence[Any], limit: int | None) -> Executable:
+    return Executable(program, [np.asarray(value).strides for value in values], limit)
 
 
 def _name(f: Callable[..., Any], path: str) -> str:

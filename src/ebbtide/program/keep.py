@@ -26,10 +26,12 @@ class Keeper:
         anchors: Values that are held for as long as something that is computed from them without products is needed.
         most: What all may cost; the order that costs more is given up.
         small: Values of fewer bytes are never let go.
+        by_time: Whether the time until its next use counts for a value, beside its cost: where products are computed
+            again, but not where the little that others cost would be set against them.
     """
 
-    def __init__(self, values: Values, limit: int, anchors: Collection[int], most: int, small: int, far: float) -> None:
-        self.far = far
+    def __init__(self, values: Values, limit: int, anchors: Collection[int], most: int, small: int, by_time: bool) -> None:
+        self.by_time = by_time
         self.values = values
         self.limit = limit
         self.most = most
@@ -77,12 +79,13 @@ class Keeper:
     def _compute(self, value: int, step: int, *, again: bool) -> None:
         """Compute a value, for the equation *step* or as that."""
         values = self.values
+        if self.cost > self.most:
+            return
         for missing in self._missing(values.reads[value]) if again else ():
             # What a value is computed from was let go to make room for another one.
             self._compute(missing, step, again=True)
         self.order.append(value)
         self.cost += values.cost[value]
-        if self.cost > self.most: raise OverflowError
         needed = {value, *values.reads[value]} | (set(values.reads[step]) if again else set())
         # Its memory may be that of an operand which is not needed any more.
         ending = [
@@ -127,7 +130,9 @@ class Keeper:
         """Return what it costs to let a value go, for its bytes and the time until its next use."""
         after = self._next_use(value, step)
         cost = self._cost_again(value, after)
-        return float(_NEVER) if cost >= _NEVER else cost / (self.values.nbytes[value] * (after - step) ** self.far)
+        if cost >= _NEVER:
+            return float(_NEVER)
+        return cost / (self.values.nbytes[value] * (after - step if self.by_time else 1))
 
     def _cost_again(self, value: int, after: int) -> int:
         """Return what it costs to compute a held value again at its next use; a great deal if that is impossible."""
@@ -209,9 +214,12 @@ def _uses(values: Values, anchors: Collection[int]) -> list[list[int]]:
     return [sorted(found) for found in uses]
 
 
-def keep(values: Values, limit: int, anchors: Collection[int], most: int, small: int, far: float) -> list[int] | None:
-    """Return the order in which to compute, so that no more than *limit* bytes are held; None if it costs too much."""
-    try:
-        return Keeper(values, limit, anchors, most, small, far).run()
-    except OverflowError:
-        return None
+def keep(
+    values: Values, limit: int, anchors: Collection[int], most: int, small: int, *, by_time: bool
+) -> list[int] | None:
+    """
+    Return an order in which no more than some bytes are held, as far as that is possible; None if it costs too much.
+
+    Args: those of `Keeper`.
+    """
+    return Keeper(values, limit, anchors, most, small, by_time).run()

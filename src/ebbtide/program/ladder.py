@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+from ebbtide.budget import format_bytes
+from ebbtide.errors import BudgetError
 from ebbtide.program.chain import chain_orders
 from ebbtide.program.costs import cost_of, is_product
 from ebbtide.program.cuts import smallest_cut
@@ -27,13 +29,15 @@ _MOST_WORK = 4
 # Values of less than this part of the peak are always kept.
 _SMALL = 1 / 1024
 # Numbers of bytes to try, each smaller than the one before; programs of more equations get by with fewer of them.
-_LIMITS, _MANY_EQUATIONS = 24, 1000
-# How much the time until the next use counts beside the cost: products mostly by time, other things by cost.
-_FAR = (1.0, 0.3)
-# Orders that are tried of a chain.
-_CHAINS = 12
+_LIMITS, _MANY_EQUATIONS = 20, 1000
+# Bytes of an array without its elements, of one axis or a few, and of what a run takes beside arrays.
+_OBJECT, _RUN = 320, 8192
+# Orders that are tried of a chain, each of them as it is and with what can be squeezed out of it.
+_CHAINS, _SQUEEZE = 8, 0.7
 # Without a budget: the extra work that is worth a quarter of the peak, as long as that is of this size.
 _UNASKED, _WORTH, _LARGE = 1 / 8, 3 / 4, 1 << 20
+# How many of the largest values there is room for beside those that are kept: fewer take more work.
+_WORK_PLACES = (4, 6)
 
 
 @final
@@ -50,6 +54,7 @@ class Rung:
         work: What it costs (see `costs`).
         again: How many equations it computes beyond those of the program that it was made from.
         products: How many of these are products of matrices.
+        extra_work: What they cost, as a part of what the program costs.
     """
 
     program: Program
@@ -59,6 +64,32 @@ class Rung:
     work: int
     again: int = 0
     products: int = 0
+    extra_work: float = 0.0
+
+
+def within(rungs: Sequence[Rung], limit: int) -> Rung:
+    """
+    Return the way to run a program with the least work of those on a ladder that hold no more than *limit* bytes.
+
+    Raises:
+        BudgetError: None does.
+    """
+    needs = [rung.peak + objects_of(rung.program) for rung in rungs]
+    found = [rung for rung, need in zip(rungs, needs, strict=True) if need <= limit]
+    if found:
+        return found[-1]
+    least = min(needs)
+    raise BudgetError(
+        f"{rungs[0].program.name} cannot run in {format_bytes(limit)} above its arguments: of the ways to compute values again "
+        f"that were found, the one that holds least takes {least:,} bytes ({format_bytes(least)}), results included. "
+        f"Give it Budget(memory={least}) or more.",
+        least,
+    )
+
+
+def objects_of(program: Program) -> int:
+    """Return an upper bound for the bytes of the Python objects of a run: its arrays without their elements."""
+    return _RUN + _OBJECT * len(program.equations)
 
 
 def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 0) -> Rung:
@@ -75,12 +106,12 @@ def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: in
     best = min(_delayed(first), first, key=lambda rung: rung.peak)
     values = values_of(best.program, best.layout)
     place, anchors = _narrowest(best, values)
-    held = sum(values.nbytes[one] for one in anchors) + 4 * max(values.nbytes)
-    if not place or held > _WORTH * best.peak:
-        return best
-    found = _tried(best, first, values, anchors, held, 0.0, products=False)
-    pays = found is not None and found.peak <= _WORTH * best.peak and found.work <= (1 + _UNASKED) * first.work
-    return found if found is not None and pays else best
+    for places in _WORK_PLACES if place else ():
+        limit = sum(values.nbytes[one] for one in anchors) + places * max(values.nbytes)
+        found = _tried(best, first, values, anchors, limit, products=False) if limit <= _WORTH * best.peak else None
+        if found is not None and found.peak <= _WORTH * best.peak and found.work <= (1 + _UNASKED) * first.work:
+            return found
+    return best
 
 
 def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 0) -> tuple[Rung, ...]:
@@ -101,12 +132,15 @@ def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 
     first = _rung(program, find_layout(program, strides), forward)
     start = min(_delayed(first), first, key=lambda rung: rung.peak)
     plain = plain_rung(program, strides, forward)
-    found = [first, start, plain, *_looked_for(start, first)]
     values = values_of(start.program, start.layout)
     place, anchors = _narrowest(start, values)
-    for order in chain_orders(values, place, anchors, _CHAINS):
+    found = [first, start, plain]
+    many = len(values.steps) > _MANY_EQUATIONS
+    for order in chain_orders(values, place, anchors, _CHAINS // 2 if many else _CHAINS, _MOST_WORK * first.work):
         chained = _repeated(start, first, order)
         found += [chained, *_squeezed(chained, first)]
+    if not many or len(found) == 3:
+        found += _looked_for(start, first, values, anchors)
     best: list[Rung] = []
     for rung in sorted(found, key=lambda rung: (rung.peak, rung.work)):
         if not best or rung.work < best[-1].work:
@@ -124,7 +158,8 @@ def _repeated(rung: Rung, first: Rung, order: Sequence[int]) -> Rung:
     program, layout, forward = repeat(rung.program, rung.layout, order, rung.forward)
     made = _rung(program, layout, forward)
     counts = [_counts(one) for one in (made, first)]
-    return replace(made, again=counts[0][0] - counts[1][0], products=counts[0][1] - counts[1][1])
+    again, products = counts[0][0] - counts[1][0], counts[0][1] - counts[1][1]
+    return replace(made, again=again, products=products, extra_work=made.work / max(1, first.work) - 1)
 
 
 def _counts(rung: Rung) -> tuple[int, int]:
@@ -146,19 +181,16 @@ def _narrowest(rung: Rung, values: Values) -> tuple[int, set[int]]:
     return place, smallest_cut(values, place)
 
 
-def _looked_for(start: Rung, first: Rung) -> Iterator[Rung]:
-    """Yield rungs that hold less and less."""
-    values = values_of(start.program, start.layout)
-    anchors = _narrowest(start, values)[1]
-    few = len(values.steps) > _MANY_EQUATIONS
-    count = _LIMITS // 4 if few else _LIMITS
+def _looked_for(start: Rung, first: Rung, values: Values, anchors: set[int]) -> Iterator[Rung]:
+    """Yield rungs that hold less and less, without more products and with them."""
     least = max(values.nbytes, default=0)
+    count = _LIMITS if len(values.steps) < _MANY_EQUATIONS else _LIMITS // 3
     shrink = (min(1.0, max(1, 2 * least) / max(1, start.peak))) ** (1 / count)
-    for products, far in ((False, 0.0), *((True, far) for far in _FAR[: 1 if few else None])):
+    for products in (False, True):
         failed = 0
         for step in range(count + 1):
             limit = int(start.peak * shrink**step)
-            rung = _tried(start, first, values, anchors, limit, far, products=products)
+            rung = _tried(start, first, values, anchors, limit, products=products)
             if rung is not None:
                 yield rung
             # With less room there will be no order that costs less.
@@ -169,26 +201,22 @@ def _looked_for(start: Rung, first: Rung) -> Iterator[Rung]:
 
 def _squeezed(start: Rung, first: Rung) -> Iterator[Rung]:
     """Yield rungs that hold less by what takes no more products."""
-    for _ in range(3):
+    for _ in range(2):
         values = values_of(start.program, start.layout)
         anchors = _narrowest(start, values)[1]
-        best = None
-        for part in (0.85, 0.65):
-            rung = _tried(start, first, values, anchors, int(part * start.peak), 0.0, products=False)
-            if rung is not None and rung.peak < (best or start).peak:
-                best = rung
-                yield rung
-        if best is None:
+        rung = _tried(start, first, values, anchors, int(_SQUEEZE * start.peak), products=False)
+        if rung is None or rung.peak >= start.peak:
             return
-        start = best
+        yield rung
+        start = rung
 
 
 def _tried(
-    start: Rung, first: Rung, values: Values, anchors: set[int], limit: int, far: float, *, products: bool
+    start: Rung, first: Rung, values: Values, anchors: set[int], limit: int, *, products: bool
 ) -> Rung | None:
     """Return the rung that tries to hold no more than a number of bytes; None if it costs too much."""
     if not products:
         values = replace(values, repeats=values.cheap)
     small = max(1, int(_SMALL * start.peak))
-    order = keep(values, limit, anchors, _MOST_WORK * first.work, small, far)
+    order = keep(values, limit, anchors, _MOST_WORK * first.work, small, by_time=products)
     return None if order is None else _repeated(start, first, order)

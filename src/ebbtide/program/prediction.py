@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ebbtide.program.layout import Layout
+from ebbtide.program.ladder import Rung
 from ebbtide.program.memory import Memory
-from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
 
 
@@ -39,12 +38,18 @@ class Prediction:
         arena_bytes: Those of them that are one block, which stays for the next run.
         name: The value that is computed at the peak; empty if nothing is.
         held: The values that are held then, the largest first.
+        again: How many equations are computed again, so that less is held.
+        products: How many of these are products of matrices.
+        extra_work: What they cost, as a part of the cost of the program without them.
     """
 
     peak_bytes: int
     arena_bytes: int
     name: str
     held: tuple[Held, ...]
+    again: int = 0
+    products: int = 0
+    extra_work: float = 0.0
 
     def __str__(self) -> str:
         lines = [f"{self.peak_bytes:,} bytes at the peak, where {self.name or 'nothing'} is computed:"]
@@ -52,11 +57,17 @@ class Prediction:
         rest = self.peak_bytes - sum(value.nbytes for value in self.held)
         if rest:
             lines.append(f"  {rest:>14,}  of the block of {self.arena_bytes:,} bytes, not in use")
+        if self.again:
+            lines.append(
+                f"{self.again:,} equations are computed again, {self.products:,} of them products of matrices: "
+                f"{self.extra_work:.0%} more work"
+            )
         return "\n".join(lines)
 
 
-def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
-    """Return what a program with this layout and plan will hold."""
+def predict(rung: Rung, memory: Memory) -> Prediction:
+    """Return what a program will hold that runs in this way and has this plan."""
+    program, layout = rung.program, rung.layout
     if not program.equations:
         return Prediction(memory.nbytes, memory.nbytes, "", ())
     place = max(range(len(memory.held)), key=memory.held.__getitem__)
@@ -73,4 +84,6 @@ def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
         found[key] = Held(names[output], nbytes, equation.line)
     held = sorted(found.values(), key=lambda value: -value.nbytes)
     at = names[program.equations[place].output]
-    return Prediction(memory.held[place], memory.nbytes, at, tuple(held))
+    return Prediction(
+        memory.held[place], memory.nbytes, at, tuple(held), rung.again, rung.products, rung.extra_work
+    )

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.program.layout import find_layout
+from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.products import add_products
@@ -26,15 +26,25 @@ class Executable:
     Args:
         program: The program.
         strides: Of each of its inputs, in bytes.
+        limit: The bytes that a run may take above its inputs, results included; None for no budget.
+        rungs: The ladder of the program, if it is known.
+
+    Raises:
+        BudgetError: No way to run the program takes so few bytes.
 
     Memory:
         From the first run on one block of `arena_nbytes` bytes, and one for each run at the same time beside it.
     """
 
-    def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
-        self.program = program = add_products(program)
-        self.layout = find_layout(program, strides)
-        self.memory = plan_memory(program, self.layout)
+    def __init__(
+        self, program: Program, strides: Sequence[tuple[int, ...]], limit: int | None = None, rungs: Sequence[Rung] = ()
+    ) -> None:
+        # Once, before values are computed again: so sums take the same products, with the same bits, for all budgets.
+        program = add_products(program)
+        self.rung = plain_rung(program, strides) if limit is None else within(rungs or ladder(program, strides), limit)
+        self.program = program = self.rung.program
+        self.layout = self.rung.layout
+        self.memory = plan_memory(program, self.layout, None if limit is None else limit - objects_of(program))
         source = Source(program, self.layout, self.memory)
         self.source = source.text
         self._constants = source.constants
@@ -48,7 +58,7 @@ class Executable:
 
     def predict(self) -> Prediction:
         """Return what a run will hold, and the values that are held at the peak; nothing is allocated."""
-        return predict(self.program, self.layout, self.memory)
+        return predict(self.rung, self.memory)
 
     def run(self, values: list[Any]) -> list[Any]:
         """
