@@ -51,7 +51,7 @@ class Reversal:
         units: How many of them there are at most.
 
     Memory:
-        Two tables of stages squared times units.
+        Six tables of stages squared times units.
     """
 
     def __init__(self, stages: Sequence[Stage], unit: int, units: int) -> None:
@@ -60,55 +60,60 @@ class Reversal:
         self._results = [-(-stage.nbytes // unit) for stage in stages]
         self._saved = [-(-stage.saved // unit) for stage in stages]
         until = np.concatenate(([0], np.cumsum([float(stage.cost) for stage in stages])))
-        # `least[i, j, m]`: to reverse stages i to j - 1 in m units, with what stage i needs held beside them.
-        least = np.full((count + 1, count + 1, units + 1), np.inf)
+        shape = (2, count + 1, count + 1, units + 1)
+        # `least[h, i, j, m]`: to reverse stages i to j - 1 in m units, with what stage i needs held beside them; h is
+        # 1 where the last result is held, as what came after has started from it.
+        least = np.full(shape, np.inf)
         # The same for the rest of a chain, whose first value is one of those held.
-        rest = np.full((count + 1, count + 1, units + 1), np.inf)
-        self._choice = np.full((count + 1, count + 1, units + 1), -1, np.int32)
+        rest = np.full(shape, np.inf)
+        self._choice = np.full(shape, -1, np.int32)
         for i in range(count - 1, -1, -1):
-            stage = stages[i]
-            need = self._saved[i] + self._results[i] * stage.output
-            least[i, i + 1, need:] = stage.cost if need else 0.0
-            self._choice[i, i + 1, need:] = i
+            stage, result, saved = stages[i], self._results[i], self._saved[i]
+            need = saved + result * stage.output
+            for held in range(2):
+                least[held, i, i + 1, need:] = stage.cost if saved or (need and not held) else 0.0
+                self._choice[held, i, i + 1, need:] = i
             for j in range(i + 2, count + 1):
-                kept = stage.cost + _shifted(least[i + 1, j], self._results[i] + self._saved[i])
-                ways = [kept[None], (until[i + 1 : j] - until[i])[:, None] + rest[i + 1 : j, j] + least[i, i + 1 : j]]
-                costs = np.concatenate(ways)
-                best = np.argmin(costs, axis=0)
-                least[i, j] = np.take_along_axis(costs, best[None], axis=0)[0]
-                # The number of the first stage of the rest; i where all is kept.
-                self._choice[i, j] = np.where(np.isfinite(least[i, j]), i + best, -1)
+                onward = (until[i + 1 : j] - until[i])[:, None] + least[1, i, i + 1 : j]
+                for held in range(2):
+                    kept = stage.cost + _shifted(least[held, i + 1, j], result + saved)
+                    costs = np.concatenate([kept[None], onward + rest[held, i + 1 : j, j]])
+                    best = np.argmin(costs, axis=0)
+                    found = least[held, i, j] = np.take_along_axis(costs, best[None], axis=0)[0]
+                    # The number of the first stage of the rest; i where all is kept.
+                    self._choice[held, i, j] = np.where(np.isfinite(found), i + best, -1)
             for j in range(i + 1, count + 1):
-                rest[i, j] = _shifted(least[i, j], self._results[i - 1] if i else 0)
+                for held in range(2):
+                    rest[held, i, j] = _shifted(least[held, i, j], self._results[i - 1] if i else 0)
         self._least = least
 
     def cost(self, units: int) -> float:
         """Return the least cost of all runs of stages in some units of bytes; infinite if they are too few."""
-        return float(self._least[0, len(self.stages), units])
+        return float(self._least[0, 0, len(self.stages), units])
 
     def runs(self, units: int) -> list[list[int]]:
         """Return for each stage, the last one first, the stages that run after the reverse of the one behind it."""
         found: list[list[int]] = []
         pending: list[int] = []
-        stack = [(0, len(self.stages), units)]
+        stack = [(0, 0, len(self.stages), units)]
         while stack:
-            i, j, m = stack.pop()
+            held, i, j, m = stack.pop()
             if j == i:
                 # What was run for a stage is there: its reverse.
                 found.append(pending)
                 pending = []
                 continue
-            choice = int(self._choice[i, j, m])
+            choice, stage = int(self._choice[held, i, j, m]), self.stages[i]
             if j == i + 1:
-                need = self._saved[i] + self._results[i] * self.stages[i].output
-                pending = [*pending, i] if need else pending
-                stack.append((i, i, m))
+                again = self._saved[i] or (stage.output and not held)
+                pending = [*pending, i] if again else pending
+                stack.append((0, i, i, m))
             elif choice == i:
                 pending = [*pending, i]
-                stack += [(i, i, m), (i + 1, j, m - self._results[i] - self._saved[i])]
+                stack += [(0, i, i, m), (held, i + 1, j, m - self._results[i] - self._saved[i])]
             else:
                 pending = [*pending, *range(i, choice)]
-                stack += [(i, choice, m), (choice, j, m - self._results[choice - 1])]
+                stack += [(1, i, choice, m), (held, choice, j, m - self._results[choice - 1])]
         return found
 
 

@@ -54,5 +54,25 @@ def cost_of(equation: Equation) -> int:
     return moved * (_FUNCTION if ufunc is not None and equation.name not in _SIMPLE else 1)
 
 
+def buffer_bytes(equation: Equation) -> int:
+    """Return an upper bound for the bytes of the buffers through which NumPy casts operands of other dtypes."""
+    ufunc = ufunc_of(equation)
+    arrays = [argument for argument in equation.arguments if type(argument) is Variable]
+    size = min(np.getbufsize(), max((math.prod(v.type.shape) for v in (*arrays, equation.output)), default=0))
+    if ufunc is None:
+        mixed = any(v.type.dtype != equation.output.type.dtype for v in arrays)
+        return size * 2 * max(v.type.dtype.itemsize for v in (*arrays, equation.output)) if mixed else 0
+    given = [_dtype(argument) for argument in equation.arguments]
+    loop = ufunc.resolve_dtypes((*given, None))
+    cast = [kind for one, kind in zip(given, loop, strict=False) if isinstance(one, np.dtype) and one != kind]
+    return size * sum(kind.itemsize for kind in cast)
+
+
+def _dtype(value: Any) -> Any:
+    if type(value) is Variable:
+        return value.type.dtype
+    return type(value) if type(value) in (int, float, complex) else np.asarray(value).dtype
+
+
 def _shape(value: Any) -> tuple[int, ...]:
     return value.type.shape if type(value) is Variable else np.shape(value)
