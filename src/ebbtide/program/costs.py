@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.layout import ufunc_of
+from ebbtide.program.layout import Layout, ufunc_of
 
 # The unit is a byte read or written by a simple operation, on the processor of the measurements (2 cores): 45 GB/s where
 # arrays are in the cache. Products of matrices do 30 Gflop/s in single precision there, exponentials and their like
@@ -54,18 +54,37 @@ def cost_of(equation: Equation) -> int:
     return moved * (_FUNCTION if ufunc is not None and equation.name not in _SIMPLE else 1)
 
 
-def buffer_bytes(equation: Equation) -> int:
-    """Return an upper bound for the bytes of the buffers through which NumPy casts operands of other dtypes."""
-    ufunc = ufunc_of(equation)
+def workspace(equation: Equation, layout: Layout) -> int:
+    """Return the bytes that NumPy takes for a moment: copies of matrices that BLAS cannot read, buffers of casts."""
     arrays = [argument for argument in equation.arguments if type(argument) is Variable]
-    size = min(np.getbufsize(), max((math.prod(v.type.shape) for v in (*arrays, equation.output)), default=0))
+    if is_product(equation):
+        return sum(_copied(v, layout.strides[v], packed=equation.name != "matmul") for v in arrays[-2:])
+    ufunc, output = ufunc_of(equation), equation.output
+    size = min(np.getbufsize(), max((math.prod(v.type.shape) for v in (*arrays, output)), default=0))
+    kinds = {v.type.dtype for v in (*arrays, output)}
     if ufunc is None:
-        mixed = any(v.type.dtype != equation.output.type.dtype for v in arrays)
-        return size * 2 * max(v.type.dtype.itemsize for v in (*arrays, equation.output)) if mixed else 0
-    given = [_dtype(argument) for argument in equation.arguments]
-    loop = ufunc.resolve_dtypes((*given, None))
-    cast = [kind for one, kind in zip(given, loop, strict=False) if isinstance(one, np.dtype) and one != kind]
-    return size * sum(kind.itemsize for kind in cast)
+        mixed = len(kinds) > 1 and equation.primitive is not None
+        return size * 2 * max(kind.itemsize for kind in kinds) if mixed else 0
+    # One buffer for each operand that does not lie as the result does, and one for each that is cast.
+    own = layout.strides[output]
+    found = sum(v.type.dtype.itemsize for v in arrays if v.type.shape and layout.strides[v] != own)
+    if len(kinds) > 1:
+        given = [_dtype(argument) for argument in equation.arguments]
+        loop = ufunc.resolve_dtypes((*given, None))
+        found += sum(k.itemsize for one, k in zip(given, loop, strict=False) if isinstance(one, np.dtype) and one != k)
+    return size * found
+
+
+def _copied(matrix: Variable, strides: tuple[int, ...], *, packed: bool) -> int:
+    """Return the bytes of the copy that a product makes of a matrix; none if it lies as BLAS reads it."""
+    shape, item = matrix.type.shape[-2:], matrix.type.dtype.itemsize
+    if len(shape) < 2 or min(shape) < 2:
+        return 0
+    for inner, outer in ((1, 0), (0, 1)):
+        row = item * shape[inner]
+        if strides[-2:][inner] == item and (strides[-2:][outer] == row or (not packed and strides[-2:][outer] > row)):
+            return 0
+    return matrix.nbytes if packed else item * shape[0] * shape[1]
 
 
 def _dtype(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import final
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.program.chain import chain_orders
-from ebbtide.program.costs import buffer_bytes, cost_of, is_product
+from ebbtide.program.costs import cost_of, is_product
 from ebbtide.program.cuts import smallest_cut
 from ebbtide.program.delay import delayed
 from ebbtide.program.keep import keep
@@ -88,9 +88,8 @@ def within(rungs: Sequence[Rung], limit: int) -> Rung:
 
 
 def objects_of(program: Program) -> int:
-    """Return an upper bound for the bytes that a run takes beside the elements of arrays: objects, NumPy's buffers."""
-    buffers = max((buffer_bytes(equation) for equation in program.equations), default=0)
-    return _RUN + _OBJECT * len(program.equations) + buffers
+    """Return an upper bound for the bytes of the Python objects of a run: its arrays without their elements."""
+    return _RUN + _OBJECT * len(program.equations)
 
 
 def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 0) -> Rung:

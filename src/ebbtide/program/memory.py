@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
 
+from ebbtide.program.costs import workspace
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import Kernel, kernel_of
 from ebbtide.program.layout import Layout
@@ -61,7 +62,8 @@ class Memory:
         ends: For each value that is no view, the number of the last equation that uses it or a view of it.
         nbytes: Size of the block.
         bound: The most bytes that live in the block at the same time: no arrangement takes less.
-        held: The bytes of arrays and of the block that are held while each equation is computed.
+        held: The bytes of arrays and of the block that are held while each equation is computed, with what NumPy takes
+            for a moment.
     """
 
     buffers: dict[Variable, Buffer]
@@ -133,7 +135,8 @@ def _plan(program: Program, layout: Layout, way: int) -> Memory:
             buffers[output] = Buffer(_rounded(output.nbytes), place, ends[output], alone)
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
     nbytes, count = _arrange(inside), len(program.equations)
-    held = [nbytes + more for more in _held_apart(program, layout, buffers, ends)]
+    apart = _held_apart(program, layout, buffers, ends)
+    held = [nbytes + more + workspace(eq, layout) for more, eq in zip(apart, program.equations, strict=True)]
     return Memory(buffers, kernels, given_up, ends, nbytes, max(_live(inside, count)), held)
 
 

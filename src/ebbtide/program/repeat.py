@@ -68,4 +68,7 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     history = (*program.history, "values computed again")
     found = remove_dead(replace(program, equations=tuple(made), outputs=outputs))
     kept = sum(equation.output in front for equation in found.equations)
+    left = {equation.output for equation in found.equations}
+    strides = {variable: strides[variable] for variable in (*program.inputs, *left)}
+    bases = {view: base for view, base in bases.items() if view in left}
     return replace(found, history=history), Layout(strides, bases), kept
