@@ -353,7 +353,8 @@ INTERNAL = frozenset(
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 EXAMPLES: dict[Any, tuple[Example, ...]] = {
-    **ELEMENTWISE, **SPECIAL, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING, **CONSTANT,
+    **ELEMENTWISE, **SPECIAL, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING,
+    **CONSTANT,
 }  # fmt: skip
 
 

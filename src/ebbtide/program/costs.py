@@ -10,9 +10,9 @@ import numpy as np
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import Layout, ufunc_of
 
-# The unit is a byte read or written by a simple operation, on the processor of the measurements (2 cores): 45 GB/s where
-# arrays are in the cache. Products of matrices do 30 Gflop/s in single precision there, exponentials and their like
-# 0.5 to 1 GB/s.
+# The unit is a byte read or written by a simple operation. On the processor of the measurements (2 cores, arrays of
+# 4 MiB) that was 45 GB/s; products of matrices did 30 Gflop/s in single precision, and 16 in double precision;
+# exponentials and their like 0.5 to 1 GB/s.
 _FLOP = 1.5
 _FUNCTION = 50
 _SIMPLE = frozenset({

@@ -30,7 +30,9 @@ class Keeper:
             again, but not where the little that others cost would be set against them.
     """
 
-    def __init__(self, values: Values, limit: int, anchors: Collection[int], most: int, small: int, by_time: bool) -> None:
+    def __init__(
+        self, values: Values, limit: int, anchors: Collection[int], most: int, small: int, *, by_time: bool
+    ) -> None:
         self.by_time = by_time
         self.values = values
         self.limit = limit
@@ -88,13 +90,10 @@ class Keeper:
         self.cost += values.cost[value]
         needed = {value, *values.reads[value]} | (set(values.reads[step]) if again else set())
         # Its memory may be that of an operand which is not needed any more.
-        ending = [
-            one for one in values.reads[value]
-            if not values.stays[one] and self._next_use(one, step) == _NEVER and not (again and one in values.reads[step])
-        ]  # fmt: skip
-        grows = values.nbytes[value]
-        if any(one in values.over[value] for one in ending):
-            grows = 0
+        waiting = values.reads[step] if again else ()
+        reads = [one for one in values.reads[value] if one not in waiting and not values.stays[one]]
+        ending = [one for one in reads if self._next_use(one, step) == _NEVER]
+        grows = 0 if any(one in values.over[value] for one in ending) else values.nbytes[value]
         self._make_room(grows, needed, step)
         self._hold(value)
         for one in ending:
@@ -222,4 +221,4 @@ def keep(
 
     Args: those of `Keeper`.
     """
-    return Keeper(values, limit, anchors, most, small, by_time).run()
+    return Keeper(values, limit, anchors, most, small, by_time=by_time).run()

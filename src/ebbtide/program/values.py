@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ebbtide.program.costs import cost_of, is_product, may_repeat
-from ebbtide.program.equation import Variable
+from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import kernel_of
 from ebbtide.program.layout import Layout
 from ebbtide.program.program import Program
@@ -74,7 +74,7 @@ def values_of(program: Program, layout: Layout) -> Values:
     )
 
 
-def _over(equation, layout: Layout, place: dict[Variable, int]) -> tuple[int, ...]:
+def _over(equation: Equation, layout: Layout, place: dict[Variable, int]) -> tuple[int, ...]:
     """Return the values in whose memory an equation can be computed, if they die there."""
     kernel = kernel_of(equation) if equation.output.type.shape else None
     found: list[int] = []
