@@ -81,8 +81,8 @@ def within(rungs: Sequence[Rung], limit: int) -> Rung:
     least = min(needs)
     raise BudgetError(
         f"{rungs[0].program.name} cannot run in {format_bytes(limit)} above its arguments: of the ways to compute "
-        f"values again that were found, the one that holds least takes {least:,} bytes ({format_bytes(least)}), results "
-        f"included. Give it Budget(memory={least}) or more.",
+        f"values again that were found, the one that holds least takes {least:,} bytes ({format_bytes(least)}), "
+        f"results included. Give it Budget(memory={least}) or more.",
         least,
     )
 

@@ -64,6 +64,7 @@ class Memory:
         bound: The most bytes that live in the block at the same time: no arrangement takes less.
         held: The bytes of arrays and of the block that are held while each equation is computed, with what NumPy takes
             for a moment.
+        lasting: The most bytes of arrays and of the block alone.
     """
 
     buffers: dict[Variable, Buffer]
@@ -73,6 +74,7 @@ class Memory:
     nbytes: int
     bound: int
     held: list[int]
+    lasting: int
 
     @property
     def peak(self) -> int:
@@ -95,8 +97,8 @@ def plan_memory(program: Program, layout: Layout, limit: int | None = None) -> M
             return best
         plan = _plan(program, layout, way)
         # One block costs nothing from the second run on: to give it up must be worth something.
-        if plan.peak < (0.97 if limit is None else 1) * best.peak:
-            best = plan
+        better = plan.peak < best.peak if limit is not None else plan.lasting < 0.97 * best.lasting
+        best = plan if better else best
     return best
 
 
@@ -136,8 +138,9 @@ def _plan(program: Program, layout: Layout, way: int) -> Memory:
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
     nbytes, count = _arrange(inside), len(program.equations)
     apart = _held_apart(program, layout, buffers, ends)
+    lasting = nbytes + max(apart, default=0)
     held = [nbytes + more + workspace(eq, layout) for more, eq in zip(apart, program.equations, strict=True)]
-    return Memory(buffers, kernels, given_up, ends, nbytes, max(_live(inside, count)), held)
+    return Memory(buffers, kernels, given_up, ends, nbytes, max(_live(inside, count)), held, lasting)
 
 
 def _held_apart(
