@@ -10,6 +10,8 @@ from typing import final
 from ebbtide.program.values import Values
 
 _NEVER = 1 << 60
+# Values that are computed again for values that are computed again: Python's stack has an end.
+_DEEP = 200
 
 
 @final
@@ -51,6 +53,7 @@ class Keeper:
         self._queue: list[tuple[float, int]] = []
         self._queued: dict[int, float] = {}
         self._last = -1
+        self._depth = 0
 
     def run(self) -> list[int] | None:
         """Return the numbers of the equations in the order in which they run, or None if they cost too much."""
@@ -81,11 +84,15 @@ class Keeper:
     def _compute(self, value: int, step: int, *, again: bool) -> None:
         """Compute a value, for the equation *step* or as that."""
         values = self.values
-        if self.cost > self.most:
+        self._depth += 1
+        if self.cost > self.most or self._depth > _DEEP:
+            # There is so little room that what was let go for one operand is needed for the next.
+            self.cost = self.most + 1
             return
         for missing in self._missing(values.reads[value]) if again else ():
             # What a value is computed from was let go to make room for another one.
             self._compute(missing, step, again=True)
+        self._depth -= 1
         self.order.append(value)
         self.cost += values.cost[value]
         needed = {value, *values.reads[value]} | (set(values.reads[step]) if again else set())
