@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import optree
+from scipy import special
 
 from ebbtide.arrays.views import normal_index
 
@@ -171,6 +172,15 @@ ELEMENTWISE: dict[Any, tuple[Example, ...]] = {
     np.remainder: binary(1.1, 1.4, 0.77, 0.83, second=False),
     np.fmod: binary(1.1, 1.4, 0.77, 0.83, second=False),
 }  # fmt: skip
+
+SPECIAL: dict[Any, tuple[Example, ...]] = {
+    **{f: unary(-2, 2, complex=True) for f in (special.erf, special.erfc)},
+    **{f: unary(-2, 2) for f in (special.ndtr, special.log_ndtr, special.expit, special.log_expit)},
+    **{f: unary(-0.8, 0.8) for f in (special.erfinv,)},
+    **{f: unary(0.2, 0.8) for f in (special.ndtri, special.logit)},
+    **{f: unary(0.4, 3) for f in (special.gammaln, special.digamma, special.entr)},
+    **{f: binary(0.3, 2, 0.4, 2) for f in (special.xlogy, special.xlog1py)},
+}
 
 SELECTION: dict[Any, tuple[Example, ...]] = {
     np.where: calls((MASK, M, M * 2), (MASK, M, 0.5), (MASK, 0.5, M), (MASK, M, V[:4]), (MASK, S, M),
@@ -343,7 +353,8 @@ INTERNAL = frozenset(
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 EXAMPLES: dict[Any, tuple[Example, ...]] = {
-    **ELEMENTWISE, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING, **CONSTANT,
+    **ELEMENTWISE, **SPECIAL, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING,
+    **CONSTANT,
 }  # fmt: skip
 
 

@@ -10,7 +10,6 @@ import pytest
 from ebbtide import TraceError
 from ebbtide.arrays.abstract import abstract_array
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.primitive import needs_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.opaque import OPAQUE
 
@@ -95,35 +94,6 @@ def test_signatures_save_what_rules_name():
             assert len(signature.saves) == len(set(signature.saves)) == len(names - set(primitive.keep))
             assert set(signature.saves) == {primitive.position(name) for name in names - set(primitive.keep)}
             assert len(signature.keeps) == len(names & set(primitive.keep))
-
-
-def alternatives() -> list[Any]:
-    """Return the operations that state other forms of their derivatives."""
-    found = []
-    for key, example in cases(smooth=True):
-        found += [op for op in recorded(key, example, np.float64) if op.primitive.alternatives]
-    return found
-
-
-def test_alternatives(random):
-    """All forms of a derivative that a rule states give the same derivative."""
-    tested = set()
-    for operation in alternatives():
-        g = cotangent(operation.out, random)
-        for form in operation.primitive.alternatives:
-            expressions = form if isinstance(form, tuple) else (form,)
-            for k in operation.active():
-                needs = needs_of(expressions[k])
-                scaled = needs[0] == "g"
-                values = [operation.value(name) for name in needs[scaled:]]
-                product = expressions[k](g, *values) if scaled else g * expressions[k](*values)
-                kind = type_of(operation.values[k])
-                extra = product.ndim - len(kind.shape)
-                summed = tuple(a for a in range(product.ndim) if a < extra or kind.shape[a - extra] != product.shape[a])
-                result = np.reshape(np.sum(product, axis=summed), kind.shape)
-                np.testing.assert_allclose(result, operation.pull(k, g), rtol=1e-12, atol=1e-12)
-                tested.add((operation.primitive.name, k))
-    assert {name for name, _ in tested} >= {"divide", "reciprocal", "sqrt", "exp", "tanh", "tan", "hypot"}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,6 @@ def elementwise(
     d: Any,
     *,
     keep: Mapping[str, Callable[..., Any]] | None = None,
-    alternatives: tuple[Any, ...] = (),
     operands: tuple[str, ...] | None = None,
     name: str | None = None,
 ) -> Primitive:
@@ -78,7 +77,6 @@ def elementwise(
             function whose parameters name what it needs (operands `x`, `y`; `out`; kept values). If its
             first parameter is `g`, it returns g times the derivative.
         keep: Kept values by name: functions of operands or `out`.
-        alternatives: Other forms of *d*.
         operands: Names of the operands, `x` and `y` by default.
         name: Name in messages.
 
@@ -113,7 +111,6 @@ def elementwise(
         push=push,
         infer=lambda *kinds, **params: broadcast_type(function, *kinds),
         keep=keep,
-        alternatives=alternatives,
     )
 
 

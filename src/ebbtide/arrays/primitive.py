@@ -117,16 +117,13 @@ class Primitive:
         put: For views, `put(base, params, view)` returns the base with the view written back.
         joint: For operations with several outputs, `joint(cotangents, node)` yields the cotangents of all
             active operands, as (number among the active, cotangent, owned).
-        alternatives: Other derivative expressions of the same operation (from the input instead of the
-            output), of which a planner takes the cheapest.
 
     Memory:
         Holds no array.
     """
 
     __slots__ = (
-        "_cache", "aliases", "alternatives", "function", "infer", "joint", "keep", "name", "operands", "pull",
-        "push", "put",
+        "_cache", "aliases", "function", "infer", "joint", "keep", "name", "operands", "pull", "push", "put",
     )  # fmt: skip
 
     def __init__(
@@ -142,7 +139,6 @@ class Primitive:
         aliases: bool = False,
         put: Callable[..., Any] | None = None,
         joint: Callable[..., Any] | None = None,
-        alternatives: tuple[Any, ...] = (),
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -154,7 +150,6 @@ class Primitive:
         self.aliases = aliases
         self.put = put
         self.joint = joint
-        self.alternatives = alternatives
         self._cache: dict[int, Signature] = {}
 
     def __repr__(self) -> str:

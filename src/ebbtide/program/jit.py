@@ -15,6 +15,7 @@ from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget, check_budget
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.equation import OBJECT
 from ebbtide.program.planned import PlannedProgram, check_donated
@@ -27,7 +28,10 @@ _NUMBERS = frozenset({float, complex})
 
 
 def jit(
-    f: Callable[..., Any], static_argnums: int | Sequence[int] = (), donate_argnums: int | Sequence[int] = ()
+    f: Callable[..., Any],
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    budget: Budget | None = None,
 ) -> Jitted:
     """
     Return *f* as a function that is traced once for each kind of arguments, and then runs in planned memory.
@@ -41,6 +45,8 @@ def jit(
         donate_argnums: Positional arguments whose arrays the caller gives up: results are made in their memory, where
             that can be, and *f* may write into them. A time step that is given its state needs no memory for the
             new one.
+        budget: The bytes of memory that a run may take above its arguments, results included. Values are computed again
+            for it as far as needed, with the same bits; see `program(...).predict()`. Programs have no use for a disk.
 
     Returns:
         A function with the arguments and results of *f*, and its bits; products may differ in rounding. Differentiated,
@@ -51,6 +57,8 @@ def jit(
         TraceError: *f* asks for a value, writes into an argument, or is given or finds a random generator.
         TypeError: `static_argnums` or `donate_argnums` are no numbers from 0 on, an argument cannot be compared with
             those of before, or one that is donated cannot be written or shares memory with another one.
+        ValueError: The budget has a disk.
+        BudgetError: From the call: no way to run the function was found that takes so few bytes; with the least.
 
     Memory:
         One block for all kinds of arguments, of the largest size that `program(...).arena_nbytes` says, from the first
@@ -64,7 +72,14 @@ def jit(
         >>> slope(np.zeros(2))
         array([1., 1.])
     """
-    return Jitted(f, _numbers("static_argnums", static_argnums), _numbers("donate_argnums", donate_argnums))
+    static, donated = _numbers("static_argnums", static_argnums), _numbers("donate_argnums", donate_argnums)
+    check_budget(budget)
+    if budget is not None and budget.disk:
+        raise ValueError(
+            f"jit was given {budget}, and a program has no use for a disk: it computes values again instead. Write "
+            f"Budget(memory={budget.memory})."
+        )
+    return Jitted(f, static, donated, None if budget is None else budget.memory)
 
 
 def _numbers(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
@@ -118,19 +133,23 @@ class Jitted:
         f: The function.
         static: Numbers of the arguments that are taken as they are.
         donated: Numbers of the arguments whose memory may be used.
+        limit: The bytes that a run may take; None for no budget.
     """
 
     # Whoever wraps a function copies what is in its `__dict__`: there is its name, and nothing of ours.
     __slots__ = (
-        "__dict__", "__weakref__", "_blocks", "_donated", "_f", "_ignored", "_known", "_misses", "_opaque", "_static",
-        "reasons",
+        "__dict__", "__weakref__", "_blocks", "_donated", "_f", "_ignored", "_known", "_limit", "_misses", "_opaque",
+        "_static", "reasons",
     )  # fmt: skip
 
-    def __init__(self, f: Callable[..., Any], static: tuple[int, ...], donated: tuple[int, ...]) -> None:
+    def __init__(
+        self, f: Callable[..., Any], static: tuple[int, ...], donated: tuple[int, ...], limit: int | None
+    ) -> None:
         update_wrapper(self, f, updated=())
         self._donated = donated
         self._f = f
         self._static = static
+        self._limit = limit
         self._blocks = Blocks()
         self._known: dict[Any, list[_Known]] = {}
         # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
@@ -287,7 +306,7 @@ class Jitted:
             return None
         self._note_miss(key)
         captured = tuple([numbers[id(array)] for array in origins])
-        planned = PlannedProgram(traced.program, self._blocks, donated)
+        planned = PlannedProgram(traced.program, self._blocks, donated, self._limit)
         executable = planned.executable([*values, *origins], donated)
         # Results that are views follow what is written into what they are views of; loops and checkpointed functions
         # have ways of their own to be differentiated.

@@ -6,7 +6,6 @@ What has no such call is left to NumPy, which allocates the result.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
+from scipy import special
 
 from ebbtide.program.equation import Equation
 from ebbtide.program.layout import ufunc_of
@@ -51,15 +51,10 @@ def kernel_of(equation: Equation) -> Kernel | None:
 
 def ufunc_text(ufunc: np.ufunc) -> str | None:
     """Return how a program names a ufunc; None if it is neither NumPy's nor SciPy's."""
-    for module, prefix in ((np, "np"), (_scipy_special(), "scipy.special")):
-        if module is not None and getattr(module, ufunc.__name__, None) is ufunc:
+    for module, prefix in ((np, "np"), (special, "scipy.special")):
+        if getattr(module, ufunc.__name__, None) is ufunc:
             return f"{prefix}.{ufunc.__name__}"
     return None
-
-
-def _scipy_special() -> Any:
-    # Whoever has a ufunc of it has imported it.
-    return sys.modules.get("scipy.special")
 
 
 def _reduction(equation: Equation) -> Kernel | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
 
+from ebbtide.program.costs import workspace
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import Kernel, kernel_of
 from ebbtide.program.layout import Layout
@@ -69,7 +70,9 @@ class Memory:
         ends: For each value that is no view, the number of the last equation that uses it or a view of it.
         nbytes: Size of the block.
         bound: The most bytes that live in the block at the same time: no arrangement takes less.
-        held: The bytes of arrays and of the block that are held while each equation is computed.
+        held: The bytes of arrays and of the block that are held while each equation is computed, with what NumPy takes
+            for a moment.
+        lasting: The most bytes of arrays and of the block alone.
     """
 
     buffers: dict[Variable, Buffer]
@@ -79,6 +82,7 @@ class Memory:
     nbytes: int
     bound: int
     held: list[int]
+    lasting: int
 
     @property
     def peak(self) -> int:
@@ -91,22 +95,33 @@ class Memory:
         return buffer is not None and not buffer.apart
 
 
-def plan_memory(program: Program, layout: Layout, donated: Iterable[Variable] = ()) -> Memory:
+def plan_memory(
+    program: Program, layout: Layout, limit: int | None = None, donated: Iterable[Variable] = ()
+) -> Memory:
     """
     Return where the values of a program are best put.
 
     Args:
         program: The program.
         layout: How its values lie.
+        limit: The bytes that may be held, if there is a budget: one block if that fits.
         donated: Inputs whose memory the program may use.
     """
     ways = (_TOGETHER, _CROSSING, _APART)
-    together, crossing, apart = [_plan(program, layout, way, tuple(donated)) for way in ways]
-    least = apart if apart.peak < _MUCH * crossing.peak else crossing
-    return least if least.peak < _WORTH * together.peak else together
+    together, crossing, apart = plans = [_plan(program, layout, way, tuple(donated)) for way in ways]
+    if limit is not None:
+        return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
+    least = apart if apart.lasting < _MUCH * crossing.lasting else crossing
+    return least if least.lasting < _WORTH * together.lasting else together
 
 
-def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, ...]) -> Memory:
+def least_peak(program: Program, layout: Layout) -> tuple[int, int]:
+    """Return the fewest bytes in which a program in this order can run, and the number of the equation at the peak."""
+    plan = _plan(program, layout, _APART)
+    return plan.peak, max(range(len(plan.held)), key=plan.held.__getitem__, default=0)
+
+
+def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, ...] = ()) -> Memory:
     """Return a plan in which no large values, those that live while results are born, or all are apart."""
     ends: dict[Variable, int] = {}
     for variable, last in last_uses(program).items():
@@ -139,8 +154,10 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
     bound = max(_live(inside, len(program.equations)))
     nbytes = _arrange(inside, bound)
-    held = [nbytes + more for more in _held_apart(program, layout, buffers, ends)]
-    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held)
+    apart = _held_apart(program, layout, buffers, ends)
+    lasting = nbytes + max(apart, default=0)
+    held = [nbytes + more + workspace(eq, layout) for more, eq in zip(apart, program.equations, strict=True)]
+    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting)
 
 
 def _held_apart(

@@ -42,16 +42,20 @@ class PlannedProgram:
         program: The program.
         blocks: Where it runs.
         donated: Numbers of the inputs whose memory it may use where these are plain arrays.
+        limit: The bytes that a run on plain arrays may take; None for no budget.
 
     Memory:
         Its executables, made when they are needed; no data.
     """
 
-    __slots__ = ("_blocks", "_executables", "_pushes", "_reversals", "donated", "program")
+    __slots__ = ("_blocks", "_executables", "_limit", "_pushes", "_reversals", "donated", "program")
 
-    def __init__(self, program: Program, blocks: Blocks, donated: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, program: Program, blocks: Blocks, donated: tuple[int, ...] = (), limit: int | None = None
+    ) -> None:
         self.program = program
         self.donated = donated
+        self._limit = limit
         self._blocks = blocks
         self._executables: dict[Any, Executable] = {}
         self._reversals: dict[Any, Reversed | None] = {}
@@ -65,7 +69,8 @@ class PlannedProgram:
         """Return the program as it is planned for inputs with these strides, some of them donated."""
         found = self._executables.get((strides, donated))
         if found is None:
-            found = self._executables[strides, donated] = Executable(self.program, strides, self._blocks, donated)
+            found = Executable(self.program, strides, self._blocks, donated, limit=self._limit)
+            self._executables[strides, donated] = found
         return found
 
     def run(self, values: list[Any]) -> tuple[list[Any], Sequence[bool]]:

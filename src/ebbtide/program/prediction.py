@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from ebbtide.program.costs import workspace
 from ebbtide.program.equation import OBJECT
-from ebbtide.program.layout import Layout
+from ebbtide.program.ladder import Rung
 from ebbtide.program.memory import Memory
-from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
 from ebbtide.tape.joint import part
 
@@ -41,6 +41,9 @@ class Prediction:
         arena_bytes: Those of them that are one block, which stays for the next run.
         name: The value that is computed at the peak; empty if nothing is.
         held: The values that are held then, the largest first.
+        again: How many equations are computed again, so that less is held.
+        products: How many of these are products of matrices.
+        extra_work: What they cost, as a part of the cost of the program without them.
         unknown: What holds more while the program runs, with the user's lines: time loops, by their own schedules.
     """
 
@@ -48,6 +51,9 @@ class Prediction:
     arena_bytes: int
     name: str
     held: tuple[Held, ...]
+    again: int = 0
+    products: int = 0
+    extra_work: float = 0.0
     unknown: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
@@ -57,11 +63,17 @@ class Prediction:
         if rest:
             lines.append(f"  {rest:>14,}  of the block of {self.arena_bytes:,} bytes, not in use")
         lines += [f"  {'and what':>14}  {name:<24} {line} holds by its own schedule" for name, line in self.unknown]
+        if self.again:
+            lines.append(
+                f"{self.again:,} equations are computed again, {self.products:,} of them products of matrices: "
+                f"{self.extra_work:.0%} more work"
+            )
         return "\n".join(lines)
 
 
-def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
-    """Return what a program with this layout and plan will hold."""
+def predict(rung: Rung, memory: Memory) -> Prediction:
+    """Return what a program will hold that runs in this way and has this plan."""
+    program, layout = rung.program, rung.layout
     if not program.equations:
         return Prediction(memory.nbytes, memory.nbytes, "", ())
     place = max(range(len(memory.held)), key=memory.held.__getitem__)
@@ -76,8 +88,14 @@ def predict(program: Program, layout: Layout, memory: Memory) -> Prediction:
         key = id(output) if buffer is None else id(buffer)
         nbytes = output.nbytes if buffer is None else buffer.nbytes
         found[key] = Held(names[output], nbytes, equation.line)
+    moment = workspace(program.equations[place], layout)
+    if moment:
+        found[0] = Held("copies inside of NumPy", moment, program.equations[place].line)
     held = sorted(found.values(), key=lambda value: -value.nbytes)
     at = names[program.equations[place].output]
     loops = [e for e in program.equations if e.output.type is OBJECT and e.function is not part]
     unknown = tuple((names[equation.output], equation.line) for equation in loops)
-    return Prediction(memory.held[place], memory.nbytes, at, tuple(held), unknown)
+    return Prediction(
+        memory.held[place], memory.nbytes, at, tuple(held), rung.again, rung.products,
+        rung.extra_work, unknown,
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from ebbtide.program.blocks import Blocks
 from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
-from ebbtide.program.layout import find_layout
+from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.products import add_products
@@ -34,7 +34,12 @@ class Executable:
         strides: Of each of its inputs, in bytes.
         blocks: Where it runs; by default in blocks of its own.
         donated: Numbers of the inputs whose memory it may use: they are overwritten.
+        limit: The bytes that a run may take above its inputs, results included; None for no budget.
+        rungs: The ladder of the program, if it is known.
         poisoned: Whether memory that is given back is overwritten at once: for tests of plans.
+
+    Raises:
+        BudgetError: No way to run the program takes so few bytes.
 
     Memory:
         From the first run on one block of `arena_nbytes` bytes or more, and one for each run at the same time beside
@@ -48,11 +53,17 @@ class Executable:
         blocks: Blocks | None = None,
         donated: Sequence[int] = (),
         *,
+        limit: int | None = None,
+        rungs: Sequence[Rung] = (),
         poisoned: bool = False,
     ) -> None:
-        self.program = program = passed(program, add_products, add_scatters)
-        self.layout = find_layout(program, strides)
-        self.memory = plan_memory(program, self.layout, [program.inputs[number] for number in donated])
+        # Once, before values are computed again: so sums take the same products, with the same bits, for all budgets.
+        program = passed(program, add_products, add_scatters)
+        self.rung = plain_rung(program, strides) if limit is None else within(rungs or ladder(program, strides), limit)
+        self.program = program = passed(self.rung.program)
+        self.layout = self.rung.layout
+        given = [program.inputs[number] for number in donated]
+        self.memory = plan_memory(program, self.layout, None if limit is None else limit - objects_of(program), given)
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.
         self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
@@ -72,7 +83,7 @@ class Executable:
 
     def predict(self) -> Prediction:
         """Return what a run will hold, and the values that are held at the peak; nothing is allocated."""
-        return predict(self.program, self.layout, self.memory)
+        return predict(self.rung, self.memory)
 
     def save(self, path: str | Path) -> None:
         """

@@ -131,6 +131,8 @@ class Source:
             statements = self._memory.kernels[output].write(name, *arguments)
             if equation.name == "add_product":
                 self._literals.imports["from ebbtide.rules.products import add_product"] = None
+            if any("scipy.special." in text for text in statements):
+                self._literals.imports["import scipy.special"] = None
             if buffer.apart and given_up is None:
                 return [f"{name} = np.empty({output.type.shape}, {self._dtype(output)})", *statements]
             if buffer.apart and given_up is not None:

@@ -12,6 +12,7 @@ from ebbtide.rules import (
     selection,
     shapes,
     sorting,
+    special,
     sums,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "selection",
     "shapes",
     "sorting",
+    "special",
     "sums",
 ]

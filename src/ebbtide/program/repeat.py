@@ -1,0 +1,74 @@
+"""Programs with their equations in another order, some of them more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ebbtide.program.equation import Equation, Variable, substitute
+from ebbtide.program.layout import Layout
+from ebbtide.program.program import Program
+from ebbtide.program.simplify import remove_dead
+
+
+def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int = 0) -> tuple[Program, Layout, int]:
+    """
+    Return a program that computes its equations in an order, some of them again.
+
+    An equation takes of each value the copy that was computed last. A copy that nothing takes is not computed, so an
+    order can also put off what is not needed soon. Views are taken anew, and are not part of the order.
+
+    Args:
+        program: The program.
+        layout: Where its values lie: copies lie as they do.
+        order: Numbers of equations, each of them at least once but those of views, which are found.
+        forward: How many equations come first that are a part of their own; 0 if there is no such part.
+
+    Returns:
+        (the program, its layout, how many of its equations are that part).
+    """
+    place = {equation.output: number for number, equation in enumerate(program.equations)}
+    latest: dict[Variable, Variable] = {}
+    bases: dict[Variable, Variable] = {}
+    strides = {variable: layout.strides[variable] for variable in program.inputs}
+    made: list[Equation] = []
+    seen: set[int] = set()
+    ends = 0
+
+    def current(variable: Variable) -> Variable:
+        """Return the copy of a value to take now: of a view, one of the last copy of its base."""
+        base = layout.base(variable)
+        if base is variable:
+            return latest.get(variable, variable)
+        found = latest.get(variable)
+        if found is None or bases[found] is not latest.get(base, base):
+            found = compute(place[variable])
+        return found
+
+    def compute(number: int) -> Variable:
+        old = program.equations[number]
+        arguments, params = substitute((old.arguments, old.params), current)
+        again = old.output in latest
+        output = Variable(old.output.type, old.output.name, is_number=old.output.is_number) if again else old.output
+        made.append(replace(old, arguments=arguments, params=params, output=output))
+        latest[old.output] = output
+        strides[output] = layout.strides[old.output]
+        if old.output in layout.bases:
+            base = layout.base(old.output)
+            bases[output] = latest.get(base, base)
+        return output
+
+    for number in order:
+        compute(number)
+        if number < forward and number not in seen:
+            ends = len(made)
+        seen.add(number)
+    outputs = tuple(current(output) if type(output) is Variable else output for output in program.outputs)
+    front = {equation.output for equation in made[:ends]}
+    history = (*program.history, "values computed again")
+    found = remove_dead(replace(program, equations=tuple(made), outputs=outputs))
+    kept = sum(equation.output in front for equation in found.equations)
+    left = {equation.output for equation in found.equations}
+    strides = {variable: strides[variable] for variable in (*program.inputs, *left)}
+    bases = {view: base for view, base in bases.items() if view in left}
+    return replace(found, history=history), Layout(strides, bases), kept
