@@ -24,6 +24,7 @@ from ebbtide.profiling.report import profile as profile
 from ebbtide.program.jit import jit as jit
 from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
+from ebbtide.transforms.batching import vmap as vmap
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
 from ebbtide.transforms.forward import jvp as jvp
 from ebbtide.transforms.linearized import linearize as linearize
@@ -65,4 +66,5 @@ __all__ = [
     "trace",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]

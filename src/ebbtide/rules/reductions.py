@@ -68,8 +68,17 @@ def _total_type(function: Any) -> Any:
     return infer
 
 
-_sum = linear(np.sum, _spread_chosen, infer=_total_type(np.sum), result=BORROWED, name="sum")
-_mean = linear(np.mean, _spread_mean, infer=_total_type(np.mean), result=BORROWED, name="mean")
+def _of_members(function: Any) -> Any:
+    """Return the batch rule of a sum or mean."""
+    return lambda x, axis, **params: function(x, axis=tuple([a + 1 for a in axis]), **params)
+
+
+_sum = linear(
+    np.sum, _spread_chosen, infer=_total_type(np.sum), batch=_of_members(np.sum), result=BORROWED, name="sum"
+)
+_mean = linear(
+    np.mean, _spread_mean, infer=_total_type(np.mean), batch=_of_members(np.mean), result=BORROWED, name="mean"
+)
 
 
 def _given(value: Any) -> bool:
@@ -238,7 +247,13 @@ def _reversed_cumsum(g: Any, kind: ArrayType, axis: int) -> Any:
     return np.flip(np.cumsum(np.flip(g, axis), axis=axis), axis)
 
 
-_cumsum = linear(np.cumsum, _reversed_cumsum, infer=lambda kind, axis: kind, name="cumsum")
+_cumsum = linear(
+    np.cumsum,
+    _reversed_cumsum,
+    infer=lambda kind, axis: kind,
+    batch=lambda x, axis: np.cumsum(x, axis=axis + 1),
+    name="cumsum",
+)
 
 
 def cumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:

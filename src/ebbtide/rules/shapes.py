@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.batched import widened
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.registry import register
@@ -24,6 +25,7 @@ _reshape = linear(
     infer=lambda kind, shape, order: ArrayType(shape, kind.dtype),
     aliases=True,
     put=lambda base, params, view: np.reshape(view, base.shape, order=params["order"]),
+    batch=lambda x, shape, order: _reshape_members(x, shape, order),
     name="reshape",
 )
 _transpose = linear(
@@ -32,8 +34,16 @@ _transpose = linear(
     infer=lambda kind, axes: ArrayType(tuple(kind.shape[a] for a in axes), kind.dtype),
     aliases=True,
     put=lambda base, params, view: np.transpose(view, _inverse(params["axes"])),
+    batch=lambda x, axes: np.transpose(x, (0, *[a + 1 for a in axes])),
     name="transpose",
 )
+
+
+def _reshape_members(x: Any, shape: tuple[int, ...], order: str) -> Any:
+    if order == "C":
+        return np.reshape(x, (x.shape[0], *shape))
+    # In Fortran order the axis that is not to be mixed with the others is the last one.
+    return np.moveaxis(np.reshape(np.moveaxis(x, 0, -1), (*shape, x.shape[0]), order="F"), -1, 0)
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -153,7 +163,14 @@ def _diagonal_type(kind: ArrayType, offset: int, axis1: int, axis2: int) -> Arra
     return ArrayType((*rest, max(0, min(rows, columns))), kind.dtype)
 
 
-_diagonal = linear(np.diagonal, _diagonal_transpose, infer=_diagonal_type, aliases=True, name="diagonal")
+_diagonal = linear(
+    np.diagonal,
+    _diagonal_transpose,
+    infer=_diagonal_type,
+    batch=lambda x, offset, axis1, axis2: np.diagonal(x, offset, axis1 + 1, axis2 + 1),
+    aliases=True,
+    name="diagonal",
+)
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -183,6 +200,7 @@ _broadcast = linear(
     np.broadcast_to,
     lambda g, kind, shape: unbroadcast(g, kind),
     infer=lambda kind, shape: ArrayType(shape, kind.dtype),
+    batch=lambda x, shape: np.broadcast_to(widened(x, len(shape)), (x.shape[0], *shape)),
     aliases=True,
     name="broadcast_to",
 )
