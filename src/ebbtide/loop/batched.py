@@ -45,7 +45,7 @@ def batched_loop(
     places = paths_of(structure)
     pairs = [trace.split(leaf) for leaf in leaves]
     mapped = [is_mapped or is_array(array) for array, is_mapped in pairs]
-    inputs = _of_all(trace, inputs)
+    inputs, is_one = _of_all(trace, inputs)
     shapes: list[Any] = []
 
     def lower(values: list[Any], flags: list[bool]) -> list[Any]:
@@ -64,7 +64,7 @@ def batched_loop(
 
     def step_of_all(arrays: Any, x: Any) -> Any:
         with trace.above():
-            result = step(unflatten(structure, raised(trace, arrays, mapped)), _of_member(trace, x))
+            result = step(unflatten(structure, raised(trace, arrays, mapped)), _of_member(trace, x, is_one))
             result, emitted = result if options.outputs else (result, None)
             after, structure_after = flatten(result)
             if structure_after != structure:
@@ -109,21 +109,21 @@ class _Form:
     mapped: list[bool]
 
 
-def _of_all(trace: BatchTrace, inputs: Any) -> Any:
-    """Return inputs of which each says how it is that of a member; those that are the same for all as they are."""
+def _of_all(trace: BatchTrace, inputs: Any) -> tuple[Any, bool]:
+    """Return inputs of which each says how it is that of a member, and whether they are one array of all members."""
     if callable(inputs):
 
         def of_all(i: int) -> Any:
             with trace.above():
                 return _lowered(trace, inputs(i))
 
-        return of_all
+        return of_all, False
     if type(inputs) is TracedArray:
         array, is_mapped = trace.split(inputs)
-        return [_lowered(trace, inputs[k]) for k in range(len(inputs))] if is_mapped else array
+        return (np.moveaxis(array, 1, 0) if is_mapped else array), is_mapped
     if isinstance(inputs, (list, tuple)):
-        return [_lowered(trace, x) for x in inputs]
-    return inputs
+        return [_lowered(trace, x) for x in inputs], False
+    return inputs, False
 
 
 def _lowered(trace: BatchTrace, x: Any) -> Any:
@@ -133,8 +133,10 @@ def _lowered(trace: BatchTrace, x: Any) -> Any:
     return ([array for array, _ in pairs], _Form(structure, mapped)) if any(mapped) else x
 
 
-def _of_member(trace: BatchTrace, x: Any) -> Any:
+def _of_member(trace: BatchTrace, x: Any, is_array: bool) -> Any:
     """Return an input as the step of a member sees it."""
+    if is_array:
+        return trace.members(x)
     if type(x) is tuple and len(x) == 2 and type(x[1]) is _Form:
         return unflatten(x[1].structure, raised(trace, x[0], x[1].mapped))
     return x
