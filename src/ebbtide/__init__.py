@@ -27,6 +27,8 @@ from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.batching import vmap as vmap
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
 from ebbtide.transforms.forward import jvp as jvp
+from ebbtide.transforms.jacobian import hessian as hessian
+from ebbtide.transforms.jacobian import jacobian as jacobian
 from ebbtide.transforms.linearized import linearize as linearize
 from ebbtide.transforms.products import gauss_newton_product as gauss_newton_product
 from ebbtide.transforms.products import hvp as hvp
@@ -52,8 +54,10 @@ __all__ = [
     "checkpoint",
     "gauss_newton_product",
     "grad",
+    "hessian",
     "hvp",
     "inner",
+    "jacobian",
     "jit",
     "jvp",
     "linearize",
