@@ -96,18 +96,9 @@ def _of_members(
 ) -> TracedArray:
     """Return the result of a constant function for all members of a batch."""
     # Sequences of arrays, and arrays by keyword, are operands one by one.
-    places: list[Any] = []
-
-    def taken(value: Any) -> Any:
-        if isinstance(value, (tuple, list)):
-            return type(value)([taken(v) for v in value])
-        if type(value) is TracedArray:
-            places.append(trace.beneath(value))
-            return _Place(len(places) - 1)
-        return value
-
-    given = [taken(arg) for arg in args], {name: taken(value) for name, value in kwargs.items()}
-    values, mapped = [x for x, _ in places], [m for _, m in places]
+    pairs: list[Any] = []
+    given = [_taken(trace, x, pairs) for x in args], {name: _taken(trace, x, pairs) for name, x in kwargs.items()}
+    values, mapped = [x for x, _ in pairs], [m for _, m in pairs]
 
     def called(members: Any, form: Any) -> Any:
         return handler(*_filled(form[0], members), **_filled(form[1], members))
@@ -129,6 +120,16 @@ class _Place:
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+
+def _taken(trace: BatchTrace, value: Any, pairs: list[Any]) -> Any:
+    """Return an argument with places for its operands, which go to *pairs* with whether they are mapped."""
+    if isinstance(value, (tuple, list)):
+        return type(value)([_taken(trace, v, pairs) for v in value])
+    if type(value) is not TracedArray:
+        return value
+    pairs.append(trace.beneath(value))
+    return _Place(len(pairs) - 1)
 
 
 def _filled(form: Any, values: Any) -> Any:

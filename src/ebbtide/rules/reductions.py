@@ -12,6 +12,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.primitive import BORROWED
 from ebbtide.arrays.registry import register
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer, refusal
 
@@ -90,6 +91,10 @@ def _with_axes(primitive: Any) -> Any:
     """Return the handler of a linear reduction with NumPy's arguments."""
 
     def handler(a: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
+        if type(where) is TracedArray:  # another one for each member of a batch
+            chosen = np.sum(np.where(where, a, type_of(a).dtype.type(0)), axis, dtype, keepdims=keepdims)
+            mask = np.broadcast_to(where, a.shape)
+            return chosen if primitive is _sum else chosen / np.sum(mask, axis, chosen.dtype, keepdims=keepdims)
         params = {"axis": axes_of(axis, np.ndim(a)), "keepdims": bool(keepdims) and keepdims is not np._NoValue}
         if dtype is not None:
             params["dtype"] = np.dtype(dtype)

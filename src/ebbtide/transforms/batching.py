@@ -11,9 +11,10 @@ import optree
 
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
-from ebbtide.arrays.containers import VectorNode, flatten, output_type, paths_of, unflatten
+from ebbtide.arrays.containers import VectorNode, flatten, objects_in, output_type, paths_of, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.vectors import is_vector
 from ebbtide.tape.recording import settle
 
 
@@ -26,7 +27,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
             and checkpoints in it work; Python code that asks for a value (`if x > 0`) has no one answer, and is an error.
         in_axes: For each positional argument the axis along which its arrays have the members, None for an argument
             that is the same for all, or a container that begins as the argument and has those; one number for all.
-            Negative ones count from the last axis. Keyword arguments are the same for all members.
+            Negative ones count from the last axis. Keyword arguments are the same for all members, and plain.
         out_axes: Where the members go in the arrays of the result; None for what is the same for all. One number for
             all, or a container that begins as the result.
 
@@ -59,10 +60,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         axes = _of_arguments(in_axes, args)
         size = _count(leaves, axes, structure)
         trace = BatchTrace(0, size)
-        traced = [
-            leaf if axis is None else trace.members(_first(leaf, axis))
-            for leaf, axis in zip(leaves, axes, strict=True)
-        ]
+        traced = [_given(trace, leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
         given = unflatten(structure, traced)
         del traced
         trace.closed = True  # but in the block
@@ -72,7 +70,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
             settle(outputs)
             pairs = [trace.split(output) for output in outputs]
         del given, result, outputs
-        places = _spread(out_axes, unflatten(after, [None] * len(pairs)), after, "out_axes", "the result")
+        places = _spread(out_axes, unflatten(after, [None] * len(pairs)), after, "out_axes", "the result has")
         names = paths_of(after)
         owners = {id(owner_of(leaf)) for leaf in leaves if isinstance(leaf, np.ndarray)}
         del leaves, args
@@ -95,15 +93,20 @@ def _of_arguments(in_axes: Any, args: tuple[Any, ...]) -> list[int | None]:
             "positional ones. Give an axis or None for each; keyword arguments are the same for all members."
         )
     leaves, structure = flatten(args)
-    axes = _spread(in_axes, args, structure, "in_axes", "the arguments")
+    axes = _spread(in_axes, args, structure, "in_axes", "the arguments have")
     places = paths_of(structure)
-    triples = zip(leaves, axes, places, strict=True)
-    return [None if axis is None else _checked_axis(leaf, axis, place) for leaf, axis, place in triples]
+    given = zip(objects_in(args), leaves, axes, places, strict=True)
+    return [None if axis is None else _checked_axis(whole, leaf, axis, place) for whole, leaf, axis, place in given]
 
 
-def _checked_axis(leaf: Any, axis: int, place: str) -> int:
-    """Return the axis of a leaf, counted from the first."""
+def _checked_axis(whole: Any, leaf: Any, axis: int, place: str) -> int:
+    """Return the axis of a leaf, or of the packed array of a vector, counted from the first."""
     name = f"argument {place[1:].replace(']', '', 1)}"
+    if is_vector(whole):
+        raise TypeError(
+            f"vmap cannot take members from {name}, a vector of a registered type, which has no axes. Give it "
+            "in_axes=None, or an array."
+        )
     is_array = isinstance(leaf, (np.ndarray, TracedArray)) and leaf.dtype.kind in "fciub"
     if not is_array and not isinstance(leaf, (np.generic, bool, int, float, complex)):
         raise TypeError(
@@ -146,7 +149,7 @@ def _spread(axes: Any, tree: Any, structure: Any, name: str, of: str) -> list[in
         tree: The container.
         structure: Its structure.
         name: What the user calls *axes*.
-        of: What the user calls the container.
+        of: What messages call the container, with its verb.
 
     Raises:
         ValueError: It begins otherwise, or has something else where an axis is due.
@@ -160,7 +163,7 @@ def _spread(axes: Any, tree: Any, structure: Any, name: str, of: str) -> list[in
     same = axes_structure.type is structure.type and structure.type not in (None, VectorNode)
     if not same or len(theirs) != len(parts) or axes_structure.entries() != structure.entries():
         raise ValueError(
-            f"{name} has {axes!r} where {of} have {structure}. Give a number or None, or a container of the same form "
+            f"{name} has {axes!r} where {of} {structure}. Give a number or None, or a container of the same form "
             "with those in it."
         )
     subtrees = optree.tree_flatten(tree, is_leaf=lambda part: part is not tree, namespace="ebbtide")[0]
@@ -170,10 +173,19 @@ def _spread(axes: Any, tree: Any, structure: Any, name: str, of: str) -> list[in
     return found
 
 
-def _first(array: Any, axis: int) -> Any:
-    """Return a view of an array with the axis of the members in front."""
-    array = array.frozen() if type(array) is TracedArray else np.asarray(array)
-    return np.moveaxis(array, axis, 0) if axis else array
+def _given(trace: BatchTrace, leaf: Any, axis: int | None) -> Any:
+    """
+    Return a leaf of the arguments as the function gets it.
+
+    An array that is the same for all is traced, too, so that it can be indexed by what is not, as in `table[label]`.
+    """
+    is_array = type(leaf) is TracedArray or (isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fciub")
+    if not is_array:
+        return leaf
+    array = leaf.frozen() if type(leaf) is TracedArray else np.asarray(leaf)
+    if axis is None:
+        return trace.constant(array)
+    return trace.members(np.moveaxis(array, axis, 0) if axis else array)
 
 
 def _returned(array: Any, is_mapped: bool, axis: int | None, place: str, size: int, owners: set[int]) -> Any:

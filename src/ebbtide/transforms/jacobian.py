@@ -13,6 +13,7 @@ from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import flatten, output_types, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.tape.account import account
 from ebbtide.tape.recording import Recording
 from ebbtide.tape.tangent import TangentTrace
@@ -20,8 +21,8 @@ from ebbtide.transforms.forward import Point, run_duals
 from ebbtide.transforms.products import chosen_of
 from ebbtide.transforms.reverse import argument_numbers, grad, is_one
 
-# Without chunk_size= as many rows at once as take these bytes, as arguments and as outputs together.
-_CHUNK_BYTES = 1 << 25
+# Without chunk_size= as many rows at once as take so much of the result, as arguments and outputs, or so many bytes.
+_CHUNK_PART, _CHUNK_BYTES = 1 / 16, 1 << 20
 _MODES = (None, "forward", "reverse")
 
 
@@ -40,7 +41,8 @@ def jacobian(
         argnums: Which positional arguments to differentiate; a number, or several.
         mode: "reverse", one sweep for each element of the outputs, or "forward", one run for each element of the
             arguments; None for the one with fewer. Sweeps and runs are done many at once, as with `vmap`.
-        chunk_size: How many at once; None for as many as take 32 MiB of arguments and outputs.
+        chunk_size: How many at once; None for as many as take a sixteenth of the result, or 1 MiB, as arguments and
+            outputs.
         holomorphic: Promise that a function from complex to complex numbers is holomorphic, so that one complex number
             is its derivative.
 
@@ -119,7 +121,7 @@ def _by_rows(f: Any, point: list[Any], chunk: int | None, mode: str | None, holo
                     return flatten(recording.gradients([(node, seed, False)], retain=True))[0]
 
                 block.take(start, stop, _of_members(pull, kind, start, stop))
-            blocks.append(block.finish([(*kind.shape, *other.shape) for other in inputs]))
+            blocks.append(block.finish([(*kind.shape, *other.shape) for other in inputs], recording.are_arrays))
     return blocks, structure, structures
 
 
@@ -152,7 +154,8 @@ def _by_columns(f: Any, point: list[Any], chunk: int | None, holomorphic: bool) 
             block.take(start, stop, found)
         if block is None:
             return _empty(f, at)
-        columns.append(block.finish([(*out.shape, *kind.shape) for out in outputs]))
+        is_array = isinstance(bottom(at.values[place]), np.ndarray)
+        columns.append(block.finish([(*out.shape, *kind.shape) for out in outputs], [is_array] * len(outputs)))
     return [list(row) for row in zip(*columns, strict=True)], outer, at.structures
 
 
@@ -177,7 +180,8 @@ def _of_members(function: Callable[[Any], list[Any]], kind: ArrayType, start: in
 def _chunks(size: int, chunk: int | None, kinds: list[ArrayType]) -> list[tuple[int, int]]:
     """Return where the chunks of so many rows begin and end."""
     if chunk is None:
-        chunk = max(1, _CHUNK_BYTES // max(1, sum(kind.nbytes for kind in kinds)))
+        row = max(1, sum(kind.nbytes for kind in kinds))
+        chunk = max(1, _CHUNK_BYTES // row, int(size * _CHUNK_PART))
     return [(start, min(start + chunk, size)) for start in range(0, size, chunk)]
 
 
@@ -225,16 +229,16 @@ class _Block:
     def _place(self, start: int, stop: int) -> Any:
         return (slice(start, stop),) if self._axis == 0 else (Ellipsis, slice(start, stop))
 
-    def finish(self, shapes: list[tuple[int, ...]]) -> list[Any]:
-        """Return the arrays in the shapes of the result."""
+    def finish(self, shapes: list[tuple[int, ...]], are_arrays: list[bool]) -> list[Any]:
+        """Return the arrays in the shapes of the result; of two numbers the derivative is a number."""
         made = []
-        for k, (kind, shape) in enumerate(zip(self._kinds, shapes, strict=True)):
+        for k, (kind, shape, is_array) in enumerate(zip(self._kinds, shapes, are_arrays, strict=True)):
             held, self._parts[k] = self._parts[k], None
             if held is None:
                 held = np.zeros(kind.shape, kind.dtype)
             if isinstance(held, list):
                 held = held[0] if len(held) == 1 else np.concatenate(held, axis=self._axis)
-            made.append(np.reshape(held, shape))
+            made.append(np.reshape(held, shape) if shape or is_array else np.reshape(held, ())[()])
         return made
 
 
@@ -278,7 +282,7 @@ def hessian(
     Args:
         f: A function of arrays and containers of arrays with a real scalar result.
         argnums: Which positional arguments to differentiate; a number, or several.
-        chunk_size: How many columns are computed at once; None for as many as take 32 MiB.
+        chunk_size: How many columns are computed at once; None as for `jacobian`.
 
     Returns:
         A function with the arguments of *f* that returns a container of the structure of the argument (a tuple of them
