@@ -171,22 +171,25 @@ class _Places:
         order = (*self.order, *range(len(self.order), viewed.ndim))
         return viewed if order == tuple(range(viewed.ndim)) else np.transpose(viewed, order)
 
+    def _moved(self, ndim: int) -> tuple[int, ...]:
+        """Return where so many axes of the indices are in what is read."""
+        return tuple(range(self.first, self.first + ndim))
+
     def read(self, x: Any) -> Any:
         """Return the elements."""
         found = _GATHERS[len(self.indices)].bind((self.bring(x), *self.indices))
         ndim = len(_shape_of(self.indices))
-        return np.moveaxis(found, range(ndim), range(self.first, self.first + ndim)) if self.first and ndim else found
+        return np.moveaxis(found, tuple(range(ndim)), self._moved(ndim)) if self.first and ndim else found
 
     def write(self, x: Any, value: Any) -> Any:
         """Return what the elements of the basic index are after a value has been written into some of them."""
         viewed = self.bring(x)
         count, shape = len(self.indices), _shape_of(self.indices)
-        moved = range(self.first, self.first + len(shape))
         rest = list(viewed.shape[count:])
         wanted = (*rest[: self.first], *shape, *rest[self.first :])
         while np.ndim(value) > len(wanted) and np.shape(value)[0] == 1:
             value = value[0]
-        value = np.moveaxis(np.broadcast_to(value, wanted), moved, range(len(shape)))
+        value = np.moveaxis(np.broadcast_to(value, wanted), self._moved(len(shape)), tuple(range(len(shape))))
         after = _PUTS[count].bind((viewed, value, *self.indices))
         order = (*self.order, *range(len(self.order), viewed.ndim))
         return np.transpose(after, tuple([order.index(k) for k in range(len(order))]))
