@@ -53,7 +53,7 @@ def close(found, expected):
 
 @pytest.mark.parametrize("name", INDICES)
 def test_reading(name):
-    """What an index reads is NumPy's, to the bit, for each of the operands the same or not; derivatives scatter back."""
+    """What an index reads is NumPy's, to the bit, whichever operands are the same for all; derivatives scatter back."""
     make, shape = INDICES[name]
     i, j = batches(shape)
 
@@ -61,9 +61,8 @@ def test_reading(name):
         return x[make(i, j)]
 
     def cost(x, i, j):
-        return np.sum(np.sin(f(x, i, j)) * np.arange(1.0, 6)[: np.shape(f(x, i, j))[-1]] if i.ndim else 1.0) + np.sum(
-            f(x, i, j) ** 2
-        )
+        found = f(x, i, j)
+        return np.sum(np.sin(found) * np.cos(np.arange(found.size)).reshape(found.shape)) + np.sum(found**2)
 
     for way in itertools.product((True, False), repeat=3):
         if not any(way):
@@ -85,7 +84,7 @@ def test_reading(name):
 
 @pytest.mark.parametrize("name", INDICES)
 def test_writing(name):
-    """What is written by an index is NumPy's, where a place is named twice too: the last wins, and has the cotangent."""
+    """What is written by an index is NumPy's: of two values for one place the last stays, and has the cotangent."""
     make, shape = INDICES[name]
     i, j = batches(shape)
     value = RANDOM.normal(size=(SIZE, *T[0][make(i[0], j[0])].shape))
@@ -113,7 +112,7 @@ def test_writing(name):
 
 
 def test_rows_are_views():
-    """The row that a number names is a view, which writes go through, and the rows of an array of numbers are a copy."""
+    """The row that a number names is a view, which writes go through; those of an array of numbers are a copy."""
 
     def f(x, i):
         u = x * 1.0

@@ -98,7 +98,7 @@ def test_edges(mode):
     assert jacobian(lambda x: 3.0, mode=mode)(2.0) == 0
     assert jacobian(np.sin, mode=mode)(1.0) == np.cos(1.0)
     assert type(jacobian(np.sin, mode=mode)(1.0)) is np.float64
-    single = jacobian(lambda x: np.sin(x), mode=mode)(X.astype(np.float32))
+    single = jacobian(np.sin, mode=mode)(X.astype(np.float32))
     assert single.dtype == np.float32
     assert jacobian(lambda x: np.sin(x)[None] * X[:, None], mode=mode)(X).shape == (5, 5, 5)
 
@@ -214,9 +214,9 @@ def test_wrong_arguments():
 def test_nothing_is_left_behind():
     """No reference cycle, and no argument or saved value that lives on."""
     calls = (
-        lambda x: jacobian(residual, mode="reverse")(x),
-        lambda x: jacobian(residual, mode="forward", chunk_size=2)(x),
-        lambda x: hessian(cost)(x),
+        jacobian(residual, mode="reverse"),
+        jacobian(residual, mode="forward", chunk_size=2),
+        hessian(cost),
     )
     for call in calls:
         call(X)

@@ -1,4 +1,4 @@
-"""`vmap`: what a loop over the members gives, in one operation for all, with all other transforms in it and around it."""
+"""`vmap`: what a loop over the members gives, in one operation for all, with other transforms in and around it."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_shared_operand_stays_one():
     products = {
         "rows": lambda x, w: x @ w,
         "columns": lambda x, w: w @ x,
-        "dot": lambda x, w: np.dot(x, w),
+        "dot": np.dot,
         "einsum": lambda x, w: np.einsum("i,ij->j", x, w),
     }
     for name, f in products.items():
@@ -305,7 +305,7 @@ def test_loops_in_parts():
 
 
 def test_loops_of_numbers():
-    """A number of the state becomes one for each member; an integer does not, and a condition that differs is an error."""
+    """A number of the state becomes one for each member; an integer or a condition that differs is an error."""
     close(vmap(lambda k: timeloop(lambda u, i: u * k, 1.0, 3))(X[0]), X[0] ** 3)
     with pytest.raises(TraceError, match=r"leaf \[1\].*test_vmap\.py.*in_axes=0"):
         vmap(lambda u: timeloop(lambda s, i: (s[0], np.argmax(s[0])), (u, 0), 3))(X)
@@ -358,7 +358,7 @@ def test_users_primitives():
     assert vmap(together)(X[:0]).shape == (0, 5)
     with pytest.raises(TraceError, match=r"shapes \[\(\d,\), \(\d,\)"):
         vmap(primitive(lambda x: x[x > 0]))(np.array([[1.0, 2.0], [-1.0, 1.0]]))
-    with pytest.raises(TraceError, match="batch rule of .* shape"):
+    with pytest.raises(TraceError, match=r"batch rule of .* shape"):
         vmap(primitive(lambda x: x, batch=lambda mapped, x: np.sum(x)))(X)
 
 
@@ -371,7 +371,7 @@ REFUSED = (
     (lambda x: x if np.sum(x) > 0 else -x, TraceError, r"`if`.*test_vmap\.py.*member of vmap.*np\.where"),
     (lambda x: x[x > 0], TraceError, r"test_vmap\.py.*np\.where\(mask"),
     (lambda x: range(int(x[0])), TraceError, r"`int`.*test_vmap\.py"),
-    (lambda x: np.nonzero(x), TraceError, r"nonzero at .*test_vmap\.py.*member of vmap"),
+    (np.nonzero, TraceError, r"nonzero at .*test_vmap\.py.*member of vmap"),
     (lambda x: f"{x[0]:.2f}", TraceError, r"text .*test_vmap\.py"),
     (lambda x: W[np.argmax(x)], TraceError, r"test_vmap\.py.*table\[x\]"),
     (inverse, RuleMissingError, r"inv.*test_vmap\.py"),
@@ -432,9 +432,9 @@ def test_nothing_is_left_behind():
     calls = (
         lambda x: vmap(written)(x, x),
         lambda x: vmap(grad(loss), (0, None))(x, W),
-        lambda x: grad(lambda x: np.sum(vmap(written)(x, x)))(x),
-        lambda x: vmap(grad(lambda u: np.sum(timeloop(lambda u, i: np.sin(u), u, 4))))(x),
-        lambda x: grad(lambda x: np.sum(vmap(checkpoint(np.sin))(x)))(x),
+        grad(lambda x: np.sum(vmap(written)(x, x))),
+        vmap(grad(lambda u: np.sum(timeloop(lambda u, i: np.sin(u), u, 4)))),
+        grad(lambda x: np.sum(vmap(checkpoint(np.sin))(x))),
         lambda x: vmap(lambda x, k: x[k])(x, np.array([0, 1, 1])),
     )
     for call in calls:

@@ -43,8 +43,8 @@ class ArrayType:
 
     def _unknown(self, what: str) -> TraceError:
         return TraceError(
-            f"{what} was asked at {user_line()} of an array of which only shape and dtype, {self}, are known: it is traced "
-            "without values, or is another one for each member of vmap. Write a choice by values with "
+            f"{what} was asked at {user_line()} of an array of which only shape and dtype, {self}, are known: it is "
+            "traced without values, or is another one for each member of vmap. Write a choice by values with "
             "np.where(condition, x, y), or compute what depends on values outside of the function and pass it in."
         )
 

@@ -202,7 +202,8 @@ def by_members(
         if kind is None:
             raise TraceError(
                 f"{name} at {user_line()} is done for each member alone, and the batch of vmap has none, so that the "
-                "type of its result is not known. Do not call vmap for no members, or give ebbtide.primitive(batch=...)."
+                "type of its result is not known. Do not call vmap for no members, or give "
+                "ebbtide.primitive(batch=...)."
             )
         return np.zeros((0, *kind.shape), kind.dtype)
     shapes = {row.shape for row in rows}

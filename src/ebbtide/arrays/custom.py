@@ -220,8 +220,8 @@ def _of_members(batch: Callable[..., Any], name: str) -> Callable[..., Any]:
         array = result if hasattr(result, "shape") else np.asarray(result)
         if not array.shape or array.shape[0] != size:
             raise TraceError(
-                f"The batch rule of {name} returned an array of shape {tuple(array.shape)} for {size} members. It returns "
-                "their results on the first axis."
+                f"The batch rule of {name} returned an array of shape {tuple(array.shape)} for {size} members. It "
+                "returns their results on the first axis."
             )
         return array
 

@@ -79,11 +79,13 @@ def batched_loop(
         shapes[:] = [shape]
         return (after, outs) if options.outputs else after
 
-    def until(arrays: Any) -> Any:
-        with trace.above():
-            return bool(options.until(unflatten(structure, raised(trace, arrays, mapped))))
+    condition: Any = options.until
 
-    rest = options.as_arguments() | {"until": None if options.until is None else until}
+    def until(arrays: Any) -> bool:
+        with trace.above():
+            return bool(condition(unflatten(structure, raised(trace, arrays, mapped))))
+
+    rest = options.as_arguments() | {"until": None if condition is None else until}
     with trace.below():
         begin = [full(a, m, trace.size) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
         result = timeloop(step_of_all, begin, steps, inputs=inputs, **rest)

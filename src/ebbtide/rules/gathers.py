@@ -137,9 +137,9 @@ def _put_of(count: int) -> Primitive:
     return made
 
 
-_GATHERS = (None, *[_gather_of(count) for count in _COUNTS])
-_ADDED = (None, *[_added_of(count) for count in _COUNTS])
-_PUTS = (None, *[_put_of(count) for count in _COUNTS])
+_GATHERS: tuple[Any, ...] = (None, *[_gather_of(count) for count in _COUNTS])
+_ADDED: tuple[Any, ...] = (None, *[_added_of(count) for count in _COUNTS])
+_PUTS: tuple[Any, ...] = (None, *[_put_of(count) for count in _COUNTS])
 
 
 @final
@@ -210,7 +210,7 @@ def _whole(index: tuple[Any, ...], ndim: int) -> list[Any]:
 
 @final
 class _Row:
-    """What a traced number picks is a view, as in NumPy: a step of its path, which reads and writes by the same index."""
+    """What a traced number picks is a view, as in NumPy: a step of its path, which reads and writes by one index."""
 
     __slots__ = ()
 

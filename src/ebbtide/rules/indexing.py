@@ -30,7 +30,7 @@ _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 def normalized(index: Any) -> tuple[Any, ...]:
     """
-    Return an index as a tuple of numbers, slices, None, Ellipsis and index arrays that nobody else holds, or traced ones.
+    Return an index as a tuple of numbers, slices, None, Ellipsis and index arrays, traced or held by nobody else.
 
     Raises:
         TraceError: Part of the index has a derivative.

@@ -6,7 +6,9 @@ Their derivative is zero wherever it exists (floor, sign, argmax), or their resu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +40,7 @@ OPAQUE = (
 )  # fmt: skip
 
 # How the searches are done for all members of a batch; the others are done for one after the other.
-BATCHES = MappingProxyType({
+BATCHES: Mapping[Any, Any] = MappingProxyType({
     **{f: along(1, None) for f in (np.argmax, np.argmin, np.nanargmax, np.nanargmin)},
     **{f: along(1, None, several=True) for f in (np.any, np.all)},
     np.argsort: along(1, -1),
@@ -49,7 +51,8 @@ BATCHES = MappingProxyType({
 
 for _function in COMPARISONS + STEPS + SEARCHES + FACTS:
     _infer = None if isinstance(_function, np.ufunc) else stand_in_type(_function)
-    register(_function, constant(_function, _infer, elementwise if _function not in SEARCHES else BATCHES.get(_function)))
+    _batch = BATCHES.get(_function) if _function in SEARCHES else elementwise
+    register(_function, constant(_function, _infer, _batch))
 for _function in OPAQUE:
     register(_function, constant(_function))
 for _ufunc in (np.logical_and, np.logical_or):

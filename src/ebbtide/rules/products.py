@@ -174,9 +174,13 @@ def _matmul_members(x: Any, y: Any, in_x: bool, in_y: bool) -> Any:
 # NumPy sums the two otherwise, and a step that runs without derivatives has to give the bits of one that is recorded.
 _matmul, _matrix_dot = (
     multilinear(
-        function, (_matmul_left, _matmul_right), infer=_matmul_type, batch=_matmul_members,
-        accumulate=(_into_left, _into_right), name=name,
-    )  # fmt: skip
+        function,
+        (_matmul_left, _matmul_right),
+        infer=_matmul_type,
+        batch=_matmul_members,
+        accumulate=(_into_left, _into_right),
+        name=name,
+    )
     for function, name in ((np.matmul, "matmul"), (np.dot, "dot"))
 )
 register(np.matmul, _matmul)
@@ -220,9 +224,12 @@ def _scaling(g: Any, other: Any, kind: ArrayType) -> Any:
 _dot = multilinear(np.dot, (_dot_left, _dot_right), infer=_dot_type, batch=_dot_members, name="dot")
 # np.dot with a number rounds complex products otherwise than np.multiply.
 _scaled = multilinear(
-    np.dot, (_scaling, _scaling), infer=_scaling_type, batch=lambda x, y, *mapped: np.multiply(*aligned((x, y), mapped)),
+    np.dot,
+    (_scaling, _scaling),
+    infer=_scaling_type,
+    batch=lambda x, y, *mapped: np.multiply(*aligned((x, y), mapped)),
     name="dot",
-)  # fmt: skip
+)
 
 
 def _arrays(*values: Any) -> list[Any]:

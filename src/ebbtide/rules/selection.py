@@ -140,7 +140,7 @@ _astype = linear(
     _cast,
     lambda g, kind, dtype: matched(g, kind),
     infer=lambda kind, dtype: ArrayType(kind.shape, np.dtype(dtype)),
-    batch=lambda x, dtype: np.astype(x, dtype),
+    batch=np.astype,
     name="astype",
 )
 _cast_constant = constant(_cast, lambda x, dtype: ArrayType(x.shape, np.dtype(dtype)), elementwise_constant)

@@ -19,13 +19,21 @@ from ebbtide.rules.reductions import axes_of
 
 # Views: the result is linked to its base, so that writes into either are seen by the other.
 
+
+def _reshape_members(x: Any, shape: tuple[int, ...], order: Any) -> Any:
+    if order == "C":
+        return np.reshape(x, (x.shape[0], *shape))
+    # In Fortran order the axis that is not to be mixed with the others is the last one.
+    return np.moveaxis(np.reshape(np.moveaxis(x, 0, -1), (*shape, x.shape[0]), order="F"), -1, 0)
+
+
 _reshape = linear(
     lambda x, shape, order: np.reshape(x, shape, order=order),
     lambda g, kind, shape, order: np.reshape(g, kind.shape, order=order),
     infer=lambda kind, shape, order: ArrayType(shape, kind.dtype),
     aliases=True,
     put=lambda base, params, view: np.reshape(view, base.shape, order=params["order"]),
-    batch=lambda x, shape, order: _reshape_members(x, shape, order),
+    batch=_reshape_members,
     name="reshape",
 )
 _transpose = linear(
@@ -37,13 +45,6 @@ _transpose = linear(
     batch=lambda x, axes: np.transpose(x, (0, *[a + 1 for a in axes])),
     name="transpose",
 )
-
-
-def _reshape_members(x: Any, shape: tuple[int, ...], order: str) -> Any:
-    if order == "C":
-        return np.reshape(x, (x.shape[0], *shape))
-    # In Fortran order the axis that is not to be mixed with the others is the last one.
-    return np.moveaxis(np.reshape(np.moveaxis(x, 0, -1), (*shape, x.shape[0]), order="F"), -1, 0)
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:

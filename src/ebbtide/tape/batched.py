@@ -1,7 +1,7 @@
 """
 Transforms of a function of a member that become transforms of the function of the batch.
 
-A checkpointed function, or a time loop, that no derivative inside of the batch sees, is one of arrays that have one more
+A checkpointed function, or a time loop, that no derivative inside of the batch sees is one of arrays with one more
 axis: so the tapes around record it once, for all members.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -12,7 +12,6 @@ import optree
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import VectorNode, flatten, objects_in, output_type, paths_of, unflatten
-from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.tape.recording import settle
@@ -24,7 +23,8 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
 
     Args:
         f: A function of arrays and containers of arrays of one member. Views, in-place changes, derivatives, time loops
-            and checkpoints in it work; Python code that asks for a value (`if x > 0`) has no one answer, and is an error.
+            and checkpoints in it work; Python code that asks for a value (`if x > 0`) is an error: there is no one
+            answer.
         in_axes: For each positional argument the axis along which its arrays have the members, None for an argument
             that is the same for all, or a container that begins as the argument and has those; one number for all.
             Negative ones count from the last axis. Keyword arguments are the same for all members, and plain.
@@ -109,13 +109,15 @@ def _checked_axis(whole: Any, leaf: Any, axis: int, place: str) -> int:
         )
     is_array = isinstance(leaf, (np.ndarray, TracedArray)) and leaf.dtype.kind in "fciub"
     if not is_array and not isinstance(leaf, (np.generic, bool, int, float, complex)):
+        found = getattr(leaf, "dtype", type(leaf).__name__)
         raise TypeError(
-            f"vmap cannot take members from {name}, which is of type {getattr(leaf, 'dtype', type(leaf).__name__)}: only "
-            "arrays of numbers have them. Give it in_axes=None, which passes it as it is, or by a closure."
+            f"vmap cannot take members from {name}, which is of type {found}: only arrays of numbers have them. Give "
+            "it in_axes=None, which passes it as it is, or by a closure."
         )
-    ndim = leaf.ndim if is_array else 0
+    shape = tuple(leaf.shape) if isinstance(leaf, (np.ndarray, TracedArray)) else ()
+    ndim = len(shape)
     if not -ndim <= axis < ndim:
-        found = f"has the shape {tuple(leaf.shape)}" if ndim else "is a number"
+        found = f"has the shape {shape}" if ndim else "is a number"
         raise ValueError(
             f"vmap was asked for the members along axis {axis} of {name}, which {found}. Give it another axis in "
             "in_axes, or None if it is the same for all members."
@@ -134,7 +136,7 @@ def _count(leaves: list[Any], axes: list[int | None], structure: Any) -> int:
         )
     if len({length for length, _, _ in lengths}) > 1:
         found = "; ".join(
-            f"argument {place[1:].replace(']', '', 1)} has {length} along axis {axis}" for length, axis, place in lengths
+            f"argument {place[1:].replace(']', '', 1)} has {n} along axis {axis}" for n, axis, place in lengths
         )
         raise ValueError(f"All arguments of vmap have the same number of members, and these differ: {found}.")
     return lengths[0][0]
@@ -157,7 +159,8 @@ def _spread(axes: Any, tree: Any, structure: Any, name: str, of: str) -> list[in
     if axes is None or (isinstance(axes, (int, np.integer)) and not isinstance(axes, bool)):
         return [None if axes is None else int(axes)] * structure.num_leaves
     parts = structure.children()
-    theirs, axes_structure = optree.tree_flatten(
+    flatten_once: Any = optree.tree_flatten  # whose types know only some containers
+    theirs, axes_structure = flatten_once(
         axes, is_leaf=lambda part: part is not axes, none_is_leaf=True, namespace="ebbtide"
     )
     same = axes_structure.type is structure.type and structure.type not in (None, VectorNode)
@@ -166,7 +169,7 @@ def _spread(axes: Any, tree: Any, structure: Any, name: str, of: str) -> list[in
             f"{name} has {axes!r} where {of} {structure}. Give a number or None, or a container of the same form "
             "with those in it."
         )
-    subtrees = optree.tree_flatten(tree, is_leaf=lambda part: part is not tree, namespace="ebbtide")[0]
+    subtrees = flatten_once(tree, is_leaf=lambda part: part is not tree, namespace="ebbtide")[0]
     found: list[int | None] = []
     for part, subtree, below in zip(theirs, subtrees, parts, strict=True):
         found += _spread(part, subtree, below, name, of)
@@ -182,7 +185,7 @@ def _given(trace: BatchTrace, leaf: Any, axis: int | None) -> Any:
     is_array = type(leaf) is TracedArray or (isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fciub")
     if not is_array:
         return leaf
-    array = leaf.frozen() if type(leaf) is TracedArray else np.asarray(leaf)
+    array: Any = leaf.frozen() if type(leaf) is TracedArray else np.asarray(leaf)
     if axis is None:
         return trace.constant(array)
     return trace.members(np.moveaxis(array, axis, 0) if axis else array)
@@ -200,11 +203,12 @@ def _returned(array: Any, is_mapped: bool, axis: int | None, place: str, size: i
         size: Number of members.
         owners: Addresses of the arrays of the arguments.
     """
+    where = f" at {place}" if place else ""
     if axis is None:
         if is_mapped:
             raise ValueError(
-                f"out_axes is None for the result{f' at {place}' if place else ''}, which differs from member to member. "
-                "Give the axis that the members go to."
+                f"out_axes is None for the result{where}, which differs from member to member. Give the axis that the "
+                "members go to."
             )
         return array
     kind = output_type(array, "vmap", place)
@@ -212,8 +216,8 @@ def _returned(array: Any, is_mapped: bool, axis: int | None, place: str, size: i
     if not -ndim <= axis < ndim:
         of_member = ArrayType(kind.shape[is_mapped:], kind.dtype)
         raise ValueError(
-            f"out_axes asks for the members on axis {axis} of the result{f' at {place}' if place else ''}, which has the "
-            f"type {of_member} for each member, and {ndim} axes with theirs."
+            f"out_axes asks for the members on axis {axis} of the result{where}, which has the type {of_member} for "
+            f"each member, and {ndim} axes with theirs."
         )
     array = full(array, is_mapped, size)
     if isinstance(array, np.ndarray) and (not array.flags.writeable or id(owner_of(array)) in owners):

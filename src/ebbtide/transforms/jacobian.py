@@ -258,8 +258,9 @@ def _check_complex(inputs: list[ArrayType], outputs: list[ArrayType], mode: str 
     into, out = ([kind.dtype.kind == "c" for kind in kinds] for kinds in (inputs, outputs))
     if any(into) and any(out) and not holomorphic:
         raise TypeError(
-            "jacobian of a function from complex to complex numbers is an array of complex numbers only if the function "
-            "is holomorphic: say so with holomorphic=True, or take the real and the imaginary part of its outputs."
+            "jacobian of a function from complex to complex numbers is an array of complex numbers only if the "
+            "function is holomorphic: say so with holomorphic=True, or take the real and the imaginary part of its "
+            "outputs."
         )
     if mode == "reverse" and any(out) and not all(into):
         raise TypeError(
@@ -268,8 +269,8 @@ def _check_complex(inputs: list[ArrayType], outputs: list[ArrayType], mode: str 
         )
     if any(into) and not all(out) and (mode == "forward" or any(out)):
         raise TypeError(
-            "jacobian of real outputs with respect to complex arguments needs reverse mode: in forward mode it would be "
-            "the derivative along the real axis only. Leave mode= out."
+            "jacobian of real outputs with respect to complex arguments needs reverse mode: in forward mode it would "
+            "be the derivative along the real axis only. Leave mode= out."
         )
 
 
