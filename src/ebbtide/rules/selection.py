@@ -136,11 +136,15 @@ def _cast(x: Any, dtype: Any) -> Any:
     return x.astype(dtype)
 
 
+def _cast_members(x: Any, dtype: Any) -> Any:
+    return np.astype(x, dtype)
+
+
 _astype = linear(
     _cast,
     lambda g, kind, dtype: matched(g, kind),
     infer=lambda kind, dtype: ArrayType(kind.shape, np.dtype(dtype)),
-    batch=np.astype,
+    batch=_cast_members,
     name="astype",
 )
 _cast_constant = constant(_cast, lambda x, dtype: ArrayType(x.shape, np.dtype(dtype)), elementwise_constant)
