@@ -8,6 +8,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from tests.fields import Field, product, random_field, same_bits, spread, velocity
 from tests.measure import peak_bytes
 
 from ebbtide import (
@@ -17,6 +18,7 @@ from ebbtide import (
     checkpoint,
     grad,
     hvp,
+    jacobian,
     jit,
     jvp,
     linearize,
@@ -407,6 +409,26 @@ def test_wrong_axes(in_axes, out_axes, args, message):
         vmap(lambda x, y: x + y, in_axes, out_axes)(*args)
     with pytest.raises(TypeError, match="argument 1, which is of type str"):
         vmap(lambda x, y: x)(X, "text")
+
+
+def test_vectors_of_registered_types():
+    """A vector that is the same for all members can be used; members of one, and Jacobians, are refused."""
+    field = random_field()
+    found = vmap(lambda x, f: x[:4] * velocity(product(f, f)), (0, None))(X, field)
+    close(found, X[:, :4] * velocity(product(field, field)))
+    kept = vmap(lambda x, f: f, (0, None), None)(X, field)
+    assert same_bits(kept, field)
+    with pytest.raises(TypeError, match="returned a vector"):
+        vmap(lambda x, f: f, (0, None))(X, field)
+    with pytest.raises(TypeError, match="argument 1, a vector of a registered type"):
+        vmap(lambda x, f: x)(X, field)
+    with pytest.raises(TraceError, match=r"test_vmap\.py.*no members"):
+        vmap(lambda x: velocity(spread(x[:4], field)))(X)
+    with pytest.raises(TypeError, match="arguments of a function whose jacobian"):
+        jacobian(velocity)(field)
+    for mode in ("forward", "reverse"):
+        with pytest.raises(TypeError, match="outputs of a function whose jacobian"):
+            jacobian(lambda a: Field(field.u, field.p), mode=mode)(X[0])
 
 
 def test_results_belong_to_the_caller():

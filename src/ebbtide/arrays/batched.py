@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, plain
@@ -213,9 +213,3 @@ def by_members(
             "those of a batch have one shape. Choose elements with np.where in place of a mask as an index."
         )
     return np.stack(rows)
-
-
-def shared_type(x: Any, is_mapped: bool) -> ArrayType:
-    """Return the type that each member of an operand has."""
-    kind = type_of(x)
-    return ArrayType(kind.shape[1:], kind.dtype) if is_mapped else kind

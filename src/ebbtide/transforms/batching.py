@@ -60,7 +60,8 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         axes = _of_arguments(in_axes, args)
         size = _count(leaves, axes, structure)
         trace = BatchTrace(0, size)
-        traced = [_given(trace, leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
+        triples = zip(objects_in(args), leaves, axes, strict=True)
+        traced = [leaf if is_vector(whole) else _given(trace, leaf, axis) for whole, leaf, axis in triples]
         given = unflatten(structure, traced)
         del traced
         trace.closed = True  # but in the block
@@ -69,14 +70,20 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
             outputs, after = flatten(result)
             settle(outputs)
             pairs = [trace.split(output) for output in outputs]
+            are_vectors = [is_vector(whole) for whole in objects_in(result)]
         del given, result, outputs
-        places = _spread(out_axes, unflatten(after, [None] * len(pairs)), after, "out_axes", "the result has")
+        places = _spread(out_axes, after, "out_axes", "the result has")
         names = paths_of(after)
         owners = {id(owner_of(leaf)) for leaf in leaves if isinstance(leaf, np.ndarray)}
         del leaves, args
         made = []
         while pairs:
             array, is_mapped = pairs.pop(0)
+            if are_vectors[len(made)] and places[len(made)] is not None:
+                raise TypeError(
+                    "vmap was given a function that returned a vector of a registered type, which has no members. Give "
+                    "out_axes=None for it, or return arrays."
+                )
             made.append(_returned(array, is_mapped, places[len(made)], names[len(made)], size, owners))
         return unflatten(after, made)
 
@@ -93,7 +100,7 @@ def _of_arguments(in_axes: Any, args: tuple[Any, ...]) -> list[int | None]:
             "positional ones. Give an axis or None for each; keyword arguments are the same for all members."
         )
     leaves, structure = flatten(args)
-    axes = _spread(in_axes, args, structure, "in_axes", "the arguments have")
+    axes = _spread(in_axes, structure, "in_axes", "the arguments have")
     places = paths_of(structure)
     given = zip(objects_in(args), leaves, axes, places, strict=True)
     return [None if axis is None else _checked_axis(whole, leaf, axis, place) for whole, leaf, axis, place in given]
@@ -142,14 +149,13 @@ def _count(leaves: list[Any], axes: list[int | None], structure: Any) -> int:
     return lengths[0][0]
 
 
-def _spread(axes: Any, tree: Any, structure: Any, name: str, of: str) -> list[int | None]:
+def _spread(axes: Any, structure: Any, name: str, of: str) -> list[int | None]:
     """
     Return an axis or None for each leaf of a container.
 
     Args:
-        axes: A number or None for all leaves, or a container that begins as *tree*, of those.
-        tree: The container.
-        structure: Its structure.
+        axes: A number or None for all leaves, or a container that begins as this one, of those.
+        structure: The structure of the container.
         name: What the user calls *axes*.
         of: What messages call the container, with its verb.
 
@@ -169,10 +175,9 @@ def _spread(axes: Any, tree: Any, structure: Any, name: str, of: str) -> list[in
             f"{name} has {axes!r} where {of} {structure}. Give a number or None, or a container of the same form "
             "with those in it."
         )
-    subtrees = flatten_once(tree, is_leaf=lambda part: part is not tree, namespace="ebbtide")[0]
     found: list[int | None] = []
-    for part, subtree, below in zip(theirs, subtrees, parts, strict=True):
-        found += _spread(part, subtree, below, name, of)
+    for part, below in zip(theirs, parts, strict=True):
+        found += _spread(part, below, name, of)
     return found
 
 

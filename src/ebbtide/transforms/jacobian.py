@@ -10,9 +10,10 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
-from ebbtide.arrays.containers import flatten, output_types, unflatten
+from ebbtide.arrays.containers import flatten, objects_in, output_types, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
 from ebbtide.tape.account import account
 from ebbtide.tape.recording import Recording
@@ -78,6 +79,7 @@ def jacobian(
         numbers = argument_numbers(argnums, args)
         chosen = chosen_of(f, numbers, args, kwargs)
         point = [args[k] for k in numbers]
+        _refuse_vectors(point, "arguments")
         found = None
         if mode != "forward":
             found = _by_rows(chosen, point, chunk_size, mode, holomorphic)
@@ -101,6 +103,7 @@ def _by_rows(f: Any, point: list[Any], chunk: int | None, mode: str | None, holo
     with account(None) as acct:
         recording = Recording(f, tuple(point), {}, range(len(point)), acct)
         structure, structures = recording.structure, recording.structures
+        _refuse_vectors(unflatten(structure, recording.outputs), "outputs")
         outputs = output_types(recording.outputs, structure, "jacobian")
         inputs = [leaf.type for leaf in recording.leaves]
         _check_complex(inputs, outputs, mode, holomorphic)
@@ -143,6 +146,7 @@ def _by_columns(f: Any, point: list[Any], chunk: int | None, holomorphic: bool) 
                 with account(None) as acct:
                     trace = TangentTrace(current().level + 1)
                     values, found, structure = run_duals(f, at, tangents, trace, acct, "jacobian")
+                _refuse_vectors(unflatten(structure, values), "outputs")
                 shape[:] = [output_types(values, structure, "jacobian"), structure]
                 return found
 
@@ -246,6 +250,15 @@ def _is_whole(part: Any, kind: ArrayType) -> bool:
     """Return whether an array can be the result itself: of its type, in memory of its own."""
     own = part.flags.writeable and part.flags.c_contiguous and owner_of(part).nbytes == part.nbytes
     return own and part.dtype == kind.dtype
+
+
+def _refuse_vectors(tree: Any, what: str) -> None:
+    """Raise if there is a vector of a registered type, for which there is no array of derivatives."""
+    if any(is_vector(leaf) for leaf in objects_in(tree)):
+        raise TypeError(
+            f"There are vectors of registered types in the {what} of a function whose jacobian is taken, and of one by "
+            "the other there is no vector. Use vjp or jvp, or a function of arrays."
+        )
 
 
 def _is_to_real(inputs: list[ArrayType], outputs: list[ArrayType]) -> bool:
