@@ -65,7 +65,7 @@ class TracedArray:
 
     Args:
         trace: The trace that it belongs to.
-        node: What the trace keeps with it: the node of a tape, the tangent, or all members of a batch; None without one.
+        node: What the trace keeps with it: the node of a tape, the tangent, or all members of a batch, or None.
         value: The array, or a traced array of an outer trace; the type of a member, or of an abstract array.
 
     Memory:
