@@ -117,13 +117,16 @@ class Primitive:
         put: For views, `put(base, params, view)` returns the base with the view written back.
         joint: For operations with several outputs, `joint(cotangents, node)` yields the cotangents of all
             active operands, as (number among the active, cotangent, owned).
+        batch: `batch(operands, mapped, params, size)` does the operation for *size* members at once: operand k has them
+            on its first axis where `mapped[k]`, and else is the same for all; so has the result. None to do it for one
+            member after the other.
 
     Memory:
         Holds no array.
     """
 
     __slots__ = (
-        "_cache", "aliases", "function", "infer", "joint", "keep", "name", "operands", "pull", "push", "put",
+        "_cache", "aliases", "batch", "function", "infer", "joint", "keep", "name", "operands", "pull", "push", "put",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +142,7 @@ class Primitive:
         aliases: bool = False,
         put: Callable[..., Any] | None = None,
         joint: Callable[..., Any] | None = None,
+        batch: Callable[..., Any] | None = None,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -150,6 +154,7 @@ class Primitive:
         self.aliases = aliases
         self.put = put
         self.joint = joint
+        self.batch = batch
         self._cache: dict[int, Signature] = {}
 
     def __repr__(self) -> str:

@@ -65,8 +65,8 @@ class TracedArray:
 
     Args:
         trace: The trace that it belongs to.
-        node: What the trace keeps with it: the node of a tape, or the tangent; None for a constant.
-        value: The array, or a traced array of an outer trace.
+        node: What the trace keeps with it: the node of a tape, the tangent, or all members of a batch, or None.
+        value: The array, or a traced array of an outer trace; the type of a member, or of an abstract array.
 
     Memory:
         Holds its value; the tape does not hold it back, so that an intermediate dies with its last use

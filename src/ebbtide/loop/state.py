@@ -2,8 +2,8 @@
 The state of a time loop: leaves that the loop owns, their bytes, and their way into a storage.
 
 A leaf is an array, a number, a random generator, or, while derivatives of derivatives are taken, a traced array of an
-outer trace. Duals (value and tangent) are stored as two arrays, generators as the bytes of their state; arrays of an
-outer tape are kept as they are.
+outer trace. Duals (value and tangent) are stored as two arrays, members of a batch as one array, generators as the
+bytes of their state; arrays of an outer tape are kept as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -41,7 +42,7 @@ def owned(value: Any, place: str = "the state") -> Any:
         node = value._node
         kept = node if node is None or isinstance(node, Node) else owned(node)
         return TracedArray(value._trace, kept, owned(value._value))
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, (*_NUMBERS, ArrayType)):  # the type of the members of a batch
         return value
     if isinstance(value, np.random.Generator) and place != "the output":
         return unpack_generator(*pack_generator(value))

@@ -3,6 +3,7 @@
 from ebbtide.rules import (
     creation,
     elementwise,
+    gathers,
     indexing,
     joining,
     moving,
@@ -19,6 +20,7 @@ from ebbtide.rules import (
 __all__ = [
     "creation",
     "elementwise",
+    "gathers",
     "indexing",
     "joining",
     "moving",
