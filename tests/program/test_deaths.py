@@ -39,7 +39,8 @@ class Watcher:
         self.deaths = 0
         lines = ["def run(values, arrays, constants):"]
         for number, text in enumerate(self.statements):
-            if not text.startswith("del "):
+            # The first statement of an operation has a comment.
+            if "  # " in body[number] or text.startswith("return"):
                 lines.append(f"    begin({number})")
             lines.append(f"    {text}")
             target = re.match(r"([\w, ]+?),? = (?!arrays$)", text)
