@@ -25,8 +25,11 @@ from ebbtide.profiling.report import profile as profile
 from ebbtide.program.jit import jit as jit
 from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
+from ebbtide.transforms.batching import vmap as vmap
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
 from ebbtide.transforms.forward import jvp as jvp
+from ebbtide.transforms.jacobian import hessian as hessian
+from ebbtide.transforms.jacobian import jacobian as jacobian
 from ebbtide.transforms.linearized import linearize as linearize
 from ebbtide.transforms.products import gauss_newton_product as gauss_newton_product
 from ebbtide.transforms.products import hvp as hvp
@@ -53,8 +56,10 @@ __all__ = [
     "checkpoint",
     "gauss_newton_product",
     "grad",
+    "hessian",
     "hvp",
     "inner",
+    "jacobian",
     "jit",
     "jvp",
     "linearize",
@@ -67,4 +72,5 @@ __all__ = [
     "trace",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]

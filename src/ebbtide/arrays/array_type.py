@@ -43,9 +43,9 @@ class ArrayType:
 
     def _unknown(self, what: str) -> TraceError:
         return TraceError(
-            f"{what} was asked at {user_line()} of an array of which only shape and dtype, {self}, are known. Write a "
-            "choice by values with np.where(condition, x, y), or compute what depends on values outside of the traced "
-            "function and pass it in."
+            f"{what} was asked at {user_line()} of an array of which only shape and dtype, {self}, are known: it is "
+            "traced without values, or is another one for each member of vmap. Write a choice by values with "
+            "np.where(condition, x, y), or compute what depends on values outside of the function and pass it in."
         )
 
     def __bool__(self) -> bool:

@@ -100,11 +100,11 @@ def as_value(leaf: Any, place: str) -> Any:
     Raises:
         TypeError: It is an integer, a boolean, or no number at all.
     """
-    if isinstance(leaf, TracedArray):
+    discrete = isinstance(leaf, (np.ndarray, TracedArray)) and leaf.dtype.kind in "iub"
+    if isinstance(leaf, TracedArray) and not discrete:
         return leaf.frozen()
-    discrete = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iub"
     if discrete or isinstance(leaf, (bool, int, np.integer, np.bool_)):
-        write = "x.astype(float)" if isinstance(leaf, np.ndarray) else f"float({leaf})"
+        write = f"float({leaf})" if isinstance(leaf, (bool, int, np.generic)) else "x.astype(float)"
         raise TypeError(
             f"Cannot differentiate with respect to {place}: it is of type "
             f"{getattr(leaf, 'dtype', type(leaf).__name__)}, and only floating-point and complex values have "

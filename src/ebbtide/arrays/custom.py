@@ -10,11 +10,13 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.batched import BatchTrace, by_members
 from ebbtide.arrays.context import current_or_none
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, innermost, missing, needs_of, promoted
 from ebbtide.arrays.spaces import SPACES, VectorKind, advice
 from ebbtide.arrays.vectors import is_vector, lowered, operand, vector_of
-from ebbtide.errors import CotangentError
+from ebbtide.errors import CotangentError, TraceError
 
 Rule = Callable[..., Any]
 
@@ -24,6 +26,7 @@ def primitive(
     vjp: Sequence[Rule | None] | Rule | None = None,
     jvp: Sequence[Rule | None] | Rule | None = None,
     output: str = "out",
+    batch: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """
     Return *fun* as one operation with rules of its own.
@@ -37,6 +40,10 @@ def primitive(
         jvp: For each parameter of *fun* the rule of the tangent of the result, which has its shape and dtype; the
             first parameter of the rule is the tangent of that parameter, the others as in *vjp*.
         output: What rules call the result; choose another name for a *fun* with a parameter `out`.
+        batch: What `vmap` does for all members at once: `batch(mapped, *args)` returns an array with the results of the
+            members on its first axis; argument k has them on its first axis where `mapped[k]`, else it is the same for
+            all. *vjp* and *jvp* are then functions of NumPy, done for all members at once, too. None to call *fun* and
+            its rules for one member after the other.
 
     Returns:
         A function with the parameters of *fun* that records this operation when a derivative is taken.
@@ -68,8 +75,10 @@ def primitive(
     for rule in pushes:
         _named(rule, names, output, name)
     run = _single(fun, name, signature)
-    push = _push(None if jvp is None else pushes, names, output, name)
-    arrays, vectors = (_declare(run, rules, push, names, output, name, of_vectors) for of_vectors in (False, True))
+    push = _push(None if jvp is None else pushes, names, output, name, batch is None)
+    arrays, vectors = (
+        _declare(run, rules, push, names, output, name, of_vectors, batch) for of_vectors in (False, True)
+    )
     operation = _Operation(run, arrays, vectors)
 
     @wraps(fun)
@@ -160,10 +169,12 @@ def _shown(array: Any) -> Any:
 
 
 def _declare(
-    run: Any, rules: list[Rule | None] | None, push: Any, names: tuple[str, ...], output: str, name: str, vectors: bool
-) -> Primitive:
+    run: Any, rules: list[Rule | None] | None, push: Any, names: tuple[str, ...], output: str, name: str, vectors: bool,
+    batch: Any,
+) -> Primitive:  # fmt: skip
     """Return the primitive of a user's function, for calls with vectors or without."""
-    pulls = [None if r is None else _pull(r, k, names, output, name, vectors) for k, r in enumerate(rules or ())]
+    alone = batch is None
+    pulls = [None if r is None else _pull(r, k, names, output, name, vectors, alone) for k, r in enumerate(rules or ())]
 
     def pull(k: int) -> Pull | None:
         if rules is None:
@@ -187,7 +198,44 @@ def _declare(
         pull=pull,
         push=push,
         aliases=not vectors,  # nobody knows what a user's function returns, unless that is copied
+        batch=_refuse_members(name) if vectors else None if batch is None else _of_members(batch, name),
     )
+
+
+def _refuse_members(name: str) -> Callable[..., Any]:
+    def refuse(values: Any, mapped: Any, params: Any, size: int) -> Any:
+        raise TraceError(
+            f"{name}, called at {user_line()}, takes or gives vectors of registered types, which have no members for "
+            "vmap. Call it in a loop, or write it for arrays."
+        )
+
+    return refuse
+
+
+def _of_members(batch: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the batch rule of a user's function, with a check of what it returns."""
+
+    def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
+        result = batch(mapped, *values)
+        array = result if hasattr(result, "shape") else np.asarray(result)
+        if not array.shape or array.shape[0] != size:
+            raise TraceError(
+                f"The batch rule of {name} returned an array of shape {tuple(array.shape)} for {size} members. It "
+                "returns their results on the first axis."
+            )
+        return array
+
+    return of_members
+
+
+def _alone(rule: Any, name: str, operands: tuple[Any, ...]) -> Any:
+    """Return what a rule gives, in a batch for one member after the other: it may do what no trace can see."""
+    trace = innermost(operands)
+    if type(trace) is not BatchTrace:
+        return rule(*operands)
+    pairs = [trace.split(x) for x in operands]
+    values, mapped = [x for x, _ in pairs], [m for _, m in pairs]
+    return trace.members(by_members(name, lambda xs, _: rule(*xs), values, mapped, None, trace.size))
 
 
 def _apply(
@@ -205,14 +253,14 @@ def _apply(
     return found
 
 
-def _term(rule: Rule, tangent: Any, saved: list[Any], name: str) -> Any:
+def _term(rule: Rule, tangent: Any, saved: list[Any], name: str, alone: bool) -> Any:
     """
     Return what a tangent adds to that of the result.
 
     Where the linear operations on tangents are recorded, the rule is one of them: it may do what nobody can record.
     """
     if not getattr(innermost((tangent,)), "is_linear", False):
-        return rule(tangent, *saved)
+        return _alone(rule, name, (tangent, *saved)) if alone else rule(tangent, *saved)
     whole = Primitive(lambda t, *values: np.asarray(rule(t, *values))[()], name=name, operands=None, pull=_no_pull)
     return whole.bind((tangent, *saved))
 
@@ -285,13 +333,13 @@ def _internal(name: str, output: str) -> str:
     return "out" if name == output else "(out)" if name == "out" else name
 
 
-def _pull(rule: Rule, k: int, names: tuple[str, ...], output: str, name: str, of_vectors: bool) -> Pull:
+def _pull(rule: Rule, k: int, names: tuple[str, ...], output: str, name: str, of_vectors: bool, alone: bool) -> Pull:
     needs = _named(rule, names, output, name)
     positions = _positions(rule, names)
 
     def apply(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
         if params is None:
-            return rule(g, *saved)
+            return _alone(rule, name, (g, *saved)) if alone else rule(g, *saved)
         kinds = params["kinds"]
         result = rule(*kinds.whole((g,), (-1,)), *kinds.whole(saved, positions))
         return _numbers(result, kinds.operands[k], f"The vjp rule of {name} for {names[k]!r}", "a cotangent")
@@ -300,7 +348,9 @@ def _pull(rule: Rule, k: int, names: tuple[str, ...], output: str, name: str, of
     return Pull(apply, needs, BORROWED, temporaries=3 + len(needs) if of_vectors else 0)
 
 
-def _push(rules: list[Rule | None] | None, names: tuple[str, ...], output: str, name: str) -> Callable[..., Any]:
+def _push(
+    rules: list[Rule | None] | None, names: tuple[str, ...], output: str, name: str, alone: bool
+) -> Callable[..., Any]:
     """Return the rule of tangents of a user's function."""
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
@@ -313,7 +363,7 @@ def _push(rules: list[Rule | None] | None, names: tuple[str, ...], output: str, 
             if tangent is not None and rule is not None:
                 who = f"The jvp rule of {name} for {names[k]!r}"
                 apply = partial(_apply, rule, k, kinds, type_of(out), _positions(rule, names), who)
-                terms.append(_term(apply, tangent, [known[n] for n in needs_of(rule, 1)], name))
+                terms.append(_term(apply, tangent, [known[n] for n in needs_of(rule, 1)], name, alone))
         return promoted(terms, out)
 
     return push

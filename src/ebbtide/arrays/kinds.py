@@ -1,5 +1,5 @@
 """
-The kinds of operation. A kind gives vjp, jvp, saved values and types; only `custom` writes them out.
+The kinds of operation. A kind gives vjp, jvp, saved values, types and batching; only `custom` writes them out.
 
 elementwise   y[i] = f(x[i], ...): derivative expressions, one for each operand
 linear        y = A x: the transpose; nothing is saved
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.batched import aligned, full
 from ebbtide.arrays.primitive import (
     FRESH,
     PASSED,
@@ -105,7 +106,7 @@ def elementwise(
                 terms.append(tangent if derivative == 1 else np.multiply(tangent, derivative))
         return promoted(terms, out)
 
-    return Primitive(
+    primitive = Primitive(
         function,
         name=name,
         operands=names,
@@ -114,7 +115,9 @@ def elementwise(
         infer=lambda *kinds, **params: broadcast_type(function, *kinds),
         keep=keep,
         alternatives=alternatives,
+        batch=lambda values, mapped, params, size: primitive.bind(aligned(values, mapped), params),
     )
+    return primitive
 
 
 def handler_of(primitive: Primitive) -> Callable[..., Any]:
@@ -152,6 +155,7 @@ def linear(
     transpose: Callable[..., Any],
     *,
     infer: Callable[..., ArrayType],
+    batch: Callable[..., Any],
     result: str = PASSED,
     aliases: bool = False,
     put: Callable[..., Any] | None = None,
@@ -165,6 +169,7 @@ def linear(
         function: `function(x, **params)`.
         transpose: `transpose(g, type, **params)`: the cotangent of an operand of this type.
         infer: `infer(type, **params)`: type of the output.
+        batch: `batch(x, **params)`: the operation on all members, which are on the first axis of *x*.
         result: Who owns what the transpose returns.
         aliases: Whether the output may be a view of the operand.
         put: Writes a changed view back.
@@ -192,6 +197,7 @@ def linear(
         infer=infer,
         aliases=aliases,
         put=put,
+        batch=lambda values, mapped, params, size: batch(values[0], **params),
     )
     return primitive
 
@@ -201,6 +207,7 @@ def linear_of_many(
     transpose: Callable[..., Any],
     *,
     infer: Callable[..., ArrayType],
+    batch: Callable[..., Any],
     name: str | None = None,
     last: int | None = None,
     result: str = PASSED,
@@ -212,6 +219,7 @@ def linear_of_many(
         function: `function(*operands, **params)`.
         transpose: `transpose(k, g, type, **params)`: the cotangent of operand k.
         infer: `infer(*types, **params)`: type of the output.
+        batch: `batch(*operands, **params)`: the operation on all members, which are on the first axis of each operand.
         name: Name in messages.
         last: Number of the operand whose transpose may use up the cotangent.
         result: Who owns what the transpose returns.
@@ -230,7 +238,10 @@ def linear_of_many(
         full = [zeros_like(v) if t is None else t for t, v in zip(tangents, values, strict=True)]
         return matched(primitive.bind(tuple(full), params), type_of(out))
 
-    primitive = Primitive(function, name=name, operands=None, pull=pull, push=push, infer=infer)
+    def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
+        return batch(*[full(x, m, size) for x, m in zip(values, mapped, strict=True)], **params)
+
+    primitive = Primitive(function, name=name, operands=None, pull=pull, push=push, infer=infer, batch=of_members)
     return primitive
 
 
@@ -239,6 +250,7 @@ def multilinear(
     transposes: tuple[Callable[..., Any], ...],
     *,
     infer: Callable[..., ArrayType],
+    batch: Callable[..., Any],
     accumulate: tuple[Callable[..., bool] | None, ...] = (None, None),
     name: str | None = None,
 ) -> Primitive:
@@ -249,6 +261,8 @@ def multilinear(
         function: `function(x, y, **params)`.
         transposes: `(of_x(g, y, type, **params), of_y(g, x, type, **params))`.
         infer: `infer(type_x, type_y, **params)`: type of the output.
+        batch: `batch(x, y, mapped_x, mapped_y)`: the operation on all members, which are on the first axis of the
+            operands that are mapped.
         accumulate: `(into_x(target, g, params, y), into_y(target, g, params, x))`, which add the
             cotangent into an owned array and return whether they could.
         name: Name in messages.
@@ -274,8 +288,9 @@ def multilinear(
         return promoted(terms, out)
 
     primitive = Primitive(
-        function, name=name, operands=BINARY, pull=pulls.__getitem__, push=push, infer=infer
-    )
+        function, name=name, operands=BINARY, pull=pulls.__getitem__, push=push, infer=infer,
+        batch=lambda values, mapped, params, size: batch(*values, *mapped),
+    )  # fmt: skip
     return primitive
 
 
@@ -317,9 +332,13 @@ def reduction(
         saved = [known[n] if n in known else kept(n) for n in needs_of(jvp, 2)]
         return matched(jvp(tangents[0], params["axis"], *saved), type_of(out))
 
-    return Primitive(
-        function, name=name, operands=UNARY, pull=lambda k: pull, push=push, infer=infer, keep=keep
+    def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
+        return primitive.bind(values, {**params, "axis": tuple([a + 1 for a in params["axis"]])})
+
+    primitive = Primitive(
+        function, name=name, operands=UNARY, pull=lambda k: pull, push=push, infer=infer, keep=keep, batch=of_members
     )
+    return primitive
 
 
 def zeros_like(value: Any) -> Any:

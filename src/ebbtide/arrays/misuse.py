@@ -18,7 +18,8 @@ def as_array() -> TraceError:
     return TraceError(
         f"A traced array cannot become a plain one (at {user_line()}): its derivative would be lost. "
         "For np.array([x, y]) write np.stack([x, y]); for np.asarray(x) write x; for np.full(shape, x) write "
-        f"np.broadcast_to(x, shape); {_STORE}; for a function that takes plain arrays only declare a rule with "
+        "np.broadcast_to(x, shape); for table[x] make the table an argument of the function; "
+        f"{_STORE}; for a function that takes plain arrays only declare a rule with "
         "ebbtide.primitive(fun, vjp=...); for a plain copy that is constant to the derivative write "
         "ebbtide.stop_gradient(x)."
     )

@@ -119,13 +119,16 @@ class Primitive:
             active operands, as (number among the active, cotangent, owned).
         alternatives: Other derivative expressions of the same operation (from the input instead of the
             output), of which a planner takes the cheapest.
+        batch: `batch(operands, mapped, params, size)` does the operation for *size* members at once: operand k has them
+            on its first axis where `mapped[k]`, and else is the same for all; so has the result. None to do it for one
+            member after the other.
 
     Memory:
         Holds no array.
     """
 
     __slots__ = (
-        "_cache", "aliases", "alternatives", "function", "infer", "joint", "keep", "name", "operands", "pull",
+        "_cache", "aliases", "alternatives", "batch", "function", "infer", "joint", "keep", "name", "operands", "pull",
         "push", "put",
     )  # fmt: skip
 
@@ -143,6 +146,7 @@ class Primitive:
         put: Callable[..., Any] | None = None,
         joint: Callable[..., Any] | None = None,
         alternatives: tuple[Any, ...] = (),
+        batch: Callable[..., Any] | None = None,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -155,6 +159,7 @@ class Primitive:
         self.put = put
         self.joint = joint
         self.alternatives = alternatives
+        self.batch = batch
         self._cache: dict[int, Signature] = {}
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -41,7 +42,7 @@ def owned(value: Any, place: str = "the state") -> Any:
         node = value._node
         kept = node if node is None or isinstance(node, Node) else owned(node)
         return TracedArray(value._trace, kept, owned(value._value))
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, (*_NUMBERS, ArrayType)):  # the type of the members of a batch
         return value
     if isinstance(value, np.random.Generator) and place != "the output":
         return unpack_generator(*pack_generator(value))

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.agree import agree
+from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import check_vectors, flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
+from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.directory import ResumeDirectory, refuse_inner
 from ebbtide.loop.duals import dual_loop
@@ -133,6 +135,9 @@ def timeloop(
         budget=budget, resume=resume, resume_every=resume_every, verify=verify, collect_every=collect_every,
         progress=progress,
     )  # fmt: skip
+    batch = innermost_batch()
+    if batch is not None:
+        return batched_loop(timeloop, batch, step, state, steps, inputs, options)
     context = current()
     refuse_inner(resume, context)
     check_vectors(state)

@@ -3,6 +3,7 @@
 from ebbtide.rules import (
     creation,
     elementwise,
+    gathers,
     indexing,
     joining,
     moving,
@@ -18,6 +19,7 @@ from ebbtide.rules import (
 __all__ = [
     "creation",
     "elementwise",
+    "gathers",
     "indexing",
     "joining",
     "moving",

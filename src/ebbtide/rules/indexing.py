@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.batched import is_private, widened
+from ebbtide.arrays.constants import constant, elementwise, stand_in_type
 from ebbtide.arrays.kinds import linear, linear_of_many
 from ebbtide.arrays.primitive import FRESH, innermost, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom, linked, normal_index
 from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.gathers import is_traced, read_places, write_places
 from ebbtide.rules.reductions import axes_of
 
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
@@ -28,10 +30,10 @@ _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 def normalized(index: Any) -> tuple[Any, ...]:
     """
-    Return an index as a tuple of numbers, slices, None, Ellipsis and index arrays that nobody else holds.
+    Return an index as a tuple of numbers, slices, None, Ellipsis and index arrays, traced or held by nobody else.
 
     Raises:
-        TraceError: Part of the index is traced: an index has no derivative.
+        TraceError: Part of the index has a derivative.
     """
     parts = index if type(index) is tuple else (index,)
     return tuple([part if type(part) in (int, slice) else _part(part) for part in parts])
@@ -39,6 +41,8 @@ def normalized(index: Any) -> tuple[Any, ...]:
 
 def _part(part: Any) -> Any:
     if isinstance(part, TracedArray):
+        if part.dtype.kind in "iub":
+            return part.frozen()
         raise refusal("An index cannot be traced; its derivative is zero. Use ebbtide.stop_gradient(index).")
     if isinstance(part, (bool, np.bool_)):
         return np.array(part)
@@ -84,10 +88,57 @@ def _accumulate(target: Any, g: Any, params: Any) -> bool:
     return True
 
 
+def _in_front(index: tuple[Any, ...]) -> int:
+    """Return how many axes of index arrays NumPy puts in front of all others, as slices between them leave no place."""
+    places = [k for k, part in enumerate(index) if isinstance(part, (int, np.integer, np.ndarray))]
+    if _is_basic(index) or places == list(range(places[0], places[0] + len(places))):
+        return 0
+    return _ndim_of_arrays(index)
+
+
+def _ndim_of_arrays(index: tuple[Any, ...]) -> int:
+    """Return the number of axes that the index arrays make together."""
+    return max([1 if p.dtype == np.bool_ else p.ndim for p in index if isinstance(p, np.ndarray)], default=0)
+
+
+def _ndim_read(index: tuple[Any, ...], ndim: int) -> int:
+    """Return the number of axes of what an index reads from an array of *ndim* axes."""
+    parts = [part for part in index if part is not Ellipsis]
+    masks = [part for part in parts if isinstance(part, np.ndarray) and part.dtype == np.bool_]
+    taken = sum(part is not None for part in parts) + sum(mask.ndim - 1 for mask in masks)
+    kept = sum(isinstance(part, (slice, type(None))) for part in parts)
+    return ndim - taken + kept + _ndim_of_arrays(index)
+
+
+def _read_members(x: Any, index: tuple[Any, ...]) -> Any:
+    front = _in_front(index)
+    found = x[(slice(None), *index)]
+    return np.moveaxis(found, front, 0) if front else found
+
+
+def _scatter_members(g: Any, index: tuple[Any, ...], whole: ArrayType) -> Any:
+    front = _in_front(index)
+    g = np.moveaxis(g, 0, front) if front else g
+    of_all = ArrayType((g.shape[front], *whole.shape), whole.dtype)
+    return _scatter.bind((g,), {"index": (slice(None), *index), "whole": of_all})
+
+
+def _write_members(base: Any, value: Any, index: tuple[Any, ...], in_place: bool) -> Any:
+    ndim = _ndim_read(index, base.ndim - 1)
+    if value.ndim - 1 > ndim:  # NumPy drops leading axes of length 1
+        value = np.reshape(value, (value.shape[0], *value.shape[value.ndim - ndim :]))
+    value, front = widened(value, ndim), _in_front(index)
+    value = np.moveaxis(value, 0, front) if front else value
+    if type(base) is np.ndarray and not base.flags.writeable:
+        base, in_place = np.array(base, order="C"), True  # what was the same for all members
+    return _write.bind((base, value), {"index": (slice(None), *index), "in_place": in_place})
+
+
 _scatter = linear(
     _scatter_function,
     lambda g, kind, index, whole: g[index],
     infer=lambda kind, index, whole: whole,
+    batch=_scatter_members,
     name="scatter",
 )
 
@@ -126,13 +177,14 @@ def _write_transpose(k: int, g: Any, kind: ArrayType, index: tuple[Any, ...], in
 
 
 _write = linear_of_many(
-    _write_function, _write_transpose, infer=lambda kind, value, index, in_place: kind, name="setitem", last=0,
-    result=FRESH,
+    _write_function, _write_transpose, infer=lambda kind, value, index, in_place: kind, batch=_write_members,
+    name="setitem", last=0, result=FRESH,
 )  # fmt: skip
 _read = linear(
     lambda x, index: x[index],
     _read_transpose,
     infer=_read_type,
+    batch=_read_members,
     aliases=True,
     put=lambda base, params, view: _write.bind((base, view), {"index": params["index"], "in_place": False}),
     accumulate=_accumulate,
@@ -143,6 +195,8 @@ _read = linear(
 def getitem(x: TracedArray, index: Any) -> Any:
     """Return x[index], a view where NumPy makes one."""
     params = {"index": normalized(index)}
+    if is_traced(params["index"]):
+        return read_places(x, params["index"])
     made = _read.bind((x,), params)
     if type(made) is TracedArray and isinstance(bottom(made), (np.ndarray, ArrayType)) and _is_basic(params["index"]):
         return linked(made, x, _read, params)
@@ -151,18 +205,24 @@ def getitem(x: TracedArray, index: Any) -> Any:
 
 def setitem(x: TracedArray, index: Any, value: Any) -> Any:
     """Return the array that x is after x[index] = value; in place where nothing else holds its memory."""
+    index = normalized(index)
+    if is_traced(index):
+        return write_places(x, index, value)
     sharing = x.sharing()
     array = x._value
-    alone = sharing.private and sharing.root is None and type(array) is np.ndarray
-    value_is_real = type(value) is not TracedArray or type(bottom(value)) is np.ndarray or value.shape == ()
+    # On a tape or in a batch; a tangent may be that of several arrays.
+    records = hasattr(x._trace, "ledger")
+    batched = is_private(array) if records else is_private(x)
+    alone = sharing.private and sharing.root is None and (type(array) is np.ndarray or batched)
+    known = batched or type(value) is not TracedArray or type(bottom(value)) is np.ndarray or value.shape == ()
     same_trace = type(value) is not TracedArray or value._trace is x._trace
-    in_place = alone and value_is_real and same_trace and innermost((x,)) is x._trace and hasattr(x._trace, "ledger")
+    in_place = alone and known and same_trace and innermost((x,)) is x._trace and (records or batched)
     if type_of(x).dtype.kind not in "fc":
         value = _settled(value)  # cast to integers or booleans, whose derivative is zero
-    return _write.bind((x, value), {"index": normalized(index), "in_place": in_place})
+    return _write.bind((x, value), {"index": index, "in_place": in_place})
 
 
-_settled = constant(np.asarray, stand_in_type(np.asarray))
+_settled = constant(np.asarray, stand_in_type(np.asarray), elementwise)
 
 
 register((operator.getitem,), getitem)
@@ -175,19 +235,22 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: Any = "raise") -> 
     if mode != "raise":
         size = a.size if axis is None else a.shape[axis]
         indices = np.mod(indices, size) if mode == "wrap" else np.clip(indices, 0, size - 1)
+    if type(indices) is not TracedArray:
+        indices = np.asarray(indices)
     if axis is None:
-        return np.reshape(a, -1)[np.asarray(indices)]
-    where = axes_of(axis, a.ndim)[0]
-    return a[(slice(None),) * where + (np.asarray(indices),)]
+        a, axis = np.reshape(a, -1), 0
+    index = (slice(None),) * axes_of(axis, a.ndim)[0] + (indices,)
+    return a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index))
 
 
 def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
-        return np.reshape(arr, -1)[np.ravel(indices)]
+        arr, indices, axis = np.reshape(arr, -1), np.ravel(indices), 0
     where = axes_of(axis, arr.ndim)[0]
     grids = [np.arange(n).reshape((-1,) + (1,) * (arr.ndim - k - 1)) for k, n in enumerate(arr.shape)]
-    grids[where] = np.asarray(indices)
-    return arr[tuple(grids)]
+    grids[where] = indices if type(indices) is TracedArray else np.asarray(indices)
+    index: Any = tuple(grids)
+    return arr[index] if type(arr) is TracedArray else read_places(np.asarray(arr), normalized(index))
 
 
 answer(np.take, take)

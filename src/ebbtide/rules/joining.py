@@ -28,7 +28,13 @@ def _concatenate_type(*kinds: ArrayType, axis: int, offsets: Any) -> ArrayType:
     return ArrayType(shape, np.result_type(*[k.dtype for k in kinds]))
 
 
-_joined = linear_of_many(_concatenate, _concatenate_transpose, infer=_concatenate_type, name="concatenate")
+_joined = linear_of_many(
+    _concatenate,
+    _concatenate_transpose,
+    infer=_concatenate_type,
+    batch=lambda *arrays, axis, offsets: np.concatenate(arrays, axis=axis + 1),
+    name="concatenate",
+)
 
 
 def concatenate(arrays: Any, /, axis: int | None = 0, *, dtype: Any = None, casting: Any = None) -> Any:

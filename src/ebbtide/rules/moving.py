@@ -18,6 +18,7 @@ _roll = linear(
     np.roll,
     lambda g, kind, shift, axis: np.roll(g, tuple(-s for s in shift), axis),
     infer=lambda kind, shift, axis: kind,
+    batch=lambda x, shift, axis: np.roll(x, shift, tuple([a + 1 for a in axis])),
     name="roll",
 )
 
@@ -89,6 +90,7 @@ _pad_constant = linear(
     infer=lambda kind, widths, values: ArrayType(
         tuple(a + n + b for (a, b), n in zip(widths, kind.shape, strict=True)), kind.dtype
     ),
+    batch=lambda x, widths, values: np.pad(x, ((0, 0), *widths), constant_values=values),
     name="pad",
 )
 _INDEX_PADDINGS = ("edge", "reflect", "symmetric", "wrap")

@@ -6,9 +6,13 @@ Their derivative is zero wherever it exists (floor, sign, argmax), or their resu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 
-from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.constants import alone, along, constant, elementwise, stand_in_type
 from ebbtide.arrays.registry import register
 
 COMPARISONS = (
@@ -35,10 +39,22 @@ OPAQUE = (
     np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string,
 )  # fmt: skip
 
+# How the searches are done for all members of a batch; the others are done for one after the other.
+BATCHES: Mapping[Any, Any] = MappingProxyType({
+    **{f: along(1, None) for f in (np.argmax, np.argmin, np.nanargmax, np.nanargmin)},
+    **{f: along(1, None, several=True) for f in (np.any, np.all)},
+    np.argsort: along(1, -1),
+    np.argpartition: along(2, -1),
+    np.searchsorted: alone(1),
+    np.digitize: alone(0),
+})  # fmt: skip
+
 for _function in COMPARISONS + STEPS + SEARCHES + FACTS:
     _infer = None if isinstance(_function, np.ufunc) else stand_in_type(_function)
-    register(_function, constant(_function, _infer))
+    _batch = BATCHES.get(_function) if _function in SEARCHES else elementwise
+    register(_function, constant(_function, _infer, _batch))
 for _function in OPAQUE:
     register(_function, constant(_function))
 for _ufunc in (np.logical_and, np.logical_or):
-    register(((_ufunc, "reduce"),), constant(_ufunc.reduce, stand_in_type(_ufunc.reduce)))
+    _batch = along(1, 0, several=True)
+    register(((_ufunc, "reduce"),), constant(_ufunc.reduce, stand_in_type(_ufunc.reduce), _batch))

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.linalg import blas as _blas
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.batched import aligned, ndim_of, widened
 from ebbtide.arrays.kinds import multilinear
 from ebbtide.arrays.primitive import unbroadcast
 from ebbtide.arrays.registry import register
@@ -154,11 +155,31 @@ def _into_right(target: Any, g: Any, params: Any, x: Any) -> bool:
     return add_product(target, _rows(x).T, _rows(g))
 
 
+def _matmul_members(x: Any, y: Any, in_x: bool, in_y: bool) -> Any:
+    """Return the products of all members: one product where a vector or matrix is the same for all of them."""
+    of_x, of_y = ndim_of(x, in_x), ndim_of(y, in_y)
+    if not in_y and of_y <= 2:
+        return np.reshape(np.matmul(_rows(x), y), (*x.shape[:-1], *y.shape[1:]))
+    if not in_x and of_x <= 2 and of_y == 1:
+        return np.matmul(y, np.transpose(x))
+    x = np.expand_dims(x, -2) if of_x == 1 else x
+    y = np.expand_dims(y, -1) if of_y == 1 else y
+    ndim = max(of_x, of_y, 2)
+    out = np.matmul(widened(x, ndim) if in_x else x, widened(y, ndim) if in_y else y)
+    dropped = [axis for axis, is_vector in ((-2, of_x == 1), (-1, of_y == 1)) if is_vector]
+    return np.squeeze(out, tuple(dropped)) if dropped else out
+
+
 # Up to two axes np.dot is the same product. Where BLAS cannot read the operands as they lie (views that run backwards),
 # NumPy sums the two otherwise, and a step that runs without derivatives has to give the bits of one that is recorded.
 _matmul, _matrix_dot = (
     multilinear(
-        function, (_matmul_left, _matmul_right), infer=_matmul_type, accumulate=(_into_left, _into_right), name=name
+        function,
+        (_matmul_left, _matmul_right),
+        infer=_matmul_type,
+        batch=_matmul_members,
+        accumulate=(_into_left, _into_right),
+        name=name,
     )
     for function, name in ((np.matmul, "matmul"), (np.dot, "dot"))
 )
@@ -180,6 +201,18 @@ def _dot_right(g: Any, x: Any, kind: ArrayType) -> Any:
     return np.moveaxis(np.tensordot(x, g, (rows, rows)), 0, max(len(kind.shape) - 2, 0))
 
 
+def _dot_members(x: Any, y: Any, in_x: bool, in_y: bool) -> Any:
+    if not in_y:
+        return np.dot(x, y)
+    of_x, of_y = ndim_of(x, in_x), ndim_of(y, in_y)
+    columns = y if of_y == 1 else np.moveaxis(y, -2, 1)  # the axis that is summed over is the first of each member
+    size, rest = columns.shape[0], columns.shape[2:]
+    if not in_x:
+        return np.moveaxis(np.dot(x, np.swapaxes(y, -1, -2) if of_y == 1 else y), of_x - 1, 0)
+    flat = np.reshape(columns, (size, columns.shape[1], prod(rest)))
+    return np.reshape(np.matmul(np.reshape(x, (size, prod(x.shape[1:-1]), x.shape[-1])), flat), (*x.shape[:-1], *rest))
+
+
 def _scaling_type(x: ArrayType, y: ArrayType) -> ArrayType:
     return ArrayType(x.shape or y.shape, np.result_type(x.dtype, y.dtype))
 
@@ -188,9 +221,15 @@ def _scaling(g: Any, other: Any, kind: ArrayType) -> Any:
     return unbroadcast(g * other, kind)
 
 
-_dot = multilinear(np.dot, (_dot_left, _dot_right), infer=_dot_type, name="dot")
+_dot = multilinear(np.dot, (_dot_left, _dot_right), infer=_dot_type, batch=_dot_members, name="dot")
 # np.dot with a number rounds complex products otherwise than np.multiply.
-_scaled = multilinear(np.dot, (_scaling, _scaling), infer=_scaling_type, name="dot")
+_scaled = multilinear(
+    np.dot,
+    (_scaling, _scaling),
+    infer=_scaling_type,
+    batch=lambda x, y, *mapped: np.multiply(*aligned((x, y), mapped)),
+    name="dot",
+)
 
 
 def _arrays(*values: Any) -> list[Any]:
@@ -248,6 +287,7 @@ _vecdot = multilinear(
         lambda g, x, kind: unbroadcast(np.expand_dims(g, -1) * np.conjugate(x), kind),
     ),
     infer=lambda x, y: ArrayType(np.broadcast_shapes(x.shape, y.shape)[:-1], np.result_type(x.dtype, y.dtype)),
+    batch=lambda x, y, *mapped: np.vecdot(*aligned((x, y), mapped)),
     name="vecdot",
 )
 _vdot = multilinear(
@@ -257,6 +297,7 @@ _vdot = multilinear(
         lambda g, x, kind: np.reshape(g * np.conjugate(x), kind.shape),
     ),
     infer=lambda x, y: ArrayType((), np.result_type(x.dtype, y.dtype)),
+    batch=lambda x, y, *mapped: np.vecdot(x, y),
     name="vdot",
 )
 

@@ -12,6 +12,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.primitive import BORROWED
 from ebbtide.arrays.registry import register
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer, refusal
 
@@ -68,8 +69,17 @@ def _total_type(function: Any) -> Any:
     return infer
 
 
-_sum = linear(np.sum, _spread_chosen, infer=_total_type(np.sum), result=BORROWED, name="sum")
-_mean = linear(np.mean, _spread_mean, infer=_total_type(np.mean), result=BORROWED, name="mean")
+def _of_members(function: Any) -> Any:
+    """Return the batch rule of a sum or mean."""
+    return lambda x, axis, **params: function(x, axis=tuple([a + 1 for a in axis]), **params)
+
+
+_sum = linear(
+    np.sum, _spread_chosen, infer=_total_type(np.sum), batch=_of_members(np.sum), result=BORROWED, name="sum"
+)
+_mean = linear(
+    np.mean, _spread_mean, infer=_total_type(np.mean), batch=_of_members(np.mean), result=BORROWED, name="mean"
+)
 
 
 def _given(value: Any) -> bool:
@@ -81,6 +91,10 @@ def _with_axes(primitive: Any) -> Any:
     """Return the handler of a linear reduction with NumPy's arguments."""
 
     def handler(a: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
+        if type(where) is TracedArray:  # another one for each member of a batch
+            chosen = np.sum(np.where(where, a, type_of(a).dtype.type(0)), axis, dtype, keepdims=keepdims)
+            mask = np.broadcast_to(where, a.shape)
+            return chosen if primitive is _sum else chosen / np.sum(mask, axis, chosen.dtype, keepdims=keepdims)
         params = {"axis": axes_of(axis, np.ndim(a)), "keepdims": bool(keepdims) and keepdims is not np._NoValue}
         if dtype is not None:
             params["dtype"] = np.dtype(dtype)
@@ -238,7 +252,13 @@ def _reversed_cumsum(g: Any, kind: ArrayType, axis: int) -> Any:
     return np.flip(np.cumsum(np.flip(g, axis), axis=axis), axis)
 
 
-_cumsum = linear(np.cumsum, _reversed_cumsum, infer=lambda kind, axis: kind, name="cumsum")
+_cumsum = linear(
+    np.cumsum,
+    _reversed_cumsum,
+    infer=lambda kind, axis: kind,
+    batch=lambda x, axis: np.cumsum(x, axis=axis + 1),
+    name="cumsum",
+)
 
 
 def cumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:

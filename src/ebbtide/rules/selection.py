@@ -12,6 +12,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.constants import elementwise as elementwise_constant
 from ebbtide.arrays.kinds import elementwise, linear
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.registry import register
@@ -34,11 +35,18 @@ def _real_type(kind: ArrayType) -> ArrayType:
     return ArrayType(kind.shape, np.real(np.zeros((), kind.dtype)).dtype)
 
 
-_conjugate = linear(np.conjugate, lambda g, kind: np.conjugate(g), infer=lambda kind: kind, name="conjugate")
+_conjugate = linear(
+    np.conjugate,
+    lambda g, kind: np.conjugate(g),
+    infer=lambda kind: kind,
+    batch=np.conjugate,
+    name="conjugate",
+)
 _real = linear(
     _real_part,
     lambda g, kind: g,
     infer=_real_type,
+    batch=np.real,
     aliases=True,
     put=lambda base, params, view: view + np.imag(base) * 1j,
     name="real",
@@ -47,6 +55,7 @@ _imag = linear(
     _imaginary_part,
     lambda g, kind: np.multiply(g, -1j),
     infer=_real_type,
+    batch=np.imag,
     aliases=True,
     put=lambda base, params, view: np.real(base) + view * 1j,
     name="imag",
@@ -127,13 +136,18 @@ def _cast(x: Any, dtype: Any) -> Any:
     return x.astype(dtype)
 
 
+def _cast_members(x: Any, dtype: Any) -> Any:
+    return np.astype(x, dtype)
+
+
 _astype = linear(
     _cast,
     lambda g, kind, dtype: matched(g, kind),
     infer=lambda kind, dtype: ArrayType(kind.shape, np.dtype(dtype)),
+    batch=_cast_members,
     name="astype",
 )
-_cast_constant = constant(_cast, lambda x, dtype: ArrayType(x.shape, np.dtype(dtype)))
+_cast_constant = constant(_cast, lambda x, dtype: ArrayType(x.shape, np.dtype(dtype)), elementwise_constant)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
@@ -148,10 +162,14 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
 
 answer(np.astype, astype)
 _copy = linear(
-    lambda x, order: np.array(x, order=order), lambda g, kind, order: g, infer=lambda kind, order: kind, name="copy"
+    lambda x, order: np.array(x, order=order),
+    lambda g, kind, order: g,
+    infer=lambda kind, order: kind,
+    batch=lambda x, order: np.copy(x, order=order),
+    name="copy",
 )
 answer(np.copy, lambda a, order="K", subok=False: _copy.bind((a,), {"order": order}))
-_finite = constant(np.nan_to_num, stand_in_type(np.nan_to_num))
+_finite = constant(np.nan_to_num, stand_in_type(np.nan_to_num), elementwise_constant)
 
 
 def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.batched import widened
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.registry import register
@@ -18,12 +19,21 @@ from ebbtide.rules.reductions import axes_of
 
 # Views: the result is linked to its base, so that writes into either are seen by the other.
 
+
+def _reshape_members(x: Any, shape: tuple[int, ...], order: Any) -> Any:
+    if order == "C":
+        return np.reshape(x, (x.shape[0], *shape))
+    # In Fortran order the axis that is not to be mixed with the others is the last one.
+    return np.moveaxis(np.reshape(np.moveaxis(x, 0, -1), (*shape, x.shape[0]), order="F"), -1, 0)
+
+
 _reshape = linear(
     lambda x, shape, order: np.reshape(x, shape, order=order),
     lambda g, kind, shape, order: np.reshape(g, kind.shape, order=order),
     infer=lambda kind, shape, order: ArrayType(shape, kind.dtype),
     aliases=True,
     put=lambda base, params, view: np.reshape(view, base.shape, order=params["order"]),
+    batch=_reshape_members,
     name="reshape",
 )
 _transpose = linear(
@@ -32,6 +42,7 @@ _transpose = linear(
     infer=lambda kind, axes: ArrayType(tuple(kind.shape[a] for a in axes), kind.dtype),
     aliases=True,
     put=lambda base, params, view: np.transpose(view, _inverse(params["axes"])),
+    batch=lambda x, axes: np.transpose(x, (0, *[a + 1 for a in axes])),
     name="transpose",
 )
 
@@ -153,7 +164,14 @@ def _diagonal_type(kind: ArrayType, offset: int, axis1: int, axis2: int) -> Arra
     return ArrayType((*rest, max(0, min(rows, columns))), kind.dtype)
 
 
-_diagonal = linear(np.diagonal, _diagonal_transpose, infer=_diagonal_type, aliases=True, name="diagonal")
+_diagonal = linear(
+    np.diagonal,
+    _diagonal_transpose,
+    infer=_diagonal_type,
+    batch=lambda x, offset, axis1, axis2: np.diagonal(x, offset, axis1 + 1, axis2 + 1),
+    aliases=True,
+    name="diagonal",
+)
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -183,6 +201,7 @@ _broadcast = linear(
     np.broadcast_to,
     lambda g, kind, shape: unbroadcast(g, kind),
     infer=lambda kind, shape: ArrayType(shape, kind.dtype),
+    batch=lambda x, shape: np.broadcast_to(widened(x, len(shape)), (x.shape[0], *shape)),
     aliases=True,
     name="broadcast_to",
 )

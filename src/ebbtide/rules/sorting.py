@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.batched import full
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
@@ -43,6 +44,9 @@ _permuted = Primitive(
     pull=_pull,
     push=_push,
     infer=lambda kind, order, axis: kind,
+    batch=lambda values, mapped, params, size: _permuted.bind(
+        tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]), {"axis": params["axis"] + 1}
+    ),
 )
 
 

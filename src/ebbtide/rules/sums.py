@@ -92,7 +92,15 @@ def _of(count: int) -> Primitive:
         ]
         return promoted(terms, out)
 
-    made = Primitive(_sum_of_products, name="einsum", operands=None, pull=pull, push=push, infer=_sum_type)
+    def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
+        terms, out = params["terms"], params["out"]
+        letter = next(c for c in string.ascii_letters if c not in "".join(terms))
+        of_each = tuple([letter + term if m else term for term, m in zip(terms, mapped, strict=True)])
+        return made.bind(values, {**params, "terms": of_each, "out": letter + out})
+
+    made = Primitive(
+        _sum_of_products, name="einsum", operands=None, pull=pull, push=push, infer=_sum_type, batch=of_members
+    )
     return made
 
 

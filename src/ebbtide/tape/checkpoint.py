@@ -9,11 +9,13 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
+from ebbtide.tape.batched import on_members
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.linear_checkpoint import linear_checkpoint
@@ -58,6 +60,9 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        batch = innermost_batch()
+        if batch is not None:
+            return on_members(batch, checkpoint, f, args, kwargs)
         context = current()
         tape = context.tape
         linear = linear_trace(context)

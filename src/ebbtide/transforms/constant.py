@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
 
 
 def stop_gradient(x: Any) -> Any:
@@ -19,7 +20,8 @@ def stop_gradient(x: Any) -> Any:
         x: Arrays, traced or plain, numbers, vectors of registered types, and containers of them.
 
     Returns:
-        Plain arrays, NumPy scalars and vectors in containers as those of *x*; the caller owns them.
+        Plain arrays, NumPy scalars and vectors in containers as those of *x*; the caller owns them. Inside of vmap and
+        of a traced function the arrays are those of the batch or of the program, without a derivative.
 
     Example:
         >>> import numpy as np
@@ -32,5 +34,11 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(leaf: Any) -> Any:
-    value = bottom(leaf.present()) if type(leaf) is TracedArray else leaf
+    value = leaf
+    while type(value) is TracedArray:
+        below = value.present()._value
+        if type(below) is ArrayType:  # its values are not known here, only that it has no derivative
+            trace = value._trace
+            return trace.members(_constant(value._node)) if type(trace) is BatchTrace else value.frozen()
+        value = below
     return np.array(value) if isinstance(value, np.ndarray) else value

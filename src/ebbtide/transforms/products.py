@@ -128,6 +128,17 @@ def _chosen(
 ) -> tuple[Callable[..., Any], list[Any], Sequence[Any], bool]:
     """Return *f* as a function of the chosen arguments, their values, the directions, and whether it is one alone."""
     numbers = argument_numbers(argnums, tuple(args))
+    single = is_one(argnums)
+    if not single and not isinstance(vector, (tuple, list)):
+        raise CotangentError(f"argnums={argnums!r} takes a tuple with a vector for each argument, not {vector!r:.40}.")
+    point = [args[k] for k in numbers]
+    return chosen_of(f, numbers, args, kwargs), point, [vector] if single else vector, single
+
+
+def chosen_of(
+    f: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Callable[..., Any]:
+    """Return *f* as a function of the positional arguments with these numbers."""
 
     def chosen(*values: Any) -> Any:
         full = list(args)
@@ -135,10 +146,7 @@ def _chosen(
             full[k] = value
         return f(*full, **kwargs)
 
-    single = is_one(argnums)
-    if not single and not isinstance(vector, (tuple, list)):
-        raise CotangentError(f"argnums={argnums!r} takes a tuple with a vector for each argument, not {vector!r:.40}.")
-    return chosen, [args[k] for k in numbers], [vector] if single else vector, single
+    return chosen
 
 
 def _check_same(first: Any, second: Any) -> None:

@@ -1,0 +1,144 @@
+"""Time loops in a batch of `vmap`: one loop, whose state has the members on a first axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.batched import BatchTrace, full
+from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
+from ebbtide.loop.options import Options
+from ebbtide.tape.batched import raised
+from ebbtide.tape.recording import settle
+
+
+def batched_loop(
+    timeloop: Any, trace: BatchTrace, step: Any, state: Any, steps: int | None, inputs: Any, options: Options
+) -> Any:
+    """
+    Run the loops of all members as one loop.
+
+    What the step uses from outside it uses for all members at once; floating-point numbers of the state are of all
+    members from the start, as a step may make them so.
+
+    Args:
+        timeloop: The loop.
+        trace: The batch.
+        step: The user's step.
+        state: The user's state.
+        steps: The number of steps.
+        inputs: The user's inputs.
+        options: The other arguments of the loop.
+
+    Returns:
+        What the loop returns, with the states of all members.
+
+    Raises:
+        TraceError: A number of the state that is no floating-point one comes to differ from member to member.
+    """
+    leaves, structure = flatten(state)
+    places = paths_of(structure)
+    pairs = [trace.split(leaf) for leaf in leaves]
+    mapped = [is_mapped or is_array(array) for array, is_mapped in pairs]
+    inputs, is_one = _of_all(trace, inputs)
+    shapes: list[Any] = []
+
+    def lower(values: list[Any], flags: list[bool]) -> list[Any]:
+        """Return leaves as the loop has them."""
+        found = []
+        for value, wanted, place in zip(values, flags, places, strict=False):
+            array, is_mapped = trace.split(value)
+            if is_mapped and not wanted:
+                raise TraceError(
+                    f"The leaf {place or 'that is the state'} of a time loop at {user_line()} begins the same for all "
+                    "members of vmap, and a step makes it another one for each. Begin with an array that differs: add "
+                    "zeros that were mapped, or give it to vmap with in_axes=0."
+                )
+            found.append(full(array, is_mapped, trace.size) if wanted else array)
+        return found
+
+    def step_of_all(arrays: Any, x: Any) -> Any:
+        with trace.above():
+            result = step(unflatten(structure, raised(trace, arrays, mapped)), _of_member(trace, x, is_one))
+            result, emitted = result if options.outputs else (result, None)
+            after, structure_after = flatten(result)
+            if structure_after != structure:
+                raise TypeError(
+                    f"A step returned a state of structure {structure_after}, and it was given {structure}."
+                )
+            outs, shape = flatten(emitted)
+            settle(after)
+            settle(outs)
+            after = lower(after, mapped)
+            outs = [full(*trace.split(out), trace.size) for out in outs]
+        shapes[:] = [shape]
+        return (after, outs) if options.outputs else after
+
+    condition: Any = options.until
+
+    def until(arrays: Any) -> bool:
+        with trace.above():
+            return bool(condition(unflatten(structure, raised(trace, arrays, mapped))))
+
+    rest = options.as_arguments() | {"until": None if condition is None else until}
+    with trace.below():
+        begin = [full(a, m, trace.size) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
+        result = timeloop(step_of_all, begin, steps, inputs=inputs, **rest)
+    if not options.outputs:
+        return unflatten(structure, raised(trace, result, mapped))
+    final, emitted = result
+    of_members = [trace.members(np.moveaxis(out, 1, 0)) for out in emitted]
+    return unflatten(structure, raised(trace, final, mapped)), unflatten(shapes[0], of_members)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """
+    What an input is for a member.
+
+    Args:
+        structure: Its container.
+        mapped: Which of its leaves have the members on their first axis.
+    """
+
+    structure: Any
+    mapped: list[bool]
+
+
+def _of_all(trace: BatchTrace, inputs: Any) -> tuple[Any, bool]:
+    """Return inputs of which each says how it is that of a member, and whether they are one array of all members."""
+    if callable(inputs):
+
+        def of_all(i: int) -> Any:
+            with trace.above():
+                return _lowered(trace, inputs(i))
+
+        return of_all, False
+    if type(inputs) is TracedArray:
+        array, is_mapped = trace.split(inputs)
+        return (np.moveaxis(array, 1, 0) if is_mapped else array), is_mapped
+    if isinstance(inputs, (list, tuple)):
+        return [_lowered(trace, x) for x in inputs], False
+    return inputs, False
+
+
+def _lowered(trace: BatchTrace, x: Any) -> Any:
+    leaves, structure = flatten(x)
+    pairs = [trace.split(leaf) for leaf in leaves]
+    mapped = [is_mapped for _, is_mapped in pairs]
+    return ([array for array, _ in pairs], _Form(structure, mapped)) if any(mapped) else x
+
+
+def _of_member(trace: BatchTrace, x: Any, is_array: bool) -> Any:
+    """Return an input as the step of a member sees it."""
+    if is_array:
+        return trace.members(x)
+    if type(x) is tuple and len(x) == 2 and type(x[1]) is _Form:
+        return unflatten(x[1].structure, raised(trace, x[0], x[1].mapped))
+    return x
