@@ -136,6 +136,18 @@ def index_text(index: Sequence[Any], name: Callable[[Any], str] | None = None) -
     return ", ".join(parts) if len(parts) != 1 else f"{parts[0]}" if parts[0] != "..." else "..."
 
 
+def _add_at(equation: Equation) -> Kernel:
+    return Kernel(lambda out, g, *indices: [f"{out}.fill(0)", f"np.add.at({out}, ({', '.join(indices)},), {g})"])
+
+
+def _put(equation: Equation) -> Kernel:
+    def write(out: str, base: str, value: str, *indices: str) -> list[str]:
+        first = [] if base == out else [f"np.copyto({out}, {base})"]
+        return [*first, f"{out}[{', '.join(indices)}] = {value}"]
+
+    return Kernel(write, (0,))
+
+
 def _roll(equation: Equation) -> Kernel:
     shape = equation.output.type.shape
     shifts = [0] * len(shape)
@@ -200,6 +212,8 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
     match equation.name:
         case "getitem":
             return f"{arguments[0]}[{index_text(params['index'], name) or '()'}]"
+        case "gather":
+            return f"{arguments[0]}[{', '.join(arguments[1:])}]"
         case "where" if equation.primitive is not None:
             return f"np.where({', '.join(arguments)})"
         case "astype":
@@ -230,6 +244,8 @@ _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "copy": _copy,
     "setitem": _setitem,
     "scatter": _scatter,
+    "add_at": _add_at,
+    "put": _put,
     "roll": _roll,
     "pad": _pad,
     "concatenate": _concatenate,
