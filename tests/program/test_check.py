@@ -71,7 +71,7 @@ def test_a_pass_that_breaks_a_program(defect, message):
 
 @pytest.mark.parametrize(
     "kind",
-    [ArrayType((99,), X.dtype), ArrayType((100,), np.dtype("f4")), ArrayType((), X.dtype), ArrayType((100, 1), X.dtype)],
+    [ArrayType(shape, np.dtype(kind)) for shape, kind in (((99,), "f8"), ((100,), "f4"), ((), "f8"), ((100, 1), "f8"))],
     ids=str,
 )
 @pytest.mark.parametrize("number", range(5))

@@ -9,7 +9,7 @@ from tests.program.test_tracing import bits
 from ebbtide import TraceError, grad, hvp, jit, jvp, value_and_grad
 
 X = np.random.default_rng(0).standard_normal((5, 4))
-I, J = np.array([3, 1, 1, -2]), np.array([0, 2, 2, 3])
+K, J = np.array([3, 1, 1, -2]), np.array([0, 2, 2, 3])
 
 
 def written(x, index, value):
@@ -53,26 +53,25 @@ def test_index_arrays(name, order):
     x = np.asarray(X, order=order)
     slope = grad(lambda x, i, j: np.sum(np.sin(f(x, i, j)) ** 2))
     jitted, sloped = jit(f), jit(slope)
-    for i, j in ((I, J), (J, I), (I * 0, J)):
-        i, j = i % 4, j % 4
+    for i, j in ((K % 4, J), (J, K % 4), (K * 0, J)):
         assert bits(jitted(x, i, j)) == bits(f(x, i, j))
         np.testing.assert_allclose(sloped(x, i, j), slope(x, i, j), rtol=1e-13, atol=1e-13)
         assert sloped(x, i, j).dtype == x.dtype
     assert jitted.reasons == sloped.reasons == []
     along = jit(lambda x, i, j: jvp(lambda x: f(x, i, j), (x,), (np.cos(x),)))
-    for one, other in zip(along(x, I % 4, J), jvp(lambda x: f(x, I % 4, J), (x,), (np.cos(x),)), strict=True):
+    for one, other in zip(along(x, K % 4, J), jvp(lambda x: f(x, K % 4, J), (x,), (np.cos(x),)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-13)
 
     def curved(x, i, j):
         return hvp(lambda x: np.sum(f(x, i, j) ** 3))(x, np.sin(x))
 
-    np.testing.assert_allclose(jit(curved)(x, I % 4, J), curved(x, I % 4, J), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(jit(curved)(x, K % 4, J), curved(x, K % 4, J), rtol=1e-12, atol=1e-12)
 
 
 def test_bounds():
     """An index beyond the end is NumPy's error, and the next run is right."""
     f = jit(lambda x, i: x[i] * 2.0)
-    f(X, I)
+    f(X, K)
     with pytest.raises(IndexError, match="index 9 is out of bounds for axis 0 with size 5"):
         f(X, np.array([0, 9, 0, 0]))
     assert bits(f(X, J)) == bits(X[J] * 2.0)
@@ -95,7 +94,9 @@ def test_masks():
     assert jitted.reasons == sloped.reasons == []
 
 
-@pytest.mark.parametrize("f", [lambda x, m: np.sum(x[m]), lambda x, m: written(x, m, np.ones(3))], ids=["read", "write"])
+@pytest.mark.parametrize(
+    "f", [lambda x, m: np.sum(x[m]), lambda x, m: written(x, m, np.ones(3))], ids=["read", "write"]
+)
 def test_masks_whose_elements_are_counted(f):
     """How many elements a mask chooses is data: the error names the line and what to write instead."""
     mask = np.zeros((5, 4), bool)
@@ -107,12 +108,12 @@ def test_masks_whose_elements_are_counted(f):
 def test_plain_arrays_by_an_index_of_the_program():
     """NumPy does not hand over x[i] of a plain x: the error says what to do."""
     with pytest.raises(TraceError, match="make the table an argument"):
-        jit(lambda i: X[i])(I)
+        jit(lambda i: X[i])(K)
 
 
 def test_the_source_indexes():
     """The source reads as it is written, in memory that is there already."""
-    text = jit(grad(lambda x, i: np.sum(np.sin(written(x, i, 1.0)[i])))).program(X, I).source
+    text = jit(grad(lambda x, i: np.sum(np.sin(written(x, i, 1.0)[i])))).program(X, K).source
     assert "[i]" in text
     assert ".fill(0)" in text
     assert "np.add.at(" in text

@@ -64,13 +64,14 @@ def test_random_functions(seed):
     assert differences(program, arguments) == []
 
 
-I = np.array([3, 1, 2, 7])
+ROWS = np.array([3, 1, 2, 7])
 
 
 @pytest.mark.parametrize(
     "f",
     [
-        lambda x: x[:, I], lambda x: x.T[I], lambda x: x.T[:, I], lambda x: x[I[:, None], I], lambda x: x[None, :, I],
+        lambda x: x[:, ROWS], lambda x: x.T[ROWS], lambda x: x.T[:, ROWS], lambda x: x[ROWS[:, None], ROWS],
+        lambda x: x[None, :, ROWS],
         lambda x: np.where(x.T > 0, x.T, 1.0), lambda x: np.cumsum(x.T, axis=0),
         lambda x: np.copy(x.T), lambda x: np.roll(x.T, 1, axis=0), lambda x: np.concatenate([x.T, x.T]),
         lambda x: np.pad(x.T, 1), lambda x: x.T.astype(np.float32),

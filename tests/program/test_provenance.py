@@ -48,7 +48,7 @@ def test_lines_of_a_gradient():
     [
         lambda f: lambda x: vjp(f, x)[1](1.0),
         lambda f: grad(jit(f)),
-        lambda f: grad(lambda x: checkpoint(f)(x)),
+        lambda f: grad(checkpoint(f)),
         lambda f: lambda x: hvp(f)(x, x),
         lambda f: lambda x: jvp(grad(f), (x,), (x,)),
         lambda f: grad(lambda x: np.sum(grad(f)(x) ** 2)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import io
-import pdb
+import pdb  # noqa: T100 - what is tested
 import re
 
 import numpy as np
@@ -15,9 +15,9 @@ from tests.program.test_tracing import bits
 from tests.storage.helpers import run_python
 
 from ebbtide import grad, jit, trace, value_and_grad
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.program.equation import Equation, Place, Variable
 from ebbtide.program.program import Program
-from ebbtide.arrays.array_type import ArrayType
 
 ORDER = np.array([2, 0, 1, 1])
 SCALE = np.linspace(0.5, 2.0, 12).reshape(4, 3)
@@ -135,7 +135,8 @@ def test_debuggers_show_the_source():
     planned = jit(lambda x: np.sin(x) * 2.0).program(X)
     assert "np.sin(x, out=" in inspect.getsource(planned._run)
     shown = io.StringIO()
-    debugger = pdb.Pdb(stdin=io.StringIO("step\nnext\nnext\nlist\ncontinue\n"), stdout=shown, nosigint=True, readrc=False)
+    commands = io.StringIO("step\nnext\nnext\nlist\ncontinue\n")
+    debugger = pdb.Pdb(stdin=commands, stdout=shown, nosigint=True, readrc=False)
     debugger.use_rawinput = False
     debugger.runcall(planned._run, [X.copy()], planned._lay_out(np.empty(planned.arena_nbytes, np.uint8)), [])
     assert "values.clear()" in shown.getvalue()

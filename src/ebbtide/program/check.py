@@ -142,7 +142,7 @@ class _Simulation:
         self._program = program
         self._layout = layout
         self._memory = memory
-        # Values, no views, whose memory is theirs now; names of `run`; and bytes of the block, or of an array, in order.
+        # Values, no views, whose memory is theirs now; names of `run`; bytes of the block, or of an array, in order.
         self._present = {variable for variable in program.inputs if memory.ends.get(variable, -1) >= 0}
         self._names = set(self._present)
         self._taken: dict[Any, list[tuple[int, int, Variable]]] = {}

@@ -199,6 +199,17 @@ def view_text(equation: Equation, x: str) -> str | None:
             return None
 
 
+def allocation_text(equation: Equation, arguments: Sequence[str], dtype: str) -> str | None:
+    """Return how the memory is made in which a kernel then works, where no call of NumPy makes it with the result."""
+    match equation.name:
+        case "setitem" | "put":
+            return f"np.array({arguments[0]}, order='K')"
+        case "scatter" | "add_at":
+            return f"np.empty({equation.output.type.shape}, {dtype})"
+        case _:
+            return None
+
+
 def expression_text(equation: Equation, arguments: Sequence[str], name: Callable[[Any], str]) -> str | None:
     """
     Return the call of NumPy that an equation is; None where it has no other text than that of its function.

@@ -17,6 +17,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.program.equation import Equation, Variable, substitute
 from ebbtide.program.program import Program
 
+
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -172,7 +173,7 @@ def _small(argument: Any, layout: Layout) -> Any:
 
 
 def _small_index(part: Any) -> Any:
-    """Return an index of small arrays: where there is an array, one that lies alike and names elements that are there."""
+    """Return an index of small arrays: for an array one that lies alike and names elements that are there."""
     if not isinstance(part, np.ndarray):
         return part if not isinstance(part, (int, np.integer)) else 0
     small = _small(part, Layout({}, {}))

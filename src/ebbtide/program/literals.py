@@ -1,4 +1,4 @@
-"""How a source names what is no variable: numbers and indices as they are read, functions by import, the rest as constants."""
+"""How a source names what is no variable: numbers as they are read, functions by import, the rest as constants."""
 
 from __future__ import annotations
 

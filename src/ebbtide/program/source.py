@@ -8,10 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-import numpy as np
-
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.kernels import expression_text, ufunc_text, view_text
+from ebbtide.program.kernels import allocation_text, expression_text, ufunc_text, view_text
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.literals import Literals
 from ebbtide.program.memory import Memory
@@ -52,8 +50,8 @@ class Source:
         program: The program.
         layout: How its values lie.
         memory: Where they are.
-        poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for tests,
-            since a plan that is wrong shows then.
+        poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for
+            tests, since a plan that is wrong shows then.
     """
 
     def __init__(self, program: Program, layout: Layout, memory: Memory, *, poisoned: bool = False) -> None:
@@ -126,7 +124,7 @@ class Source:
         if buffer is not None:
             given_up = self._memory.given_up.get(output)
             if buffer.apart and given_up is None:
-                return [f"{name} = {self._expression(equation)}"]
+                return self._allocated(equation, name)
             arguments = [self._shared(argument, equation) for argument in equation.arguments]
             statements = self._memory.kernels[output].write(name, *arguments)
             if equation.name == "add_product":
@@ -146,6 +144,16 @@ class Source:
                 return []
             return [f"{name} = {text}"]
         return [f"{name} = {self._expression(equation)}"]
+
+    def _allocated(self, equation: Equation, name: str) -> list[str]:
+        """Return the statements that compute a value in memory of its own."""
+        arguments = [self._literals.value(argument) for argument in equation.arguments]
+        memory = allocation_text(equation, arguments, self._dtype(equation.output))
+        if memory is None:
+            return [f"{name} = {self._expression(equation)}"]
+        if 0 in self._memory.kernels[equation.output].over:
+            arguments[0] = name  # the copy is there
+        return [f"{name} = {memory}", *self._memory.kernels[equation.output].write(name, *arguments)]
 
     def _shared(self, argument: Any, equation: Equation) -> str:
         """Return an argument as text: by the name of the result where nothing has to be copied into that."""

@@ -44,7 +44,7 @@ def trace_leaves(
     inputs, arrays = [variable for variable, _ in given], [array for _, array in given]
     del given
     try:
-        with claiming(trace), np.errstate(all=UNSET, call=_AsAround(np.geterr())):
+        with claiming(trace), np.errstate(all=UNSET, call=_AsAround(dict(np.geterr()))):
             outputs = list(function(list(arrays)))
             settle(outputs)
             found = [trace.entry(output) if type(output) is TracedArray else output for output in outputs]
@@ -72,7 +72,7 @@ class _AsAround:
         around: The treatment of each kind of error.
     """
 
-    def __init__(self, around: Mapping[str, str]) -> None:
+    def __init__(self, around: Mapping[str, Any]) -> None:
         self._around = around
 
     def write(self, message: str) -> None:
