@@ -143,6 +143,18 @@ def index_text(index: Sequence[Any], name: Callable[[Any], str] | None = None) -
     return ", ".join(parts) if len(parts) != 1 else f"{parts[0]}" if parts[0] != "..." else "..."
 
 
+def _add_at(equation: Equation) -> Kernel:
+    return Kernel(lambda out, g, *indices: [f"{out}.fill(0)", f"np.add.at({out}, ({', '.join(indices)},), {g})"])
+
+
+def _put(equation: Equation) -> Kernel:
+    def write(out: str, base: str, value: str, *indices: str) -> list[str]:
+        first = [] if base == out else [f"np.copyto({out}, {base})"]
+        return [*first, f"{out}[{', '.join(indices)}] = {value}"]
+
+    return Kernel(write, (0,))
+
+
 def _roll(equation: Equation) -> Kernel:
     shape = equation.output.type.shape
     shifts = [0] * len(shape)
@@ -197,9 +209,9 @@ def view_text(equation: Equation, x: str) -> str | None:
 def allocation_text(equation: Equation, arguments: Sequence[str], dtype: str) -> str | None:
     """Return how the memory is made in which a kernel then works, where no call of NumPy makes it with the result."""
     match equation.name:
-        case "setitem":
+        case "setitem" | "put":
             return f"np.array({arguments[0]}, order='K')"
-        case "scatter":
+        case "scatter" | "add_at":
             return f"np.empty({equation.output.type.shape}, {dtype})"
         case _:
             return None
@@ -218,6 +230,8 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
     match equation.name:
         case "getitem":
             return f"{arguments[0]}[{index_text(params['index'], name) or '()'}]"
+        case "gather":
+            return f"{arguments[0]}[{', '.join(arguments[1:])}]"
         case "where" if equation.primitive is not None:
             return f"np.where({', '.join(arguments)})"
         case "astype":
@@ -248,6 +262,8 @@ _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "copy": _copy,
     "setitem": _setitem,
     "scatter": _scatter,
+    "add_at": _add_at,
+    "put": _put,
     "roll": _roll,
     "pad": _pad,
     "concatenate": _concatenate,

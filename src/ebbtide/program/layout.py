@@ -128,7 +128,7 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     index = equation.params.get("index", ())
     by_arrays = equation.name == "getitem" and any(isinstance(part, np.ndarray) for part in index)
     usual = all(_in_c_order(v.type.shape, layout.strides[v]) for v in equation.inputs)
-    if (usual and not by_arrays) or equation.name == "scatter":
+    if (usual and not by_arrays) or equation.name in ("scatter", "add_at"):
         return None
     if equation.name == "setitem":
         return np.array(_small(equation.arguments[0], layout), order="K")
