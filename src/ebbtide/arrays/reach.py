@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -119,11 +119,15 @@ def _parts_of(value: Any) -> list[Any]:
     return list(held.values()) if isinstance(held, dict) else []
 
 
-def bound_now(function: Any) -> Any:
+def bound_now(function: Any, swap: Callable[[TracedArray], Any] = lambda array: array) -> Any:
     """
     Return a function that closes over what it closes over now, whatever its variables stand for later.
 
     So do the functions that it closes over. Variables that one of them assigns to (`nonlocal`) stay shared.
+
+    Args:
+        function: The function; what is no function is returned as it is.
+        swap: Gives what stands in the place of an array that is traced.
 
     Example:
         >>> def scales(bind):
@@ -143,43 +147,68 @@ def bound_now(function: Any) -> Any:
         elif type(value) is MethodType:
             waiting.append(value.__func__)
     assigned = {id(cell) for value in functions.values() for cell in _assigned_cells(value)}
-    return _bound(function, assigned, {}, {})
+    return _Binder(assigned, swap).bound(function)
 
 
 def _assigned_cells(function: FunctionType) -> list[CellType]:
     """Return the cells of a function's closure that its code, or code within it, assigns to."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    names = set(_assigned_names(function.__code__)) if cells else ()
+    names = _assigned_names(function.__code__) if cells else frozenset()
     return [cell for name, cell in cells.items() if name in names]
 
 
-def _assigned_names(code: CodeType) -> Iterator[str]:
-    """Yield the variables from around that code, or code within it, assigns to."""
+def _assigned_names(code: CodeType) -> frozenset[str]:
+    """Return the variables from around that code, or code within it, assigns to."""
     written = {one.argval for one in dis.get_instructions(code) if one.opname in ("STORE_DEREF", "DELETE_DEREF")}
-    yield from written.intersection(code.co_freevars)
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _assigned_names(value)
+    inside = [_assigned_names(value) for value in code.co_consts if isinstance(value, CodeType)]
+    return frozenset(written.intersection(code.co_freevars)).union(*inside)
 
 
-def _bound(value: Any, assigned: set[int], functions: dict[int, FunctionType], cells: dict[int, CellType]) -> Any:
-    """Return a value with functions that have cells of their own, but for those that are assigned to."""
-    if type(value) is partial:
-        func, *args = [_bound(part, assigned, functions, cells) for part in (value.func, *value.args)]
-        return partial(func, *args, **{k: _bound(v, assigned, functions, cells) for k, v in value.keywords.items()})
-    if type(value) is MethodType:
-        return MethodType(_bound(value.__func__, assigned, functions, cells), value.__self__)
-    if type(value) is not FunctionType or not value.__closure__:
-        return value
-    if id(value) not in functions:
-        fresh = [cell for cell in value.__closure__ if id(cell) not in assigned and id(cell) not in cells]
-        cells.update((id(cell), CellType()) for cell in fresh)
-        own = tuple([cells.get(id(cell), cell) for cell in value.__closure__])
-        copy = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, own)
-        copy.__kwdefaults__, copy.__qualname__ = value.__kwdefaults__, value.__qualname__
-        copy.__dict__.update(value.__dict__)
-        functions[id(value)] = copy
+@final
+class _Binder:
+    """
+    Copies functions with their closures.
+
+    Args:
+        shared: Addresses of cells that are not copied.
+        swap: Gives what stands in the place of an array that is traced.
+    """
+
+    __slots__ = ("_cells", "_functions", "_shared", "_swap")
+
+    def __init__(self, shared: set[int], swap: Callable[[TracedArray], Any]) -> None:
+        self._shared = shared
+        self._swap = swap
+        self._functions: dict[int, FunctionType] = {}
+        self._cells: dict[int, CellType] = {}
+
+    def bound(self, value: Any) -> Any:
+        """Return a value with functions that have cells of their own."""
+        if type(value) is TracedArray:
+            return self._swap(value)
+        if type(value) is partial:
+            keywords = {name: self.bound(part) for name, part in value.keywords.items()}
+            return partial(self.bound(value.func), *[self.bound(part) for part in value.args], **keywords)
+        if type(value) is MethodType:
+            return MethodType(self.bound(value.__func__), value.__self__)
+        if type(value) is not FunctionType or not (value.__closure__ or value.__defaults__):
+            return value
+        if id(value) not in self._functions:
+            self._functions[id(value)] = self._copied(value)
+        return self._functions[id(value)]
+
+    def _copied(self, function: FunctionType) -> FunctionType:
+        own = function.__closure__ or ()
+        fresh = [cell for cell in own if id(cell) not in self._shared and id(cell) not in self._cells]
+        self._cells.update((id(cell), CellType()) for cell in fresh)
+        cells = tuple([self._cells.get(id(cell), cell) for cell in own])
+        copy = FunctionType(function.__code__, function.__globals__, function.__name__, None, cells)
+        # Before what it closes over is looked at, that function itself among it.
+        self._functions[id(function)] = copy
+        copy.__defaults__ = function.__defaults__ and tuple([self.bound(value) for value in function.__defaults__])
+        copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
+        copy.__dict__.update(function.__dict__)
         for cell in fresh:
             if cell != CellType():  # that of a variable without a value yet
-                cells[id(cell)].cell_contents = _bound(cell.cell_contents, assigned, functions, cells)
-    return functions[id(value)]
+                self._cells[id(cell)].cell_contents = self.bound(cell.cell_contents)
+        return copy

@@ -19,6 +19,7 @@ from ebbtide.arrays.context import Context, current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
+from ebbtide.arrays.reach import bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ReleasedValueError, TraceError
 from ebbtide.loop.options import Options
@@ -218,10 +219,16 @@ class LoopCall:
             )
         state, inputs, static = operands[:states], operands[states : states + rows], operands[states + rows :]
         known = dict(zip(map(key_of, self.statics), static, strict=True))
-        given = self.inputs if self.rows is None else unflatten(self.rows, inputs)
+
+        def bound(function: Any) -> Any:
+            # What a function closes over itself it is given at once, and need not ask for in each step.
+            return bound_now(function, lambda array: known.get(key_of(array.present()), array))
+
+        given = bound(self.inputs) if self.rows is None else unflatten(self.rows, inputs)
+        options = self.options.as_arguments() | {"until": bound(self.options.until)}
         with entered(capture=Given(self.traces, known, current().capture)):
             found = self.timeloop(
-                self.step, unflatten(self.structure, state), steps, inputs=given, **self.options.as_arguments()
+                bound(self.step), unflatten(self.structure, state), steps, inputs=given, **options
             )
         if not self.options.outputs:
             return flatten(found)[0]

@@ -124,8 +124,7 @@ class Source:
         buffer = self._memory.buffers.get(output)
         if buffer is not None:
             given_up = self._memory.given_up.get(output)
-            ours = ufunc_of(equation) is None and _is_ours(equation.function)
-            if buffer.apart and given_up is None and not ours:
+            if buffer.apart and given_up is None:
                 return self._allocated(equation, name)
             arguments = [self._shared(argument, equation) for argument in equation.arguments]
             statements = self._memory.kernels[output].write(name, *arguments)
@@ -133,8 +132,6 @@ class Source:
                 self._literals.imports["from ebbtide.rules.products import add_product"] = None
             if any("scipy.special." in text for text in statements):
                 self._literals.imports["import scipy.special"] = None
-            if buffer.apart and given_up is None:
-                return [f"{name} = np.empty({output.type.shape}, {self._dtype(output)})", *statements]
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
             self._arrays[name] = (
@@ -208,11 +205,6 @@ def _with_drops(statements: list[str], names: list[str]) -> list[str]:
         if number in last:
             found.append(f"del {', '.join(last[number])}")
     return found
-
-
-def _is_ours(function: Callable[..., Any]) -> bool:
-    """Return whether a function is one of this library, which a program can do without where it has a kernel."""
-    return (getattr(function, "__module__", None) or "").partition(".")[0] == "ebbtide"
 
 
 def find_drops(program: Program, layout: Layout, memory: Memory) -> list[list[Variable]]:

@@ -259,8 +259,8 @@ class _CheckpointRule(JointRule):
         values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
         if not retain:
             self._values = []
-        tape = region.tape(pager=pager)
-        again = object()  # a program that is traced here does not take the values of the first run instead
+        # By *again* a program that is traced here tells this run from the first, whose values it does not take instead.
+        tape, again = region.tape(pager=pager), object()
         # The sweep around has let them go, and the one inside has not begun.
         waiting: list[Any] = []
         if pager is not None:
