@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,28 @@ import pytest
 from tests.loop import lost
 from tests.loop.kill_run import bound_of, launch
 from tests.loop.trouble import SCHEDULES, Events, gradient, interrupt
-
-# `make campaign` kills at each event of `revolve`, and at each third one of the others.
-FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
+from tests.scale import FULL, SEED, bar
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "within"])
-def test_killed_anywhere(torn: bool, tmp_path: Path) -> None:
+def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Killed at a step, before or within a write, or in the clean-up, and once more: the same bits, little lost."""
+    # Each event of one schedule, some of the others.
     often, seldom = (1, 4) if FULL else (19, 37) if torn else (61, 113)
     found = launch(tmp_path, {name: often if name == "revolve" else seldom for name in SCHEDULES}, *["torn"] * torn)
     for name, counts in found.items():
+        record_property(f"processes of {name} killed", counts["kills"])
+        record_property("most extra steps", max(counts["extra"], default=0))
         assert counts["problems"] == []
         assert max(counts["extra"], default=0) <= 2 * bound_of(name), (name, counts)
     assert sum(counts["kills"] for counts in found.values()) >= ((500 if torn else 1500) if FULL else 50)
     assert sum(len(counts["extra"]) for counts in found.values()) >= (200 if FULL else 10)
 
 
-def test_a_termination_is_a_kill(tmp_path: Path) -> None:
+def test_a_termination_is_a_kill(tmp_path: Path, record_property: Callable[..., None]) -> None:
     """SIGTERM, as a batch system sends it, ends the process at once, and the next one goes on."""
     found = launch(tmp_path, {"revolve": 7 if FULL else 90}, "SIGTERM")["revolve"]
+    record_property("processes terminated", found["kills"])
     assert found["problems"] == []
     assert found["kills"] >= 6
 
@@ -59,12 +62,12 @@ def held() -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", ["revolve", "hierarchical", "store on disk", "until"])
-def test_interrupted_anywhere(name: str, tmp_path: Path) -> None:
+def test_interrupted_anywhere(name: str, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Interrupted at a step or system call, in I/O too, the same process goes on: same bits, nothing left open."""
     expected = gradient(name, None)
-    stride, before, at = (3 if FULL else 41), held(), 1
+    stride, before, at = (3 if FULL else 41), held(), 0
     (tmp_path / "local").mkdir()
-    while True:
+    for at in bar(itertools.count(1, stride), f"interrupts of {name}"):
         events = Events(at, interrupt)
         with events.installed():
             try:
@@ -76,7 +79,7 @@ def test_interrupted_anywhere(name: str, tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["local"], at
         assert list((tmp_path / "local").iterdir()) == [], at
         assert held() == before, at
-        at += stride
+    record_property("interrupts", at // stride)
     assert at > 300
 
 
@@ -115,16 +118,16 @@ def traced() -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_interrupted_at_any_line(traced: Any, tmp_path: Path) -> None:
+def test_interrupted_at_any_line(traced: Any, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Interrupted between any two lines of the library, by a fixed sample of 300,000: the same process goes on."""
-    random, count = np.random.default_rng(20261121), 400 if FULL else 12
+    random, count = np.random.default_rng(SEED), 400 if FULL else 12
     arguments = "hierarchical", tmp_path / "run", tmp_path / "local"
     (tmp_path / "local").mkdir()
     whole = Lines()
     expected = traced(whole, *arguments)
     assert whole.count > 200_000
     before, interrupted = held(), 0
-    for part in range(count):
+    for part in bar(range(count), "interrupts at lines"):
         lines = Lines(1 + int((part + random.random()) / count * whole.count))
         try:
             traced(lines, *arguments)
@@ -134,6 +137,7 @@ def test_interrupted_at_any_line(traced: Any, tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["local"], lines.where
         assert list((tmp_path / "local").iterdir()) == [], lines.where
         assert held() == before, lines.where
+    record_property("interrupts", interrupted)
     assert interrupted >= count - 2
 
 
@@ -146,8 +150,10 @@ def test_ten_kills_cost_one_leg(tmp_path: Path) -> None:
         assert lost.count_legs(tmp_path / "run", every=every) <= 11
 
 
-def test_a_kill_costs_little(tmp_path: Path) -> None:
+def test_a_kill_costs_little(tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Over random kills, with 1000 steps and 10 snapshots, the mean loss is at most 1 %, and none is over 4 %."""
-    found = lost.losses(tmp_path / "run", every=10, kills=300 if FULL else 6, seed=20261121)
+    found = lost.losses(tmp_path / "run", every=10, kills=300 if FULL else 6, seed=SEED)
+    record_property("kills", len(found))
+    record_property("% lost on average", round(100 * float(np.mean(found)), 2))
     assert np.mean(found) <= 0.01
     assert max(found) <= 0.04
