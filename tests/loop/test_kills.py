@@ -18,6 +18,8 @@ from tests.loop.kill_run import bound_of, launch
 from tests.loop.trouble import SCHEDULES, Events, gradient, interrupt
 from tests.scale import FULL, SEED, bar
 
+from ebbtide.storage.listing import list_storage
+
 
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "within"])
 def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[..., None]) -> None:
@@ -148,6 +150,17 @@ def test_ten_kills_cost_one_leg(tmp_path: Path) -> None:
     """A gradient over 1000 steps whose jobs may each run a tenth of its steps is there after at most 11 jobs."""
     for every in (5, 20, 50):
         assert lost.count_legs(tmp_path / "run", every=every) <= 11
+
+
+def test_the_way_to_a_late_static_value_costs_once(tmp_path: Path) -> None:
+    """A run that goes on keeps the state before the step that it has to run again, and the next one starts there."""
+    kept = []
+    for steps in (1100, 200, 200):
+        with pytest.raises(lost.StopError), lost.unsynchronized():
+            lost.run(lost.Job(steps), tmp_path / "run", 70)
+        kept.append({str(entry.key) for entry in list_storage(tmp_path / "run").entries})
+    late = f"loop-0/anchor/{lost.LATE}"
+    assert [late in keys for keys in kept] == [False, True, True]
 
 
 def test_a_kill_costs_little(tmp_path: Path, record_property: Callable[..., None]) -> None:

@@ -60,8 +60,8 @@ def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -
     """
     Run the steps again that were the first to use a static value; return how many steps that took.
 
-    The restart states before them are kept, so that the next kill does not cost the same again: 52 steps of 463 that each
-    of ten jobs may run.
+    The restart states before them are kept, so that the next kill does not cost the same again: where each of ten jobs
+    may run 463 steps, these were 52 of them.
     """
     ran, done = 0, 0
     stepper, bypass, state = rule.stepper, rule.bypass, list[Any]()

@@ -39,7 +39,8 @@ class Resumption:
     """
 
     __slots__ = (
-        "_is_new", "_journal", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "incoming", "statics",
+        "_is_new", "_journal", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "incoming",
+        "statics",
     )  # fmt: skip
 
     def __init__(self, journal: Journal, policy: Every, read_input: Callable[[int], list[Any]]) -> None:
@@ -47,7 +48,7 @@ class Resumption:
         self._policy = policy
         self._read_input = read_input
         self._read = InputsRead()
-        # Steps that were run or reversed: those reversed by this process, and how many of all there were at the last save.
+        # Steps that were reversed by this process, and how many were run or reversed at the last save.
         self._reversed = self._saved_at = 0
         self._start = time.perf_counter()
         # For each static value in the order of their first use: the step of it, and a checksum.
