@@ -248,8 +248,8 @@ def test_unknown_costs_are_those_of_steps():
 
 def test_costs_are_agreed_on(monkeypatch):
     """What a process measured is agreed on with the others before anything is decided from it."""
-    slow = (0.02, 0.03, 100.0, 100.0)
-    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 4 else measured)
+    slow = (0.02, 0.03, 100.0, 100.0, 0.0, 0.0)
+    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 6 else measured)
     plan = plan_of(100, memory=40 * MIB, disk=GIB, costs=SECONDS)
     assert plan.costs == Costs(forward=0.02, reverse=0.03, write=100.0, read=100.0)
     assert not plan.on_disk

@@ -270,8 +270,20 @@ class Room:
         plan = self._choose(
             position.steps, rule.plan.sizes, memory=memory, schedule=None, held=others, open=position.open, costs=costs
         )
-        forward = rule.ran + plan.schedule.forward_steps_left(position)
-        self._replace(rule, replace(plan, predicted_steps_forward=forward, least=rule.plan.least))
+        # What was run for another schedule, or to measure, was run.
+        forward, known = rule.ran + plan.schedule.forward_steps_left(position), rule.plan
+        more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
+        self._replace(
+            rule,
+            replace(
+                plan,
+                predicted_steps_forward=forward,
+                predicted_time=plan.predicted_time + more + known.measuring_time,
+                measuring_steps=known.measuring_steps,
+                measuring_time=known.measuring_time,
+                least=known.least,
+            ),
+        )
 
     def sheddable_bytes(self, rule: Any) -> int:
         """Return the bytes that a loop could do without."""
