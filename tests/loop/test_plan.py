@@ -317,6 +317,17 @@ def test_a_given_schedule_is_followed_as_it_is(schedule):
     assert plan.buffer == 0
 
 
+def test_what_is_not_hidden_of_transfers_is_predicted():
+    """Behind steps a transfer of saved values takes what is exposed of it, which grows with their size."""
+    costs = replace(SECONDS, write=0.001, read=0.001)
+    free, taken = (
+        predict(StoreAll("disk"), 100, SIZES, one, buffered=True).time
+        for one in (costs, replace(costs, write_exposed=0.0004, read_exposed=0.0002))
+    )
+    assert free == pytest.approx(100 * (SECONDS.forward + SECONDS.reverse))
+    assert taken - free == pytest.approx(99 * 0.0006 * SIZES.stored_saved / SIZES.stored)
+
+
 def test_a_trace_is_predicted_by_following_it():
     """A schedule without closed forms is followed once without the loop."""
     schedule = Hierarchical(2, 3, Costs(write=1, read=1))
