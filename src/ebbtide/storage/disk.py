@@ -215,7 +215,11 @@ class Disk(Storage):
     # Space.
 
     def delete(self, key: Key) -> None:
-        """See `Storage.delete`; of deleted entries less than 1 MiB waits to be given back to the file system."""
+        """
+        See `Storage.delete`; of deleted entries less than 1 MiB waits to be given back to the file system.
+
+        The place of one that is being written is given back by the first call after that.
+        """
         self._check_owner()
         if self._lost.pop(key, None) is not None and key not in self._entries:
             return
