@@ -281,7 +281,7 @@ def main(quick: bool = False) -> None:
     """Print the tables."""
     large_of(*((MIB // 4, 2, 1) if quick else (LARGE, COUNT, RUNS)))
     small_of(SMALL, *((3, 1) if quick else (CYCLES, RUNS)))
-    hidden_of(*((MIB // 8, 2, 0.001, SPEED, 1) if quick else (STATE, STEPS, STEP_SECONDS, SPEED, 5)))
+    hidden_of(*((MIB // 8, 2, 0.001, SPEED, 1) if quick else (STATE, STEPS, STEP_SECONDS, SPEED, RUNS)))
 
 
 if __name__ == "__main__":

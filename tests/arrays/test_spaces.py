@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import doctest
 import gc
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -458,6 +460,27 @@ def test_contract_of_boundary_values():
     with pytest.raises(AssertionError, match="1 of 3 numbers of Made come back changed"):
         check_space(bad, [bad(np.arange(3.0))])
     check_space(made, [made(np.arange(3.0))])
+
+
+OPTIMIZED = """
+import numpy as np
+from ebbtide import register_space
+from ebbtide.testing import check_space
+class Halved:
+    def __init__(self, data):
+        self.data = data
+register_space(Halved, pack=lambda v: (v.data, ()), unpack=lambda array, form: Halved(array / 2))
+try:
+    check_space(Halved, [Halved(np.ones(3))])
+except AssertionError as error:
+    print(error)
+"""
+
+
+def test_contract_without_assertions():
+    """`check_space` finds the same where Python leaves `assert` out."""
+    done = subprocess.run([sys.executable, "-O", "-c", OPTIMIZED], capture_output=True, text=True, check=True)
+    assert "3 of 3 numbers of Halved come back changed" in done.stdout
 
 
 # Errors.

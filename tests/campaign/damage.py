@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.loop.lost import unsynchronized
+from tests.scale import bar
 
 from ebbtide import grad, timeloop
 from ebbtide.errors import ResumeError, StorageError
@@ -76,7 +78,7 @@ class Damage:
         entries = list_storage(self._kept).entries
         written = [place for entry in entries for place in range(entry.offset, entry.offset + entry.length)]
         random = np.random.default_rng([seed, *self._expected[:4]])
-        for case in range(count):
+        for case in bar(range(count), "flips under a loop"):
             name = "owner" if case % 20 == 1 else "segment"
             inside = name == "segment" and case % 10
             content = bytearray(self.files[name])
@@ -87,11 +89,19 @@ class Damage:
     def cut(self, lengths: int) -> None:
         """Truncate each file to so many lengths, evenly, and remove it."""
         for name, content in self.files.items():
-            for end in range(0, len(content), max(1, len(content) // lengths)):
+            ends = range(0, len(content), max(1, len(content) // lengths))
+            for end in bar(ends, f"lengths of {name}"):
                 part = content[:end]
                 self._try(f"{name} of {end} bytes", lambda path, n=name, c=part: (path / n).write_bytes(c))
             self._try(f"no {name}", lambda path, n=name: (path / n).unlink())
 
+    def counts(self) -> dict[str, int]:
+        """What came of it."""
+        return {
+            "runs": self.tried, "that said so": self.told, "refused": self.refused, "wrong": len(self.problems),
+        }  # fmt: skip
+
+    @unsynchronized()
     def _try(self, what: str, spoil: Callable[[Path], Any]) -> None:
         shutil.copytree(self._kept, self._copy)
         spoil(self._copy)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.scale import FULL
 
 import ebbtide as eb
 
 from .graphs import make_program
 
-COUNT = 10_000 if os.environ.get("EBBTIDE_CAMPAIGN") else 200
+# Programs, each from its own seed.
+COUNT = 10_000 if FULL else 200
 GROUPS = 20
 
 
@@ -52,8 +54,9 @@ def _check(seed: int) -> None:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_random_programs(group: int) -> None:
+def test_random_programs(group: int, record_property: Callable[..., None]) -> None:
     """A random program has one gradient, by reverse, by forward, by differences, under a budget, recomputed."""
     with np.errstate(all="ignore"):
         for seed in range(group, COUNT, GROUPS):
             _check(seed)
+    record_property("programs", len(range(group, COUNT, GROUPS)))

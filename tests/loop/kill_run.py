@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.loop.trouble import EVERY, STEPS, Events, in_child, kill
+from tests.scale import bar
 
 import ebbtide
 from ebbtide.storage.listing import list_storage
@@ -99,9 +100,9 @@ def launch(directory: Path, strides: dict[str, int], *options: str) -> dict[str,
     command = [sys.executable, "-m", "tests.loop.kill_run", str(directory), names, *options]
     paths = [Path(ebbtide.__path__[0]).parent, Path(__file__).parents[2]]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=directory)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment, cwd=directory)
     if done.returncode:
-        raise RuntimeError(done.stderr)
+        raise RuntimeError(f"{command} ended with {done.returncode}")
     return json.loads(done.stdout)
 
 
@@ -112,7 +113,7 @@ def main(parent: str, names: str, *rest: str) -> None:
     pairs, found = names.split(","), {}
     for name, stride in zip(pairs[::2], map(int, pairs[1::2]), strict=True):
         campaign = Campaign(Path(parent), name, strike, torn=torn)
-        for at in itertools.count(stride, stride):
+        for at in bar(itertools.count(stride, stride), f"kills of {name}"):
             if not campaign.run(at):
                 break
         found[name] = {what: getattr(campaign, what) for what in ("steps", "kills", "extra", "problems")}

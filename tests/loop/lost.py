@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.scale import bar
 
 from ebbtide import grad, timeloop
 from ebbtide.schedules import Revolve
@@ -73,7 +74,7 @@ def losses(directory: Path, *, every: int, kills: int, seed: int) -> list[float]
     """The steps that were run beyond those of an undisturbed run, as parts of it; one random kill in each stratum."""
     count, expected = whole(every)
     random, found = np.random.default_rng(seed), list[float]()
-    for part in range(kills):
+    for part in bar(range(kills), "random kills"):
         one, two = Job(int((part + random.random()) / kills * (count - 1)) + 1), Job()
         try:
             run(one, directory, every)

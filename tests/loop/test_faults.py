@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.loop import trouble
+from tests.scale import FULL, SEED, bar
 from tests.storages import OutOfOrder
 
 import ebbtide
@@ -24,8 +27,8 @@ from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, system
 from ebbtide.storage.system import POSIX
 
-# `make campaign` lets each write fail, and changes 500 bytes of the file of each schedule.
-FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
+# Bytes that change in the file of each schedule.
+COUNT = 500 if FULL else 12
 ROOT, SOURCE = Path(__file__).parents[2], Path(ebbtide.__path__[0]).parent
 U = np.linspace(0.2, 1.1, 3000)
 STEPS = 24
@@ -70,7 +73,9 @@ class Faults:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("call", ["pwrite", "allocate"])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-def test_writes_that_fail(schedule: Any, call: str, number: int, buffer: Any, tmp_path: Path) -> None:
+def test_writes_that_fail(
+    schedule: Any, call: str, number: int, buffer: Any, tmp_path: Path, record_property: Callable[..., None]
+) -> None:
     """Where writes fail for a while or for good, the loop goes on with fewer snapshots and says so once."""
     threads = threading.active_count()
     ranges = [(1, 2), (2, 3), (3, 6), (5, 10**9), (1, 10**9)]
@@ -88,16 +93,17 @@ def test_writes_that_fail(schedule: Any, call: str, number: int, buffer: Any, tm
                     found = grad(lambda u, s=storage: objective(u, schedule=schedule, storage=s))(U)
         assert (found is None and allowed) or np.array_equal(found, EXPECTED), (first, last)
         assert len([one for one in caught if issubclass(one.category, RuntimeWarning)]) <= 1
+    record_property("runs with failing calls", len(ranges))
     assert threading.active_count() == threads
     assert list(tmp_path.rglob("segment")) == []
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path) -> None:
+def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Whatever byte of the file changes, the gradient is the same or an error says what is damaged."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(SEED)
     same = 0
-    for _ in range(500 if FULL else 12):
+    for _ in bar(range(COUNT), "bytes of snapshots"):
         with Disk(tmp_path) as storage:
 
             def spoiled(u: Any, s: Any = storage) -> Any:
@@ -119,6 +125,8 @@ def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path) -> None:
                 continue
             assert np.array_equal(found, EXPECTED)
             same += 1
+    record_property("bytes changed", COUNT)
+    record_property("gradients made all the same", same)
     # What StoreAll loses cannot be made again: it keeps no state to start from.
     assert same > 0 or schedule == StoreAll("disk")
 
@@ -126,14 +134,16 @@ def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("name", ["revolve", "hierarchical", "periodic"])
-def test_writes_that_fail_under_a_journal(name: str, number: int, lasting: bool, tmp_path: Path) -> None:
+def test_writes_that_fail_under_a_journal(
+    name: str, number: int, lasting: bool, tmp_path: Path, record_property: Callable[..., None]
+) -> None:
     """Whichever write of journal or snapshots fails: the same gradient, a warning of each at most, all given back."""
     before = len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - Path holds a descriptor open
     expected = trouble.gradient(name, None)
     local = tmp_path / "local"
     local.mkdir()
-    at, stride, told = 1, 1 if FULL else 31, 0
-    while True:
+    at, stride, told = 0, 1 if FULL else 31, 0
+    for at in bar(itertools.count(1, stride), f"writes of {name} that fail"):
         events = trouble.Events(at, trouble.fail(number), ("pwrite", "allocate"), lasting=lasting)
         with warnings.catch_warnings(record=True) as caught, events.installed():
             warnings.simplefilter("always")
@@ -148,7 +158,7 @@ def test_writes_that_fail_under_a_journal(name: str, number: int, lasting: bool,
         assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before, at  # noqa: PTH208 - as above
         if events.count < at:
             break
-        at += stride
+    record_property("runs with failing calls", at // stride)
     assert at > 100
     assert told > 0
 

@@ -10,6 +10,7 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, primitive, profile, timeloop
+from ebbtide.loop.measure import with_transfers
 from ebbtide.schedules import Costs, StoreAll
 
 U0 = np.linspace(0.2, 1.3, 40_000)
@@ -18,37 +19,44 @@ STEPS = 40
 
 @final
 class Clock:
-    """A clock of which a step takes 1 s and its sweep 3 s, and the first of each ten times as long."""
+    """
+    A clock of which a step takes 1 s and its sweep 3 s, and one of each ten times as long.
 
-    def __init__(self) -> None:
+    Args:
+        slow: Which step and which sweep, the first ones if nothing else is said.
+    """
+
+    def __init__(self, slow: tuple[int, int] = (0, 0)) -> None:
         self.now = 0.0
         self.steps = self.sweeps = 0
+        self.slow_step, self.slow_sweep = slow
 
     def step(self, u: Any) -> Any:
         """Return the result of a step."""
-        self.now += 1.0 if self.steps else 10.0
+        self.now += 10.0 if self.steps == self.slow_step else 1.0
         self.steps += 1
         return u + 0.1 * np.sin(u)
 
     def sweep(self, g: Any, u: Any) -> Any:
         """Return the cotangent of a step."""
-        self.now += 3.0 if self.sweeps else 30.0
+        self.now += 30.0 if self.sweeps == self.slow_sweep else 3.0
         self.sweeps += 1
         return g * (1.0 + 0.1 * np.cos(u))
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Clock, Any]:
+def timed(monkeypatch: pytest.MonkeyPatch, slow: tuple[int, int] = (0, 0), **options: Any) -> tuple[Clock, Any]:
     """Return a clock and the function whose loop it times."""
-    clock = Clock()
+    clock = Clock(slow)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     moved = primitive(clock.step, vjp=(clock.sweep,))
     return clock, lambda u: np.sum(timeloop(lambda u, _: moved(u), u, STEPS, **options) ** 2)
 
 
+@pytest.mark.parametrize("slow", [(0, 0), (1, 1), (2, 1)], ids=["first", "second", "plain"])
 @pytest.mark.parametrize("states", [10, 14, 20])
-def test_the_predicted_time_is_what_the_loop_takes(states, monkeypatch):
+def test_the_predicted_time_is_what_the_loop_takes(states, slow, monkeypatch):
     """Where steps take the time of those measured, so does the loop; what is slow once counts once, as it was."""
-    clock, energy = timed(monkeypatch)
+    clock, energy = timed(monkeypatch, slow)
     with profile() as p:
         found = grad(energy, budget=Budget(memory=states * U0.nbytes))(U0)
     (loop,) = p.loops
@@ -74,6 +82,13 @@ def test_without_room_for_two_steps_one_is_measured_at_a_time(monkeypatch):
     assert loop.plan.costs == Costs(forward=1.0, reverse=30.0)
     assert loop.steps_forward == loop.plan.predicted_steps_forward == clock.steps
     assert clock.sweeps == STEPS + 1
+
+
+def test_transfers_are_measured_with_what_is_exposed_of_them():
+    """Of a way to the disk and back the parts that no thread takes over are known apart, and a part of the whole."""
+    costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24))
+    assert 0 < costs.write_exposed <= costs.write
+    assert 0 < costs.read_exposed < costs.read
 
 
 def test_a_time_that_was_not_measured_is_not_predicted():

@@ -248,8 +248,8 @@ def test_unknown_costs_are_those_of_steps():
 
 def test_costs_are_agreed_on(monkeypatch):
     """What a process measured is agreed on with the others before anything is decided from it."""
-    slow = (0.02, 0.03, 100.0, 100.0)
-    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 4 else measured)
+    slow = (0.02, 0.03, 100.0, 100.0, 0.0, 0.0)
+    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 6 else measured)
     plan = plan_of(100, memory=40 * MIB, disk=GIB, costs=SECONDS)
     assert plan.costs == Costs(forward=0.02, reverse=0.03, write=100.0, read=100.0)
     assert not plan.on_disk
@@ -315,6 +315,17 @@ def test_a_given_schedule_is_followed_as_it_is(schedule):
     assert found.peak_memory - SIZES.taped <= plan.predicted_peak_bytes - SIZES.fixed
     assert plan.on_disk == (found.disk_writes > 0)
     assert plan.buffer == 0
+
+
+def test_what_is_not_hidden_of_transfers_is_predicted():
+    """Behind steps a transfer of saved values takes what is exposed of it, which grows with their size."""
+    costs = replace(SECONDS, write=0.001, read=0.001)
+    free, taken = (
+        predict(StoreAll("disk"), 100, SIZES, one, buffered=True).time
+        for one in (costs, replace(costs, write_exposed=0.0004, read_exposed=0.0002))
+    )
+    assert free == pytest.approx(100 * (SECONDS.forward + SECONDS.reverse))
+    assert taken - free == pytest.approx(99 * 0.0006 * SIZES.stored_saved / SIZES.stored)
 
 
 def test_a_trace_is_predicted_by_following_it():

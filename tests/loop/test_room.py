@@ -67,7 +67,7 @@ def right(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("where", ["grad", "loop"])
-@pytest.mark.parametrize("states", [26, 36, 48, 70, 110])
+@pytest.mark.parametrize("states", [26, 36, 42, 48, 70, 110])
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_that_save_more_keep_the_budget(kind, states, where):
     """However much later steps save, the budget is kept, with the same bits; the steps of the last plan are run."""

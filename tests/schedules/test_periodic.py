@@ -43,6 +43,8 @@ def test_transfers_are_hidden_behind_steps():
     assert free == schedule.forward_steps(200) + 200
     assert schedule.predicted_time(200, Costs(write=20, read=20)) == free
     assert schedule.predicted_time(200, Costs(write=30)) == free + 9 * 10
+    exposed = Costs(write=20, read=20, write_exposed=2, read_exposed=3)
+    assert schedule.predicted_time(200, exposed) == free + 9 * (2 + 3)
 
 
 def test_the_length_need_not_be_known():

@@ -27,6 +27,7 @@ class Gate:
 
     def __init__(self):
         self.open = threading.Event()
+        self.reached = threading.Event()
         self.writes: list[int] = []
         self.reads: list[int] = []
         self.system = replace(POSIX, pwrite=self.pwrite, preadv=self.preadv)
@@ -34,6 +35,7 @@ class Gate:
     def pwrite(self, descriptor, block, offset):
         """Wait, then write; the caller's own thread does not wait."""
         if threading.current_thread().name == "ebbtide-storage":
+            self.reached.set()
             self.open.wait(20)
         if memoryview(block).nbytes >= 4096:
             self.writes.append(offset)
@@ -103,6 +105,47 @@ def test_what_waits_can_be_read_and_deleted(tmp_path, gate):
         assert storage.keys() == (0, 1)
         assert storage.bytes_written == 2 * (800_000 + 4096)
         assert storage.bytes_read == 0
+
+
+def test_what_is_being_written_can_be_taken(tmp_path, gate):
+    """An entry is taken while it is written, without waiting for that; its place is free when the write has ended."""
+    with Disk(tmp_path, buffer=8 * 800_000, system=gate.system) as storage:
+        storage.put(0, [state(0)])
+        assert gate.reached.wait(20)
+        assert storage.take(0)[0][0] == 0
+        assert gate.writes == []
+        storage.put(0, [state(1)])
+        assert storage.get(0)[0][0] == 1
+        gate.open.set()
+        storage.flush()
+        places = set(gate.writes)  # two of each entry
+        assert len(places) == 4
+        assert storage.nbytes == entry_nbytes([state(1)])
+        storage.put(2, [state(2)])
+        storage.flush()
+        assert set(gate.writes) == places
+        empty(storage)
+        assert [storage.take(key)[0][-1] for key in (0, 2)] == [1, 2]
+        assert storage.nbytes == 0
+
+
+def test_the_place_of_what_is_being_written_is_waited_for(tmp_path, gate):
+    """On a full disk an entry goes where a deleted one is still written to, when that has ended."""
+    room = entry_nbytes([state(0)])
+    with Disk(tmp_path, limit=room, buffer=8 * 800_000, system=gate.system) as storage:
+        storage.put(0, [state(0)])
+        assert gate.reached.wait(20)
+        storage.delete(0)
+        second = threading.Thread(target=storage.put, args=(1, [state(1)]))
+        second.start()
+        second.join(0.1)
+        assert second.is_alive()
+        gate.open.set()
+        second.join(20)
+        storage.flush()
+        empty(storage)
+        assert storage.get(1)[0][-1] == 1
+        assert len(set(gate.writes)) == 2
 
 
 def test_reads_are_ahead_in_the_order_that_was_told(tmp_path, gate):

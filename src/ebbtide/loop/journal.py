@@ -149,17 +149,21 @@ class Journal:
 
     # Restart states.
 
-    def save_anchor(self, step: int, state: Leaves) -> bool:
+    def save_anchor(self, step: int, state: Leaves, *, wanted: bool = False) -> bool:
         """
         Keep a restart state, unless others are near enough; of too many, the kept ones are thinned evenly.
 
         Args:
             step: The number of steps done; the state of step 0 is never kept, as the caller has it.
             state: The state after them.
+            wanted: Whether it is kept however near others are, but in the stead of none.
 
         Returns:
             Whether it was kept.
         """
+        if wanted:
+            is_free = step not in (anchors := self.anchors()) and len(anchors) < self._most
+            return is_free and self._store("anchor", step, Anchor(state), f"restart state of step {step}", self._most)
         if any(abs(step - other) < self._gap for other in (0, *self.anchors())):
             return False
         while len(self.anchors()) >= self._most:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from typing import final
 
@@ -42,6 +42,7 @@ class Plan:
         buffer: Bytes of the buffers for disk; 0 without disk, or if they do not fit.
         on_disk: Whether there are snapshots on disk.
         measuring_steps: Forward steps that were run for their time alone, which are part of the prediction.
+        measuring_time: What measuring took beyond the first step, a part of the predicted time.
         least: The bytes in the ledger, those of calls around included, without which there would be no plan.
     """
 
@@ -57,6 +58,7 @@ class Plan:
     buffer: int = 0
     on_disk: bool = False
     measuring_steps: int = 0
+    measuring_time: float = 0.0
     least: int = 0
 
     @property
@@ -83,11 +85,13 @@ class Plan:
             seconds: What they took with the first step, which the loop does not run again: part of the predicted time
                 as it was, for what is slow once is not slow at each step.
         """
+        beyond = seconds - self.costs.forward
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,
-            predicted_time=self.predicted_time - self.costs.forward + seconds,
+            predicted_time=self.predicted_time + beyond,
             measuring_steps=self.measuring_steps + steps,
+            measuring_time=self.measuring_time + beyond,
         )
 
     def __str__(self) -> str:
@@ -182,11 +186,11 @@ def make_plan(
 
 def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[Sizes, int | None, int, Costs]:
     """Return what was measured as all processes have it: the largest sizes and costs, the least room."""
-    forward, reverse, write, read = agree((costs.forward, costs.reverse, costs.write, costs.read))
+    names = [one.name for one in fields(costs)]
+    costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
     sizes = Sizes(*agree(tuple(-1 if size is None else size for size in astuple(sizes))))
     sizes = sizes if sizes.nodes != -1 else replace(sizes, nodes=None)
     room, space = agree((-math.inf if memory is None else -memory, -disk))
-    costs = Costs(forward=forward, reverse=reverse, write=write, read=read)
     return sizes, None if room == -math.inf else -int(room), -space, costs
 
 

@@ -133,13 +133,14 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
     buffer = buffer_of(sizes, saved=True) if buffered and others else 0
     # The costs are those of a restart state.
     size = sizes.stored_saved / max(1, sizes.stored)
-    costs = replace(costs, write=size * costs.write, read=size * costs.read)
+    write, read = size * costs.write, size * costs.read
     if buffered:
-        # Each write is made behind the next step, each read behind the reversal before it.
-        apart = costs.forward + costs.reverse
-        time = others * (max(costs.forward, costs.write) + max(costs.reverse, costs.read)) + min(1, steps) * apart
+        # Each write is made behind the next step, each read behind the reversal before it, but for what is exposed.
+        forth = max(costs.forward + size * costs.write_exposed, write)
+        back = max(costs.reverse + size * costs.read_exposed, read)
+        time = others * (forth + back) + min(1, steps) * (costs.forward + costs.reverse)
     else:
-        time = schedule.predicted_time(steps, costs)
+        time = schedule.predicted_time(steps, replace(costs, write=write, read=read))
     return Prediction(
         forward=steps,
         snapshots=others,

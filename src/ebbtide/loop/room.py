@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
 from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
-from ebbtide.errors import BudgetError
+from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop import ahead
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan, Sizes
@@ -243,7 +243,9 @@ class Room:
         action = None
         if isinstance(schedule, (Revolve, Mixed)):
             schedule = ahead.with_less(schedule, position)
-            action = schedule.next_action(position)
+            # Of saved values without a way back to their steps it has none to give.
+            with suppress(ScheduleError):
+                action = schedule.next_action(position)
         if not isinstance(action, Delete):
             kept = ahead.find_cheapest(position)
             if kept is None:
@@ -270,8 +272,20 @@ class Room:
         plan = self._choose(
             position.steps, rule.plan.sizes, memory=memory, schedule=None, held=others, open=position.open, costs=costs
         )
-        forward = rule.ran + plan.schedule.forward_steps_left(position)
-        self._replace(rule, replace(plan, predicted_steps_forward=forward, least=rule.plan.least))
+        # What was run for another schedule, or to measure, was run.
+        forward, known = rule.ran + plan.schedule.forward_steps_left(position), rule.plan
+        more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
+        self._replace(
+            rule,
+            replace(
+                plan,
+                predicted_steps_forward=forward,
+                predicted_time=plan.predicted_time + more + known.measuring_time,
+                measuring_steps=known.measuring_steps,
+                measuring_time=known.measuring_time,
+                least=known.least,
+            ),
+        )
 
     def sheddable_bytes(self, rule: Any) -> int:
         """Return the bytes that a loop could do without."""

@@ -101,8 +101,8 @@ def timeloop(
         resume: A directory in which the run of a gradient is kept so that, when it is killed and the same call is made
             again, it goes on and ends with the same bits; its name is free for another run when the gradient is there.
             On a file system that outlives the machine; what `storage` and `budget` write need not.
-        resume_every: How often to save there: after so many steps (an int) or seconds (a float); None for as often as
-            takes 2 % of the time.
+        resume_every: How often to save there: after so many steps (an int), run or reversed, or seconds (a float);
+            None for as often as takes 2 % of the time.
         verify: Whether to check that steps that run again lead to the same state and output as before.
         collect_every: Collect garbage each time after this many steps; for user code with reference cycles.
         progress: Whether to show a bar for the forward and one for the reverse sweep.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import final
 
@@ -20,6 +20,8 @@ class Costs:
         reverse: Reversing one step.
         write: Writing one snapshot to disk.
         read: Reading one snapshot from disk.
+        write_exposed: The part of `write` that is not hidden where transfers are made behind steps.
+        read_exposed: That of `read`.
 
     Raises:
         ScheduleError: A cost is negative, infinite or not a number, or `forward` is 0.
@@ -33,9 +35,11 @@ class Costs:
     reverse: float = 1.0
     write: float = 0.0
     read: float = 0.0
+    write_exposed: float = field(default=0.0, repr=False)
+    read_exposed: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
-        wrong = [field.name for field in fields(self) if not 0 <= getattr(self, field.name) < float("inf")]
+        wrong = [one.name for one in fields(self) if not 0 <= getattr(self, one.name) < float("inf")]
         if wrong or not isfinite(self.forward) or self.forward == 0:
             raise ScheduleError(
                 f"{self} are no costs: {', '.join(wrong) or 'forward'} is out of range. Give finite numbers of at "

@@ -109,9 +109,9 @@ class Periodic(Schedule):
             4710.0
         """
         whole, last = self._divide(steps)
-        forward = max(costs.time(forward=self.interval), costs.write)
+        forward = max(costs.time(forward=self.interval) + costs.write_exposed, costs.write)
         work = costs.time(forward=count_forward(self.interval, self.snapshots), reverse=self.interval)
-        return whole * (forward + max(work, costs.read)) + costs.time(
+        return whole * (forward + max(work + costs.read_exposed, costs.read)) + costs.time(
             forward=_count(last, self.snapshots), reverse=last
         )
 

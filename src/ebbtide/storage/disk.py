@@ -137,7 +137,7 @@ class Disk(Storage):
 
     def _put(self, key: Key, arrays: Sequence[NDArray[Any]], kind: str, *, at_once: bool) -> int:
         resources = self._open()
-        planned = resources.segment.take(plan_entry(key, kind, self._generation + 1, arrays))
+        planned = resources.take(plan_entry(key, kind, self._generation + 1, arrays))
         try:
             # What is small is written sooner than it is handed over.
             at_once = at_once or (planned.length <= JOINED and not self._durable)
@@ -215,7 +215,11 @@ class Disk(Storage):
     # Space.
 
     def delete(self, key: Key) -> None:
-        """See `Storage.delete`; of deleted entries less than 1 MiB waits to be given back to the file system."""
+        """
+        See `Storage.delete`; of deleted entries less than 1 MiB waits to be given back to the file system.
+
+        The place of one that is being written is given back by the first call after that.
+        """
         self._check_owner()
         if self._lost.pop(key, None) is not None and key not in self._entries:
             return
@@ -223,8 +227,7 @@ class Disk(Storage):
         resources = self._open()
         # First of all, so that an interrupt does not leave a key with half an entry.
         del self._entries[key]
-        self._stop(key, entry)
-        resources.segment.give(entry.record)
+        self._bytes_written += resources.drop(entry)
         resources.pipeline.read_ahead(self._readable)
 
     def reserve(self, slots: int, nbytes: int) -> None:
@@ -247,18 +250,11 @@ class Disk(Storage):
             self._resources.pipeline.drain()
         self._settle()
 
-    def _stop(self, key: Key, entry: Entry) -> None:
-        """Have the thread do no more with an entry."""
-        pipeline = self._open().pipeline
-        pipeline.forget(key)
-        if entry.job is not None and not pipeline.cancel(entry.job) and entry.job.error is None:
-            self._bytes_written += entry.job.record.length
-
     def _settle(self) -> None:
         """Take note of what the thread has written, and raise for what it could not write."""
         resources = self._resources
         if resources is not None and resources.ready:
-            settled = resources.pipeline.settled()
+            settled = resources.settled()
             while settled:
                 entry = self._entries.get(settled[0].record.key)
                 if entry is not None and entry.job is settled[0]:

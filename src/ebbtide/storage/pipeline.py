@@ -177,7 +177,7 @@ class Pipeline:
 
     def _settle(self, job: Job) -> None:
         codec = self._target.codecs.of(job.record.kind)
-        if job.error is None and (codec is None or not codec.lossy):
+        if job.error is None and not job.left and (codec is None or not codec.lossy):
             self._written[job.record.key] = job
         else:
             self._spare_buffer(job)
@@ -208,6 +208,20 @@ class Pipeline:
             del self._written[job.record.key]
         self._spare_buffer(job)
         return cancelled
+
+    def leave(self, job: Job) -> bool:
+        """
+        Return whether a write is under way, which then goes on with nobody waiting for it.
+
+        Its bytes were had from the buffer, so nobody waits for its end: 20 ms of 8 MiB on a disk of 400 MiB/s. What is
+        durable is waited for, as it could be found again.
+        """
+        job.left = not (self._target.durable or job.done or job.claim("user"))
+        return job.left
+
+    def has_left(self) -> bool:
+        """Return whether there are such writes."""
+        return any(job.left for job in self._writes) or any(job.left for job in self._settled)
 
     def drain(self) -> None:
         """Wait until all is written."""

@@ -10,12 +10,14 @@ from typing import final
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codecs
-from ebbtide.storage.failures import make_error
+from ebbtide.storage.entries import EntryRecord
+from ebbtide.storage.failures import StorageFullError, make_error
 from ebbtide.storage.pipeline import Pipeline
 from ebbtide.storage.places import DirectoryLock, make_scratch, name_scratch, take_lock
 from ebbtide.storage.segment import NAME, Segment
 from ebbtide.storage.system import System
 from ebbtide.storage.transfer import Target
+from ebbtide.storage.worker import Entry, Job
 
 
 @final
@@ -85,6 +87,44 @@ class Resources:
         self.segment = Segment(self.target, self._limit)
         self.pipeline = Pipeline(self.target)
         self.ready = True
+
+    # The places of entries.
+
+    def take(self, planned: EntryRecord) -> EntryRecord:
+        """
+        Return a record with its place; if there is none, wait for those of deleted entries that are still written to.
+
+        Raises:
+            StorageError: As `Segment.take`.
+        """
+        try:
+            return self.segment.take(planned)
+        except StorageFullError:
+            if not self.pipeline.has_left():
+                raise
+        self.pipeline.drain()
+        self.settled()
+        return self.segment.take(planned)
+
+    def drop(self, entry: Entry) -> int:
+        """Give up an entry, its place too, unless that is being written to; return the bytes that were now written."""
+        self.pipeline.forget(entry.record.key)
+        written, job = 0, entry.job
+        if job is not None:
+            if self.pipeline.leave(job):
+                return entry.record.length
+            written = 0 if self.pipeline.cancel(job) or job.error is not None else job.record.length
+        self.segment.give(entry.record)
+        return written
+
+    def settled(self) -> list[Job]:
+        """Return the writes that ended and were not yet taken from this list, less those of deleted entries."""
+        settled = self.pipeline.settled()
+        for job in [job for job in settled if job.left]:
+            # Never twice, whatever comes between.
+            settled.remove(job)
+            self.segment.give(job.planned)
+        return settled
 
     def finish(self) -> None:
         """

@@ -42,7 +42,8 @@ class Job:
     """
 
     __slots__ = (
-        "_ended", "_finished", "_owner", "arrays", "charge", "error", "record", "staged", "target", "writes",
+        "_ended", "_finished", "_owner", "arrays", "charge", "error", "left", "planned", "record", "staged", "target",
+        "writes",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +55,9 @@ class Job:
         charge: int,
     ) -> None:
         self.target = target
-        self.record = record
+        self.planned = self.record = record
+        # Whether it goes on though its entry is gone.
+        self.left = False
         self.arrays = arrays
         self.staged = staged
         self.charge = charge

@@ -42,11 +42,14 @@ def check_space(type: type[Any], examples: Iterable[Any]) -> None:  # noqa: A002
         >>> check_space(Momentum, [Momentum(np.ones(3))])
     """
     space = SPACES.get(type)
-    assert space is not None, f"{type.__name__} is not registered. Call ebbtide.register_space first."
+    if space is None:
+        raise AssertionError(f"{type.__name__} is not registered. Call ebbtide.register_space first.")
     vectors = list(examples)
-    assert vectors, "There are no examples to check."
+    if not vectors:
+        raise AssertionError("There are no examples to check.")
     for vector in vectors:
-        assert vector.__class__ is type, f"An example is a {vector.__class__.__name__}, and no {type.__name__}."
+        if vector.__class__ is not type:
+            raise AssertionError(f"An example is a {vector.__class__.__name__}, and no {type.__name__}.")
         _check_round_trip(space, vector)
         _check_form(space, vector)
         _check_derivatives(space, vector)
@@ -64,15 +67,19 @@ def _check_round_trip(space: Space, vector: Any) -> None:
         given = np.array(numbers)
         given.flags.writeable = False
         found, again = space.pack(space.unpack(given, kind.form))
-        assert again == kind, f"The form {kind.form!r} of {space.name} comes back as {again.form!r}."
+        if again != kind:
+            raise AssertionError(f"The form {kind.form!r} of {space.name} comes back as {again.form!r}.")
         same = found.dtype == numbers.dtype and found.shape == numbers.shape
-        assert same, f"{_name(numbers)} of {space.name} comes back as {_name(found)}."
+        if not same:
+            raise AssertionError(f"{_name(numbers)} of {space.name} comes back as {_name(found)}.")
         differ = int(np.sum(~(np.equal(found, numbers) | (np.isnan(found) & np.isnan(numbers)))))
-        assert not differ, (
-            f"{differ} of {found.size} numbers of {space.name} come back changed. unpack takes any numbers as they "
-            "are: constraints, such as boundary values, belong into operations."
-        )
-    assert np.array_equal(space.pack(vector)[0], before, equal_nan=True), f"A vector of {space.name} changed."
+        if differ:
+            raise AssertionError(
+                f"{differ} of {found.size} numbers of {space.name} come back changed. unpack takes any numbers as they "
+                "are: constraints, such as boundary values, belong into operations."
+            )
+    if not np.array_equal(space.pack(vector)[0], before, equal_nan=True):
+        raise AssertionError(f"A vector of {space.name} changed.")
 
 
 def _name(array: np.ndarray) -> str:
@@ -84,18 +91,22 @@ def _check_form(space: Space, vector: Any) -> None:
     _, kind = space.pack(vector)
     form = kind.form
     _, again = space.pack(vector)
-    assert (form == again.form) is True, f"The form {form!r} of {space.name} is not equal to itself packed again."
-    assert form is not vector, f"The form of {space.name} is the vector itself, and would keep it alive."
+    if (form == again.form) is not True:
+        raise AssertionError(f"The form {form!r} of {space.name} is not equal to itself packed again.")
+    if form is vector:
+        raise AssertionError(f"The form of {space.name} is the vector itself, and would keep it alive.")
     try:
         same = hash(form) == hash(again.form)
     except TypeError as error:
         raise AssertionError(f"The form {form!r} of {space.name} has no hash: {error}.") from error
-    assert same, f"The form {form!r} of {space.name} has another hash each time."
+    if not same:
+        raise AssertionError(f"The form {form!r} of {space.name} has another hash each time.")
     text = repr(copy.copy(form))
-    assert " at 0x" not in text, (
-        f"The form of {space.name} is shown as {text}, with an address that is another one in each process. A run "
-        "that is resumed compares that text: give it a __repr__."
-    )
+    if " at 0x" in text:
+        raise AssertionError(
+            f"The form of {space.name} is shown as {text}, with an address that is another one in each process. A run "
+            "that is resumed compares that text: give it a __repr__."
+        )
 
 
 def _check_derivatives(space: Space, vector: Any) -> None:
@@ -105,8 +116,11 @@ def _check_derivatives(space: Space, vector: Any) -> None:
     for f in (lambda v: np.real(inner(v, v)), checkpoint(lambda v: np.real(inner(axpy(0.0, v, v), v)))):
         gradient = grad(f)(vector)
         found, again = space.pack(gradient)
-        assert again == kind, f"A gradient of {space.name} has the form {again.form!r}, not {kind.form!r}."
+        if again != kind:
+            raise AssertionError(f"A gradient of {space.name} has the form {again.form!r}, not {kind.form!r}.")
         right = np.allclose(found, 2 * np.conj(before), equal_nan=True)
-        assert right, f"The gradient of |v|^2 of {space.name} is not 2 conj(v)."
+        if not right:
+            raise AssertionError(f"The gradient of |v|^2 of {space.name} is not 2 conj(v).")
         found = space.pack(vector)[0]
-        assert np.array_equal(found, before, equal_nan=True), f"A gradient changed a vector of {space.name}."
+        if not np.array_equal(found, before, equal_nan=True):
+            raise AssertionError(f"A gradient changed a vector of {space.name}.")

@@ -1,0 +1,27 @@
+"""How much randomized tests do: a fixed sample in the gate, all of it in `make campaign`, which shows how far it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TypeVar
+
+from tqdm import tqdm
+
+FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
+# What random cases are made from; each campaign prints it, and does the same again with it.
+SEED = int(os.environ.get("EBBTIDE_CAMPAIGN_SEED", "20261121"))
+
+T = TypeVar("T")
+
+
+class _Bar(tqdm):
+    """A bar without a thread of its own: tests count threads, and fork."""
+
+    monitor_interval = 0
+
+
+def bar(cases: Iterable[T], what: str) -> Iterable[T]:
+    """Return cases as they are; in a campaign, with a line that says how many are done."""
+    return _Bar(cases, what, disable=not FULL, mininterval=5.0, file=sys.stderr)
