@@ -161,7 +161,7 @@ def main(quick: bool = False) -> None:
     calls_of(*((10, 1) if quick else (CALLS, RUNS)))
     traces_of(*((3, 1) if quick else (LAYERS, 5)))
     memory_of(*((20, 3, 16, 3) if quick else (mlp.SIZE, mlp.LAYERS, rnn.WIDTH, rnn.STEPS)))
-    budgets_of(*((2, 16, 64) if quick else (GELU_LAYERS, GELU_WIDTH, GELU_ROWS)))
+    budgets_of(*((4, 32, 1024) if quick else (GELU_LAYERS, GELU_WIDTH, GELU_ROWS)))
 
 
 if __name__ == "__main__":

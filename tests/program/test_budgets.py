@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import optree
@@ -10,7 +11,7 @@ import pytest
 from scipy.special import erf
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, BudgetError, grad, jit, primitive, trace, value_and_grad
+from ebbtide import Budget, BudgetError, grad, jit, trace, value_and_grad
 from ebbtide.program.ladder import ladder, objects_of, plain_rung
 from ebbtide.program.lifetimes import last_uses
 from ebbtide.program.products import add_products
@@ -71,7 +72,8 @@ def sweep(program, leaves, count):
         assert bits(found) == expected
         predicted = planned.predict()
         assert measured <= limit
-        assert predicted.peak_bytes <= measured + 1024
+        # What NumPy takes for a moment is known as an upper bound: buffers of two operands.
+        assert predicted.peak_bytes <= measured + 2 * 8 * min(8192, max(np.size(leaf) for leaf in leaves))
         assert measured - predicted.peak_bytes <= objects_of(planned.program)
         if before is not None:
             assert predicted.peak_bytes >= before.peak_bytes
@@ -133,13 +135,13 @@ def test_the_prediction_is_exact():
 
 
 def test_what_is_computed_again_costs_little():
-    """A gelu net is held by its layers' inputs without products, and in a third less with half of them again."""
+    """A gelu net takes its layers' inputs and three more without products, and ten in all with half of them again."""
     layers = 12
-    loss, args = network(layers, 64, 1024)
+    loss, args = network(layers, 512, 8192)
     unit = args[2].nbytes
     program = add_products(trace(value_and_grad(loss, (0, 1)), *args))
     rungs = ladder(program, strides_of(optree.tree_leaves(args)))
-    assert min(rung.peak for rung in rungs if not rung.products) <= 15 * unit
+    assert min(rung.peak for rung in rungs if not rung.products) <= (layers + 3) * unit + 64
     assert min(rung.peak for rung in rungs if rung.products <= layers // 2) <= 10.3 * unit
     assert all(one.peak < other.peak and one.work > other.work for one, other in itertools.pairwise(rungs))
 
@@ -158,28 +160,28 @@ def test_without_a_budget_no_product_is_computed_twice():
     assert jit(grad(lambda x: np.sum(np.sin(np.exp(np.tanh(x)))))).program(x).predict().again == 0
 
 
-def test_a_users_function_is_computed_once():
-    """What a user's operation does is not known: it runs once, however small the budget."""
+def test_an_unknown_function_is_computed_once():
+    """What an operation does whose function is not NumPy's or ours is not known: it runs once, however few bytes."""
     calls = []
 
-    def slow(x):
+    def drawing(x):
         calls.append(1)
-        return np.cos(x)
-
-    operation = primitive(slow, vjp=(lambda g, x: -g * np.sin(x),))
+        return np.exp(x)
 
     def f(x):
         for _ in range(6):
-            x = np.sin(operation(np.exp(x * 0.1)))
+            x = np.sin(np.exp(np.tanh(x)))
         return np.sum(x)
 
     x = np.linspace(0, 1, 30_000)
     program = trace(grad(f), x)
+    expected = Executable(program, strides_of([x])).run([x])
+    unknown = [replace(eq, primitive=None, function=drawing, name="drawing") if eq.name == "exp" else eq
+               for eq in program.equations]  # fmt: skip
+    program = replace(program, equations=tuple(unknown))
     planned = Executable(program, strides_of([x]), limit=least_of(program, [x]))
-    calls.clear()
-    (found,) = planned.run([x])
+    assert bits(planned.run([x])) == bits(expected)
     assert len(calls) == 6
-    assert found.tobytes() == grad(f)(x).tobytes()
     assert planned.predict().again > 0
 
 

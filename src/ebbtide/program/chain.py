@@ -143,6 +143,8 @@ def chain_orders(
         return
     spans = _spans(bounds)
     owner = {step: k for k, (start, end) in enumerate(spans) for step in values.steps if start < step <= end}
+    if not all(values.repeats[step] for step in owner):
+        return
     needs = _needs(values, place, anchors, owner, len(spans))
     stages = [
         Stage(

@@ -66,13 +66,17 @@ def workspace(equation: Equation, layout: Layout) -> int:
         mixed = len(kinds) > 1 and equation.primitive is not None
         return size * 2 * max(kind.itemsize for kind in kinds) if mixed else 0
     # One buffer for each operand that does not lie as the result does, and one for each that is cast.
-    own = layout.strides[output]
-    found = sum(v.type.dtype.itemsize for v in arrays if v.type.shape and layout.strides[v] != own)
+    own = _in_elements(output, layout)
+    found = sum(v.type.dtype.itemsize for v in arrays if v.type.shape and _in_elements(v, layout) != own)
     if len(kinds) > 1:
         given = [_dtype(argument) for argument in equation.arguments]
         loop = ufunc.resolve_dtypes((*given, None))
         found += sum(k.itemsize for one, k in zip(given, loop, strict=False) if isinstance(one, np.dtype) and one != k)
     return size * found
+
+
+def _in_elements(variable: Variable, layout: Layout) -> list[float]:
+    return [stride / variable.type.dtype.itemsize for stride in layout.strides[variable]]
 
 
 def _copied(matrix: Variable, strides: tuple[int, ...], *, packed: bool) -> int:

@@ -24,8 +24,10 @@ from ebbtide.program.program import Program
 _ALIGNMENT = 64
 # Smaller arrays are never worth an allocation.
 _LARGE = 1 << 14
-# One block costs nothing from the second run on, fresh memory 0.3 to 1 ms a MiB: to give it up must be worth something.
+# One block costs nothing from the second run on, fresh memory 0.3 to 1 ms a MiB: to give it up must be worth something,
+# and more so where there is plenty of memory.
 _WORTH, _MUCH = 0.8, 0.97
+_ROOMY = 1 << 24
 # How near the block is to its bound to be left alone, and how many orders are tried else. Of the gradients of 600
 # random functions 3 need more than 1.05 of their bound without that, 1.13 at most, and none more than 1.043 with it.
 _NEAR = 1.02
@@ -112,7 +114,8 @@ def plan_memory(
     if limit is not None:
         return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
     least = apart if apart.lasting < _MUCH * crossing.lasting else crossing
-    return least if least.lasting < _WORTH * together.lasting else together
+    worth = _WORTH if together.lasting < _ROOMY else _MUCH
+    return least if least.lasting < worth * together.lasting else together
 
 
 def least_peak(program: Program, layout: Layout) -> tuple[int, int]:

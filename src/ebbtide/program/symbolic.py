@@ -44,7 +44,8 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "captured", "checkpointed", "closed", "equations", "fast", "level", "node", "origins",
+        "_known", "_laid", "_layout", "captured", "checkpointed", "closed", "equations", "fast", "level", "node",
+        "origins",
     )  # fmt: skip
 
     def __init__(self, level: int) -> None:

@@ -118,8 +118,8 @@ def claiming(trace: SymbolicTrace) -> Iterator[None]:
         for tape in quick:
             tape.fast = False
         # The program runs later, when the budget and the journals of the calls around may be others.
-        unset = np.errstate(all=UNSET, call=_AsAround(dict(np.geterr())))
-        with entered(tape=None, tangent=None, traces=(), capture=trace, follower=trace, budget=None, resume=None), unset:
+        inside = entered(tape=None, tangent=None, traces=(), capture=trace, follower=trace, budget=None, resume=None)
+        with inside, np.errstate(all=UNSET, call=_AsAround(dict(np.geterr()))):
             yield
     finally:
         for tape in quick:
