@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
