@@ -85,7 +85,8 @@ def check_types(program: Program) -> None:
                 _fail(program, place, f"the operation refuses its operands: {error}")
         if wanted is not None and wanted != equation.output.type:
             _fail(program, place, f"the result is said to be {equation.output.type}, and is {wanted}")
-        if equation.output.is_number and equation.primitive is not None and not all(type(x) in PYTHON_NUMBERS for x in stand_ins):
+        numbers = equation.primitive is None or all(type(x) in PYTHON_NUMBERS for x in stand_ins)
+        if equation.output.is_number and not numbers:
             _fail(program, place, "the result is said to be a Python number, and an argument is none")
 
 
