@@ -235,3 +235,24 @@ def test_inputs_read():
     assert len(set(cases)) == len(cases)
     assert read(a, b).after(0, [b]).after(5, [b]) == read(a, b)
     assert str(read(a)).startswith("1 with the checksum ")
+
+
+@pytest.mark.parametrize("place", ["itself", "in a closure", "in a partial"])
+def test_jitted_steps(place):
+    """A jitted step is told by its function and what `jit` was told, and not by what it has traced."""
+    def placed(jitted):
+        if place == "itself":
+            return jitted
+        return functools.partial(jitted) if place == "in a partial" else lambda u, i: jitted(u)
+
+    def made(scale, **options):
+        return placed(ebbtide.jit(lambda u, i=0: np.sin(u) * scale, **options))
+
+    step = made(1.5)
+    before = digest_code(step)
+    assert digest_code(made(1.5)) == before
+    step(np.ones(3), 0)
+    assert digest_code(step) == before
+    assert digest_code(made(1.6)) != before
+    assert digest_code(made(1.5, donate_argnums=0)) != before
+    assert digest_code(made(1.5, budget=ebbtide.Budget(memory=1 << 20))) != before

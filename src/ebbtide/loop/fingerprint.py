@@ -29,6 +29,7 @@ from ebbtide.arrays.reach import closed_over, is_installed, looked_up
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.loop.generators import pack_generator
+from ebbtide.program.jit import Jitted
 from ebbtide.storage import compute_crc32c
 
 
@@ -204,8 +205,11 @@ def digest_code(function: Any) -> str:
         False
     """
     inner = function
-    while isinstance(inner, (functools.partial, types.MethodType)):
-        inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
+    while isinstance(inner, (functools.partial, types.MethodType, Jitted)):
+        if isinstance(inner, Jitted):
+            inner = inner.made_from[0]
+        else:
+            inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
     kind = inner if isinstance(inner, types.FunctionType) else type(inner)
     return _Reader(kind.__module__).read(function)
 
@@ -258,6 +262,8 @@ class _Reader:
             yield from map(self.read, (value.__func__, value.__self__))
         elif isinstance(value, functools.partial):
             yield from map(self.read, (value.func, value.args, value.keywords))
+        elif isinstance(value, Jitted):
+            yield from map(self.read, value.made_from)  # what it has traced so far is of no interest
         elif isinstance(value, (np.ndarray, np.generic)):
             yield f"{value.dtype}{value.shape}"
             if not value.dtype.hasobject:

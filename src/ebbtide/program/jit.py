@@ -159,6 +159,11 @@ class Jitted:
         self._misses = 0
         self.reasons: list[str] = []
 
+    @property
+    def made_from(self) -> tuple[Any, ...]:
+        """The function, and what `jit` was told."""
+        return self._f, self._static, self._donated, self._limit
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function: see `jit`."""
         args = self._looked_at(args)
