@@ -4,7 +4,9 @@ Traced programs: what a call and a trace cost, and what a jitted gradient holds.
 A cached call of ten operations on arrays of ten elements takes 15 us at most, the trace of a function of 100 layers
 half a second. A jitted gradient holds no more than a sweep by hand: of 20 layers of `bench.mlp` 22.05 arrays, of the
 recurrent net of `bench.rnn` 7.4 MiB. Of 12 layers of 512 with exact gelu, on 8192 rows in single precision, it holds
-240 MiB without any product done twice, and 165 MiB under a budget with one more forward run at most.
+240 MiB without any product done twice, and 165 MiB under a budget with one more forward run at most. The time step of
+the demo, jitted in its own state, is 1.5 times as fast as it stands, in a gradient too, and allocates nothing but what
+NumPy takes for operands that overlap.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from scipy.special import erf
 
 from bench import mlp, rnn
 from bench.measure import Table, alternate, generator, in_units, median_of, peak_bytes, ratio, run
-from ebbtide import Budget, grad, jit, trace, value_and_grad
+from ebbtide import Budget, grad, jit, timeloop, trace, value_and_grad
+from ebbtide.demo.burgers import Problem, guess, step
+from ebbtide.schedules import StoreAll
 
 CALLS, RUNS, LAYERS = 2000, 15, 100
 MIB = 2**20
 CALL_BAR, TRACE_BAR, NET_BAR, RECURRENT_BAR = 15.0, 0.5, 22.05, 7.4
 GELU_LAYERS, GELU_WIDTH, GELU_ROWS = 12, 512, 8192
 PLAIN_BAR, BUDGET_BAR = 240, 165
+NODES, STEPS, STEP_BAR = 201, 60, 1.5
 
 
 def ten(x: Any) -> Any:
@@ -156,11 +161,84 @@ def budgets_of(layers: int, width: int, rows: int) -> None:
     table.show()
 
 
+def advance_by_hand(problem: Problem) -> Any:
+    """Return the time step of the demo in arrays that are there already."""
+    inner = (2, problem.nodes - 2, problem.nodes - 2)
+    total, flux, other = np.empty(inner), np.empty(inner), np.empty(inner)
+    spacing, time_step = problem.spacing, problem.time_step
+
+    def advance(state: Any, viscosity: float) -> Any:
+        east, west = state[:, 2:, 1:-1], state[:, :-2, 1:-1]
+        north, south = state[:, 1:-1, 2:], state[:, 1:-1, :-2]
+        center = state[:, 1:-1, 1:-1]
+        np.add(east, west, out=total)
+        np.add(total, north, out=total)
+        np.add(total, south, out=total)
+        np.multiply(center, 4.0, out=flux)
+        np.subtract(total, flux, out=total)
+        np.multiply(total, viscosity * time_step / spacing**2, out=total)
+        np.subtract(east, west, out=flux)
+        np.multiply(flux, center[0], out=flux)
+        np.subtract(north, south, out=other)
+        np.multiply(other, center[1], out=other)
+        np.add(flux, other, out=flux)
+        np.multiply(flux, time_step / (2.0 * spacing), out=flux)
+        np.subtract(total, flux, out=total)
+        np.add(center, total, out=total)
+        center[...] = total
+        return state
+
+    return advance
+
+
+def steps_of(nodes: int, steps: int, runs: int) -> None:
+    """Print the table of what a jitted time step is worth."""
+    problem = Problem(nodes, steps)
+    start, viscosity = guess(problem), problem.viscosity
+    ways = {
+        "plain": lambda state, nu: step(state, nu, problem.spacing, problem.time_step),
+        "jit": jit(lambda state, nu: step(state, nu, problem.spacing, problem.time_step), donate_argnums=0),
+        "by hand": advance_by_hand(problem),
+    }
+
+    def forward(advance: Any) -> Any:
+        def run() -> Any:
+            state = start.copy()
+            for _ in range(steps):
+                state = advance(state, viscosity)
+            return state
+
+        return run
+
+    def backward(advance: Any) -> Any:
+        def loss(state: Any, nu: Any) -> Any:
+            return np.sum(timeloop(lambda u, _: advance(u, nu), state, steps, schedule=StoreAll()) ** 2)
+
+        return lambda: grad(loss, (0, 1))(start, viscosity)
+
+    table = Table(f"{steps} steps of the demo on {nodes} x {nodes} points: times as fast as it stands",
+                  ("plain, ms a step", "jitted, ms a step", "bytes a step allocates"), "by hand")  # fmt: skip
+    for name, make in (("forward", forward), ("gradient, all values saved", backward)):
+        names = ["plain", "jit", *(["by hand"] if make is forward else [])]
+        times = alternate({way: make(ways[way]) for way in names}, runs)
+        gain, limit = ratio(times, "plain", "jit"), ""
+        allocated = ""
+        if make is forward:
+            limit = str(ratio(times, "plain", "by hand"))
+            state = ways["jit"](start.copy(), viscosity)
+            allocated = f"{peak_bytes(lambda state=state: ways['jit'](state, viscosity)):,} for a moment"
+        cells = [median_of(times, way, 1e3 / steps) for way in ("plain", "jit")]
+        met = statistics.median(a / b for a, b in zip(times["plain"], times["jit"], strict=True)) >= STEP_BAR
+        table.add(name, str(gain), [*cells, allocated], limit, f"{STEP_BAR:g}", met)
+    table.show()
+
+
 def main(quick: bool = False) -> None:
     """Print the tables."""
     calls_of(*((10, 1) if quick else (CALLS, RUNS)))
     traces_of(*((3, 1) if quick else (LAYERS, 5)))
     memory_of(*((20, 3, 16, 3) if quick else (mlp.SIZE, mlp.LAYERS, rnn.WIDTH, rnn.STEPS)))
+    steps_of(*((11, 3, 1) if quick else (NODES, STEPS, RUNS)))
     budgets_of(*((4, 32, 1024) if quick else (GELU_LAYERS, GELU_WIDTH, GELU_ROWS)))
 
 
