@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -20,6 +20,11 @@ class _Bar(tqdm):
     """A bar without a thread of its own: tests count threads, and fork."""
 
     monitor_interval = 0
+
+
+def sample(cases: Sequence[T], every: int) -> Sequence[T]:
+    """Return every so many of some cases; in a campaign all of them."""
+    return cases if FULL else cases[::every]
 
 
 def bar(cases: Iterable[T], what: str) -> Iterable[T]:

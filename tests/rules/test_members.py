@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
+from tests.rules.examples import PRODUCTS, REDUCTIONS, callable_of, label, typed_cases
+from tests.scale import sample
 
 from ebbtide import TraceError, jvp, vjp, vmap
 from ebbtide.arrays import constants
 from ebbtide.arrays.batched import BatchTrace, by_members
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.opaque import OPAQUE
-
-from .examples import PRODUCTS, REDUCTIONS, callable_of, label, typed_cases
 
 # What gives no array: texts and dtypes.
 NO_ARRAYS = (str, np.dtype)
@@ -92,7 +92,7 @@ def test_values(case):
                 assert [(x.dtype, x.shape) for x in found] == [(dtype, (0, *shape)) for dtype, shape in shapes]
 
 
-@pytest.mark.parametrize("case", typed_cases(np.float32, np.complex128, smooth=True), ids=label)
+@pytest.mark.parametrize("case", sample(typed_cases(np.float32, np.complex128, smooth=True), 3), ids=label)
 def test_derivatives(case):
     """Derivatives of members, and derivatives of a function of members, are those of each member, in both modes."""
     key, example, dtype = case
