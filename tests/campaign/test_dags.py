@@ -10,12 +10,13 @@ import pytest
 from tests.program.test_tracing import bits
 
 from ebbtide import trace, value_and_grad
+from ebbtide.program.blocks import Block
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.reference import Executable
 
 from .dags import make_dag
 
-COUNT = 2_000 if os.environ.get("EBBTIDE_CAMPAIGN") else 200
+COUNT = 2_000 if os.environ.get("EBBTIDE_CAMPAIGN") else 100
 GROUPS = 20
 
 
@@ -28,7 +29,9 @@ def _check(seed: int) -> None:
     program = trace(g, *arguments)
     planned = Executable(program, [x.strides for x in arguments], poisoned=True)
     # Nothing but nan in the block before the first run, and no value left there by a run for the next one.
-    planned._spare[:] = [planned._lay_out(np.full(planned.arena_nbytes, 255, np.uint8))]
+    block = Block()
+    block.memory = np.full(planned.arena_nbytes, 255, np.uint8)
+    planned._blocks.give(block)
     assert planned.memory.bound <= planned.arena_nbytes <= 1.05 * planned.memory.bound, seed
     copies = [x.copy() for x in arguments]
     expected = bits(evaluate(planned.program, arguments))
