@@ -64,6 +64,12 @@ def users_of(program: Program) -> dict[Variable, list[int]]:
     return users
 
 
+def used_once(program: Program) -> set[Variable]:
+    """Return what one equation takes, and nobody else."""
+    users = users_of(program)
+    return {variable for variable, places in users.items() if len(places) == 1}.difference(outputs_of(program))
+
+
 def outputs_of(program: Program) -> list[Any]:
     """Return the outputs that are variables, each once, in order."""
     return list(dict.fromkeys(output for output in program.outputs if type(output) is Variable))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.lifetimes import users_of
+from ebbtide.program.lifetimes import used_once
 from ebbtide.program.program import Program
 from ebbtide.rules.products import add_product
 
@@ -27,12 +27,11 @@ def plus_product(total: Any, a: Any, b: Any) -> Any:
 
 def add_products(program: Program) -> Program:
     """Return a program in which sums take products, where nothing else uses these."""
-    users = users_of(program)
-    kept = {output for output in program.outputs if type(output) is Variable}
+    once = used_once(program)
     products = {
         equation.output: equation
         for equation in program.equations
-        if equation.name == "matmul" and len(users[equation.output]) == 1 and equation.output not in kept
+        if equation.name == "matmul" and equation.output in once
         and equation.output.type.dtype.char in _DTYPES
         and all(type_of(x).dtype == equation.output.type.dtype and len(type_of(x).shape) == 2
                 for x in (a.type if type(a) is Variable else a for a in equation.arguments))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.lifetimes import users_of
+from ebbtide.program.lifetimes import used_once
 from ebbtide.program.program import Program
 
 
@@ -21,12 +21,11 @@ def plus_scatter(total: Any, part: Any, index: tuple[Any, ...]) -> Any:
 
 def add_scatters(program: Program) -> Program:
     """Return a program in which sums take the parts that are added, where nothing else uses these spread out."""
-    users = users_of(program)
-    kept = {output for output in program.outputs if type(output) is Variable}
+    once = used_once(program)
     spread = {
         equation.output: equation
         for equation in program.equations
-        if equation.name == "scatter" and len(users[equation.output]) == 1 and equation.output not in kept
+        if equation.name == "scatter" and equation.output in once
         and not any(isinstance(part, np.ndarray) for part in equation.params["index"])
     }  # fmt: skip
     taken: set[Variable] = set()
