@@ -52,7 +52,7 @@ bench: $(READY)-bench
 campaign: $(READY)-test
 	@TMPDIR=$(MEMORY) EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest --capture=no --override-ini=tmp_path_retention_policy=none \
 		tests/campaign tests/loop/test_kills.py tests/loop/test_faults.py \
-		tests/program tests/rules/test_members.py
+		tests/program tests/rules
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
