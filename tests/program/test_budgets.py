@@ -13,9 +13,9 @@ from tests.measure import peak_bytes
 from tests.scale import sample
 
 from ebbtide import Budget, BudgetError, grad, jit, trace, value_and_grad
+from ebbtide.program.accumulation import add_products
 from ebbtide.program.ladder import ladder, objects_of, plain_rung
 from ebbtide.program.lifetimes import last_uses
-from ebbtide.program.products import add_products
 from ebbtide.program.reference import Executable
 
 

@@ -12,10 +12,10 @@ from tests.program.test_tracing import bits
 from ebbtide import grad, jit, trace
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.errors import ProgramError
+from ebbtide.program.accumulation import add_products
 from ebbtide.program.check import check_plan, check_structure, check_types, passed
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
-from ebbtide.program.products import add_products
 from ebbtide.program.source import Source, find_drops
 
 X = np.linspace(0.0, 1.0, 100)

@@ -20,7 +20,7 @@ class Block:
 
     def __init__(self) -> None:
         self.memory: np.ndarray = np.empty(0, np.uint8)
-        # By the program, told by its identity.
+        # By what stands for the program, which in its own place would be in a cycle.
         self.views: dict[Any, tuple[Any, ...]] = {}
 
     def grow(self, nbytes: int) -> None:
@@ -55,6 +55,11 @@ class Blocks:
     def give(self, block: Block) -> None:
         """Have a block back."""
         self._spare.append(block)
+
+    def forget(self, program: Any) -> None:
+        """Forget the arrays of a program that is gone."""
+        for block in self._spare:
+            block.views.pop(program, None)
 
     def drop(self) -> None:
         """Let all blocks go that nobody runs in."""

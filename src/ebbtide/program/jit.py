@@ -18,7 +18,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, check_budget
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.equation import OBJECT
-from ebbtide.program.planned import PlannedProgram, check_donated
+from ebbtide.program.planned import PlannedProgram
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
 from ebbtide.program.tracing import name_argument, name_of, trace_leaves
@@ -55,7 +55,8 @@ def jit(
         cotangent is summed first, so that sums may differ in rounding, too.
 
     Raises:
-        TraceError: *f* asks for a value, writes into an argument, or is given or finds a random generator.
+        TraceError: *f* asks for a value, writes into an argument that is not donated, or is given or finds a random
+            generator.
         TypeError: `static_argnums` or `donate_argnums` are no numbers from 0 on, an argument cannot be compared with
             those of before, or one that is donated cannot be written or shares memory with another one.
         ValueError: The budget has a disk.
@@ -166,19 +167,13 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function: see `jit`."""
-        args = self._looked_at(args)
-        leaves, key = self._signature(args, kwargs)
-        known = None if key is None else self._find(key, leaves, args, kwargs)
+        known, values = self._look_up(args, kwargs)
         if known is None:
             return self._f(*args, **kwargs)
-        values = [leaves[number] for number in known.dynamic]
-        if known.captured:
-            traced = known.surroundings.traced()
-            values += [traced[number] for number in known.captured]
         if innermost(tuple(values)) is None:
             if known.planned.donated:
-                check_donated(values, known.planned)
-            del leaves, args, kwargs
+                known.planned.check_donated(values)
+            del args, kwargs
             results = known.executable.run(values)
         elif known.whole:
             results = known.planned.apply(values)
@@ -193,9 +188,7 @@ class Jitted:
         Raises:
             TypeError: It cannot be planned for what the arguments, or arrays around the function, are.
         """
-        args = self._looked_at(args)
-        leaves, key = self._signature(args, kwargs)
-        known = None if key is None else self._find(key, leaves, args, kwargs)
+        known, _ = self._look_up(args, kwargs)
         if known is None:
             raise TypeError("The program of a function is planned for plain arrays, and these are traced.")
         return known.executable
@@ -213,14 +206,14 @@ class Jitted:
             the cotangents of the arguments).
 
         Raises:
-            TypeError: They cannot be planned, as nothing depends on these arguments, or a rule asks for values.
+            TypeError: They cannot be planned: nothing depends on these arguments, a rule asks for values, or the
+                function runs as it stands where it is differentiated.
         """
-        leaves, key = self._signature(args, {})
-        known = None if key is None else self._find(key, leaves, args, {})
-        wanted = _leaves_of(args, (argnums,) if isinstance(argnums, int) else tuple(argnums))
+        known, values = self._look_up(args, {})
+        wanted = _leaves_of(args, _numbers("argnums", argnums))
         if known is not None and known.whole:
             active = tuple([place for place, number in enumerate(known.dynamic) if number in wanted])
-            found = known.planned.reversed_for(active, [leaves[number] for number in known.dynamic])
+            found = known.planned.reversed_for(active, values)
             if found is not None:
                 return found.executables
         raise TypeError(f"There is no reverse program of {name_of(self._f)} for argnums={argnums!r}.")
@@ -230,6 +223,19 @@ class Jitted:
         self._known.clear()
         self._opaque.clear()
         self._blocks.drop()
+
+    def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Known | None, list[Any]]:
+        """Return the trace for arguments and its inputs; None where what they meet cannot be planned for."""
+        args = self._looked_at(args)
+        leaves, key = self._signature(args, kwargs)
+        known = None if key is None else self._find(key, leaves, args, kwargs)
+        if known is None:
+            return None, []
+        values = [leaves[number] for number in known.dynamic]
+        if known.captured:
+            traced = known.surroundings.traced()
+            values += [traced[number] for number in known.captured]
+        return known, values
 
     def _looked_at(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments with zeros for the integers that the function ignores, such as the number of a time step."""

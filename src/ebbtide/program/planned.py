@@ -107,15 +107,40 @@ class PlannedProgram:
     def _apply_inside(self, values: list[Any], given: bool) -> list[Any]:
         """Return the results for values as a region has them; whether those that are donated are its own."""
         if given and self.donated and innermost(tuple(values)) is None:
+            self.check_donated(values)
             return self.executable(values, self.donated).run(values)
         return self.apply(values)
+
+    def check_donated(self, values: Sequence[Any]) -> None:
+        """
+        Look whether the memory of the donated inputs can be used for other values.
+
+        Raises:
+            TypeError: One of them cannot be written, or shares its memory with another input or an array that the
+                function uses.
+        """
+        constants = arrays_in(self.program)
+        for number in self.donated:
+            array, name = values[number], self.program.inputs[number].name
+            if type(array) is not np.ndarray:
+                continue
+            if not array.flags.writeable:
+                raise TypeError(f"The argument {name} is donated, and cannot be written. Donate a copy.")
+            others = [x for n, x in enumerate(values) if n != number and type(x) is np.ndarray]
+            if any(np.may_share_memory(array, other) for other in [*others, *constants]):
+                raise TypeError(
+                    f"The argument {name} is donated, and shares memory with another argument, or an array that the "
+                    "function uses, which would be overwritten. Donate a copy."
+                )
 
     def _on_tape(self, tape: Tape, operands: list[Any]) -> list[Any] | None:
         """Run the forward program and record it; None where that cannot be planned."""
         operands = [x.present() if type(x) is TracedArray else x for x in operands]
         active = _active(operands, tape)
         values = [_value_on(tape, x) for x in operands]
-        if not active:
+        # What the programs of tangents take is not known beforehand, and a budget is a promise.
+        nested = tape.pager is not None and any(type(value) is TracedArray for value in values)
+        if nested or not active:
             return None
         found = self.reversed_for(active, values)
         return None if found is None else found.record(tape, operands, values)
@@ -172,29 +197,6 @@ def _value_on(trace: Any, operand: Any) -> Any:
     if type(operand) is not TracedArray:
         return operand
     return operand._value if operand._trace is trace else operand.frozen()
-
-
-def check_donated(values: Sequence[Any], planned: PlannedProgram) -> None:
-    """
-    Look whether the memory of inputs can be used for other values.
-
-    Raises:
-        TypeError: One of them cannot be written, or shares its memory with another input or an array that the function
-            uses.
-    """
-    constants = arrays_in(planned.program)
-    for number in planned.donated:
-        array, name = values[number], planned.program.inputs[number].name
-        if type(array) is not np.ndarray:
-            continue
-        if not array.flags.writeable:
-            raise TypeError(f"The argument {name} is donated, and cannot be written. Donate a copy.")
-        others = [x for n, x in enumerate(values) if n != number and type(x) is np.ndarray]
-        if any(np.may_share_memory(array, other) for other in [*others, *constants]):
-            raise TypeError(
-                f"The argument {name} is donated, and shares memory with another argument, or an array that the "
-                "function uses, which would be overwritten. Donate a copy."
-            )
 
 
 def strides_of(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

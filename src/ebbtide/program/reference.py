@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.program.accumulation import add_products, add_scatters
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import Variable
@@ -18,9 +19,7 @@ from ebbtide.program.files import save_source
 from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
-from ebbtide.program.products import add_products
 from ebbtide.program.program import Program
-from ebbtide.program.scatters import add_scatters
 from ebbtide.program.source import Source
 
 
@@ -73,8 +72,8 @@ class Executable:
         self._constants = source.constants
         self._run, self._lay_out = _compiled(self.source, program.name, self)
         self._blocks = Blocks() if blocks is None else blocks
-        # The program itself would be in a cycle with its block.
         self._key = object()
+        weakref.finalize(self, self._blocks.forget, self._key)
 
     @property
     def arena_nbytes(self) -> int:

@@ -122,6 +122,8 @@ def claiming(trace: SymbolicTrace) -> Iterator[None]:
         with inside, np.errstate(all=UNSET, call=_AsAround(dict(np.geterr()))):
             yield
     finally:
+        # A sweep that failed has left its node there, whose saved values are arrays of the trace.
+        trace.node = None
         for tape in quick:
             tape.fast = not tape.closed
 
