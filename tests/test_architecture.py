@@ -17,7 +17,9 @@ RANKS = MappingProxyType(
     {
         "cli": 13,
         "demo": 12,
+        "numpy": 11,
         "optimize": 11,
+        "scipy": 11,
         "testing": 11,
         "torch": 11,
         "transforms": 10,

@@ -8,7 +8,8 @@ import numpy as np
 import optree
 import pytest
 from tests.campaign.graphs import make_program
-from tests.rules.examples import callable_of, label, typed_cases
+from tests.rules.example import callable_of
+from tests.rules.examples import label, typed_cases
 from tests.scale import sample
 
 from ebbtide import grad, hvp, jvp, trace, vjp

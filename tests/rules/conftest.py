@@ -14,7 +14,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.primitive import Primitive, needs_of
 from ebbtide.arrays.traced import TracedArray
 
-from .examples import callable_of
+from .example import callable_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ from tests.scale import sample
 
 from ebbtide import jvp, linearize
 
-from .examples import callable_of, label, typed_cases
+from .example import callable_of
+from .examples import label, typed_cases
 
 
 def bits(value: Any) -> list[Any]:

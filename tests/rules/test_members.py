@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from tests.rules.examples import PRODUCTS, REDUCTIONS, callable_of, label, typed_cases
+from tests.rules.example import callable_of
+from tests.rules.examples import IN_OTHER_ORDER, label, typed_cases
 from tests.scale import sample
 
 from ebbtide import TraceError, jvp, vjp, vmap
@@ -24,8 +25,6 @@ NO_ARRAYS = (str, np.dtype)
 WRITTEN = (operator.setitem, np.copyto, np.full_like)
 # What is done for one member after the other where the array that is searched is mapped, or the keys are.
 ONE_BY_ONE = frozenset({"searchsorted", "lexsort"})
-# Sums are done in the order of memory, which is another one for all members together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS)
 
 
 def varied(x: Any, k: int) -> Any:

@@ -14,7 +14,8 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.opaque import OPAQUE
 
 from .conftest import Operation, abstractly, recorded, types_of
-from .examples import EXAMPLES, callable_of, cases, label, name_of, typed_cases
+from .example import callable_of, name_of
+from .examples import EXAMPLES, cases, label, typed_cases
 
 SINGLE = (np.float32, np.complex64)
 DOUBLE = {np.dtype(np.float64), np.dtype(np.complex128)}

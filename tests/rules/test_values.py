@@ -14,7 +14,8 @@ from ebbtide import jvp, vjp
 from ebbtide.arrays.registry import HANDLERS
 from ebbtide.testing import check_grads
 
-from .examples import EXAMPLES, INTERNAL, M, callable_of, label, name_of, typed_cases
+from .example import M, callable_of, name_of
+from .examples import EXAMPLES, INTERNAL, WRAPPED, label, typed_cases
 
 NO_OUTPUTS = (bool, int, str, np.dtype)  # what functions return beside arrays; no outputs of a vjp
 DTYPES = (np.float64, np.float32, np.complex128, np.complex64)
@@ -29,8 +30,17 @@ def bits_of(value: Any) -> Any:
 
 def test_every_function_has_examples():
     """Every function of the registry is swept over by these tests, and no other."""
-    assert {name_of(key) for key in HANDLERS.keys() - INTERNAL} == {name_of(key) for key in EXAMPLES}
+    assert {name_of(key) for key in HANDLERS.keys() - INTERNAL} == {name_of(key) for key in EXAMPLES.keys() - WRAPPED}
     assert not INTERNAL & EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("function", WRAPPED, ids=name_of)
+def test_plain_values_are_the_originals(function):
+    """A function of `ebbtide.numpy` or `ebbtide.scipy` gives on plain arrays the bits of the original."""
+    for example in WRAPPED[function]:
+        operands = example.operands(np.float64)
+        found, expected = [optree.tree_leaves(example.call(f, operands)) for f in (function, function.__wrapped__)]
+        assert [bits_of(x) for x in found] == [bits_of(x) for x in expected]
 
 
 @pytest.mark.parametrize("case", typed_cases(*DTYPES), ids=label)
