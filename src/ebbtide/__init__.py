@@ -36,6 +36,8 @@ from ebbtide.transforms.products import hvp as hvp
 from ebbtide.transforms.pullback import vjp as vjp
 from ebbtide.transforms.reverse import grad as grad
 from ebbtide.transforms.reverse import value_and_grad as value_and_grad
+from ebbtide.transforms.saving import print_saved as print_saved
+from ebbtide.transforms.saving import saved_values as saved_values
 
 __all__ = [
     "Budget",
@@ -65,8 +67,10 @@ __all__ = [
     "linearize",
     "optimize",
     "primitive",
+    "print_saved",
     "profile",
     "register_space",
+    "saved_values",
     "stop_gradient",
     "timeloop",
     "trace",
