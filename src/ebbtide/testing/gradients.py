@@ -69,7 +69,9 @@ def check_grads(
     }
 
     def function(*point: Any) -> list[Any]:
-        return _differentiable(f(*unflatten(structure, point)))
+        # A function may write into its arguments, which are run again.
+        own = [np.array(x) if isinstance(x, np.ndarray) else x for x in point]
+        return _differentiable(f(*unflatten(structure, own)))
 
     _check(function, leaves, order, tuple(modes), limits, "", paths_of(structure))
 
