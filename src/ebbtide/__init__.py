@@ -27,6 +27,8 @@ from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.batching import vmap as vmap
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
+from ebbtide.transforms.elementwise import deriv as deriv
+from ebbtide.transforms.elementwise import elementwise_grad as elementwise_grad
 from ebbtide.transforms.forward import jvp as jvp
 from ebbtide.transforms.jacobian import hessian as hessian
 from ebbtide.transforms.jacobian import jacobian as jacobian
@@ -56,6 +58,8 @@ __all__ = [
     "TraceError",
     "axpy",
     "checkpoint",
+    "deriv",
+    "elementwise_grad",
     "gauss_newton_product",
     "grad",
     "hessian",
