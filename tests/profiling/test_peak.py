@@ -18,6 +18,12 @@ def take(units: int) -> None:
     np.empty(units * UNIT, np.uint8)
 
 
+def fail_after(units: int) -> None:
+    """Allocate so many units, and fail."""
+    take(units)
+    raise ZeroDivisionError
+
+
 def units(nbytes: int) -> int:
     """Return whole units of bytes; objects are small beside one."""
     return round(nbytes / UNIT)
@@ -61,7 +67,6 @@ def test_peak_of_a_block_that_raises():
     with measured_peak() as outer:
         take(3)
         with pytest.raises(ZeroDivisionError), measured_peak() as inner:
-            take(2)
-            raise ZeroDivisionError
+            fail_after(2)
     assert (units(outer.nbytes), units(inner.nbytes)) == (3, 2)
     assert not tracemalloc.is_tracing()

@@ -23,6 +23,18 @@ def parts(x):
     return np.sum(np.sin(x[1:]) * 2) + np.sum(np.cos(x[:, ::2])) + np.sum(x * x)
 
 
+def used_twice(x, w, t):
+    """Use a product in a sum and beside it."""
+    product = x @ w
+    return (t + product) * np.sin(product)
+
+
+def returned(x, w, t):
+    """Return a sum and its term."""
+    product = x @ w
+    return t + product, product
+
+
 # What a function gives -> how many of its sums take a term.
 SUMS = {
     "a sum": (lambda x, w, t: t + x @ w, 1),
@@ -30,8 +42,8 @@ SUMS = {
     "two terms": (lambda x, w, t: t + x @ w + w @ x, 2),
     "sum of two terms": (lambda x, w, t: x @ w + w @ x, 1),
     "the double of a term": (lambda x, w, t: np.add(*[x @ w] * 2), 0),
-    "a term that is used twice": (lambda x, w, t: (lambda p: (t + p) * np.sin(p))(x @ w), 0),
-    "a term that is a result": (lambda x, w, t: (lambda p: (t + p, p))(x @ w), 0),
+    "a term that is used twice": (used_twice, 0),
+    "a term that is a result": (returned, 0),
     "a sum that broadcasts": (lambda x, w, t: t[0] + x @ w, 0),
     "a sum with a number": (lambda x, w, t: 2.0 + x @ w, 0),
     "a product of vectors": (lambda x, w, t: t[0] + x @ w[0], 0),

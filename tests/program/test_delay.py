@@ -34,7 +34,7 @@ def test_order(seed):
         place = {number: k for k, number in enumerate(order)}
         for number in values.steps:
             assert all(place[one] < place[number] for one in values.reads[number])
-        assert {number for number in order[:forward]} == set(range(forward))
+        assert set(order[:forward]) == set(range(forward))
 
 
 def chain_of_layers():

@@ -65,7 +65,7 @@ def test_one_number():
 @pytest.mark.parametrize("value", [X, [1.0, 2.0], None])
 def test_several_numbers(value):
     """What is no single number is refused with what to use."""
-    with pytest.raises(TypeError, match="needs one number as argument 0.*jacobian"):
+    with pytest.raises(TypeError, match=r"needs one number as argument 0.*jacobian"):
         deriv(np.sin)(value)
 
 

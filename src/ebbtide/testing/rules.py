@@ -60,7 +60,7 @@ def check_rule(f: Callable[..., Any], *args: Any) -> None:
     operations = operations_of(lambda *arrays: f(*unflatten(structure, list(arrays))), copies)
     if not operations:
         name = getattr(f, "__name__", "The function")
-        raise ValueError(f"{name} does no operation on its arguments that has a rule. Give it arrays to differentiate.")
+        raise ValueError(f"{name} does no operation on its arguments that has a rule. Give it arrays that it uses.")
     for leaf, copy in zip(leaves, copies, strict=True):
         _compare_bits(copy, leaf, f"{getattr(f, '__name__', 'The function')} changed an argument")
     random = np.random.default_rng(SEED)
@@ -72,8 +72,8 @@ def check_rule(f: Callable[..., Any], *args: Any) -> None:
     for (name, k, saved), matter in matters.items():
         if not matter:
             raise AssertionError(
-                f"{name} saves {saved!r} for the cotangent of operand {k}, and nothing that is put in its place changes "
-                "that. Leave it out of the parameters of the rule, or save a small mask."
+                f"{name} saves {saved!r} for the cotangent of operand {k}, and nothing that is put in its place "
+                "changes that. Leave it out of the parameters of the rule, or save a small mask."
             )
 
 

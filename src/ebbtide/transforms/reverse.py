@@ -66,8 +66,8 @@ def check_complex(recording: Recording, name: str) -> None:
     for leaf in recording.leaves:
         if leaf.type.dtype.kind != "c":
             raise TypeError(
-                f"{name} with holomorphic=True needs complex arguments, and one is of type {leaf.type}: a real one gets "
-                "real parts only. Make it complex."
+                f"{name} with holomorphic=True needs complex arguments, and one is of type {leaf.type}: a real one "
+                "gets real parts only. Make it complex."
             )
 
 

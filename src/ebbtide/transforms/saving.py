@@ -50,9 +50,8 @@ class SavedValues:
         return sum(entry.bytes for entry in self.entries) + self.snapshots + self.buffers
 
     def __str__(self) -> str:
-        lines = [
-            f"{format_bytes(self.nbytes):>12}  saved for the reverse sweep; measured: {format_bytes(self.measured_bytes)}"
-        ]
+        measured = format_bytes(self.measured_bytes)
+        lines = [f"{format_bytes(self.nbytes):>12}  saved for the reverse sweep; measured: {measured}"]
         if self.snapshots:
             lines.append(f"{format_bytes(self.snapshots):>12}  of that in snapshots of time loops")
         if self.buffers:
@@ -131,4 +130,4 @@ def print_saved(
                bytes    count  dtype      shape            operation    reason     place
              7.8 KiB        1  float64    1000             sin          operand 0  ...
     """
-    print(saved_values(f, *args, argnums=argnums, **kwargs))
+    print(saved_values(f, *args, argnums=argnums, **kwargs))  # noqa: T201 - what it is for
