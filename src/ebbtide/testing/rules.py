@@ -164,9 +164,12 @@ def note_influence(
             for other in _others(value):
                 if matters.get(place):
                     break
-                with np.errstate(all="ignore"):
-                    result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
-                matters[place] = not np.array_equal(result, expected, equal_nan=True)
+                try:
+                    with np.errstate(all="ignore"):
+                        result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
+                except ValueError:  # LAPACK refuses nan and singular matrices
+                    result = None
+                matters[place] = result is None or not np.array_equal(result, expected, equal_nan=True)
 
 
 def _others(value: Any) -> list[Any]:
