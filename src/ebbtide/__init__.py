@@ -27,6 +27,8 @@ from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.batching import vmap as vmap
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
+from ebbtide.transforms.elementwise import deriv as deriv
+from ebbtide.transforms.elementwise import elementwise_grad as elementwise_grad
 from ebbtide.transforms.forward import jvp as jvp
 from ebbtide.transforms.jacobian import hessian as hessian
 from ebbtide.transforms.jacobian import jacobian as jacobian
@@ -36,6 +38,8 @@ from ebbtide.transforms.products import hvp as hvp
 from ebbtide.transforms.pullback import vjp as vjp
 from ebbtide.transforms.reverse import grad as grad
 from ebbtide.transforms.reverse import value_and_grad as value_and_grad
+from ebbtide.transforms.saving import print_saved as print_saved
+from ebbtide.transforms.saving import saved_values as saved_values
 
 __all__ = [
     "Budget",
@@ -54,6 +58,8 @@ __all__ = [
     "TraceError",
     "axpy",
     "checkpoint",
+    "deriv",
+    "elementwise_grad",
     "gauss_newton_product",
     "grad",
     "hessian",
@@ -65,8 +71,10 @@ __all__ = [
     "linearize",
     "optimize",
     "primitive",
+    "print_saved",
     "profile",
     "register_space",
+    "saved_values",
     "stop_gradient",
     "timeloop",
     "trace",
