@@ -25,10 +25,12 @@ class Operation:
     values: tuple[Any, ...]
     params: Any
     out: Any
+    traced: tuple[bool, ...]
 
     def active(self) -> list[int]:
-        """Return the numbers of the operands that have a derivative."""
-        found = [k for k, x in enumerate(self.values) if getattr(x, "dtype", np.dtype(int)).kind in "fc"]
+        """Return the numbers of the operands that have a derivative: a plain array, or a NumPy number, has none."""
+        kinds = [getattr(x, "dtype", np.dtype(int)).kind for x in self.values]
+        found = [k for k, (kind, traced) in enumerate(zip(kinds, self.traced, strict=True)) if traced and kind in "fc"]
         return [k for k in found if self.primitive.pull(k) is not None]
 
     def value(self, name: str) -> Any:
@@ -44,6 +46,11 @@ class Operation:
         pull = self.primitive.pull(k)
         saved = [self.value(name) for name in pull.needs] if saved is None else saved
         return pull.rule(g, type_of(self.values[k]), self.params, *saved)
+
+
+def traced_of(operands: tuple[Any, ...]) -> tuple[bool, ...]:
+    """Return which operands are traced."""
+    return tuple([type(x) is TracedArray for x in operands])
 
 
 class Recorder:
@@ -66,7 +73,7 @@ class Recorder:
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
         values = tuple(x.present()._value if type(x) is TracedArray else x for x in operands)
         out = primitive.function(*values, **(params or {}))
-        self.operations.append(Operation(primitive, values, params, out))
+        self.operations.append(Operation(primitive, values, params, out, traced_of(operands)))
         return TracedArray(self, None, out)
 
 
@@ -83,7 +90,7 @@ def abstractly(key: Any, example: Any, dtype: Any) -> tuple[Any, list[Operation]
 
     def watch(primitive: Primitive | None, operands: tuple[Any, ...], params: Any, out: TracedArray) -> None:
         if primitive is not None:
-            operations.append(Operation(primitive, operands, params, out))
+            operations.append(Operation(primitive, operands, params, out, traced_of(operands)))
 
     trace = AbstractTrace(watch)
     operands = [abstract_array(x.shape, x.dtype, trace) for x in example.operands(dtype)]

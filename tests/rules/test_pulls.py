@@ -52,6 +52,8 @@ def changed(value: Any) -> list[Any]:
         return [~value]
     if value.dtype == np.int8:
         return [np.where(value == 1, np.int8(-1), value + np.int8(1)).astype(np.int8)]
+    if value.dtype.kind == "i":
+        return [value + 1]
     return [value * 1.375 + 0.125, -value, np.round(value), np.full_like(value, np.nan)]
 
 

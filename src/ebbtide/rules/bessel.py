@@ -18,7 +18,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.location import user_line
 from ebbtide.errors import RuleMissingError
 from ebbtide.rules.elementwise import declare
-from ebbtide.rules.special import declare_many, declare_strong, without_rule
+from ebbtide.rules.special import declare_weak, declare_strong, without_rule
 
 
 def _order(function: Any) -> Any:
@@ -36,18 +36,18 @@ def _sign(x: Any, function: Any) -> Any:
 
 
 # Of any order: Z' = (Z of order v-1 less Z of order v+1) / 2, and the modified ones with other signs.
-declare(special.jv, d=(_order(special.jv), lambda x, y: (special.jv(x - 1, y) - special.jv(x + 1, y)) * 0.5))
-declare(special.yv, d=(_order(special.yv), lambda x, y: (special.yv(x - 1, y) - special.yv(x + 1, y)) * 0.5))
-declare(special.iv, d=(_order(special.iv), lambda x, y: (special.iv(x - 1, y) + special.iv(x + 1, y)) * 0.5))
-declare(special.kv, d=(_order(special.kv), lambda x, y: (special.kv(x - 1, y) + special.kv(x + 1, y)) * -0.5))
-declare(
+declare_weak(special.jv, d=(_order(special.jv), lambda x, y: (special.jv(x - 1, y) - special.jv(x + 1, y)) * 0.5))
+declare_weak(special.yv, d=(_order(special.yv), lambda x, y: (special.yv(x - 1, y) - special.yv(x + 1, y)) * 0.5))
+declare_weak(special.iv, d=(_order(special.iv), lambda x, y: (special.iv(x - 1, y) + special.iv(x + 1, y)) * 0.5))
+declare_weak(special.kv, d=(_order(special.kv), lambda x, y: (special.kv(x - 1, y) + special.kv(x + 1, y)) * -0.5))
+declare_weak(
     special.ive,
     d=(
         _order(special.ive),
         lambda x, y, out: (special.ive(x - 1, y) + special.ive(x + 1, y)) * 0.5 - out * _sign(y, special.ive),
     ),
 )
-declare(
+declare_weak(
     special.kve,
     d=(_order(special.kve), lambda x, y, out: out - (special.kve(x - 1, y) + special.kve(x + 1, y)) * 0.5),
 )
@@ -89,13 +89,13 @@ def _parameter(function: Any) -> Any:
     return without_rule(f"the parameters of {function.__name__}")
 
 
-declare(special.hyp0f1, d=(_parameter(special.hyp0f1), lambda x, y: special.hyp0f1(x + 1, y) / x))
-declare_many(
+declare_weak(special.hyp0f1, d=(_parameter(special.hyp0f1), lambda x, y: special.hyp0f1(x + 1, y) / x))
+declare_weak(
     special.hyp1f1,
     d=(*(_parameter(special.hyp1f1),) * 2, lambda a, b, x: special.hyp1f1(a + 1, b + 1, x) * (a / b)),
     operands=("a", "b", "x"),
 )
-declare_many(
+declare_weak(
     special.hyperu,
     d=(*(_parameter(special.hyperu),) * 2, lambda a, b, x: special.hyperu(a + 1, b + 1, x) * np.negative(a)),
     operands=("a", "b", "x"),

@@ -16,14 +16,14 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.registry import register
 from ebbtide.errors import RuleMissingError
 from ebbtide.rules.elementwise import declare
-from ebbtide.rules.special import declare_many, declare_strong, without_rule
+from ebbtide.rules.special import declare_weak, declare_strong, without_rule
 
 # The derivatives of digamma are sums of powers 1 / (x + n)^s, which SciPy has in a function, no ufunc.
 zeta = elementwise(
     special.zeta,
     d=(
         without_rule("the exponent of zeta, a sum of powers"),
-        lambda x, y: np.negative(x) * zeta.bind((x + 1, y)),
+        lambda x, y: zeta.bind((x + 1, y)) * -x,
     ),
     name="zeta",
 )
@@ -62,8 +62,8 @@ def _psi_gap(x: Any, y: Any) -> Any:
 
 declare_strong(special.beta, d=(lambda x, y, out: out * _psi_gap(x, x + y), lambda x, y, out: out * _psi_gap(y, x + y)))
 declare_strong(special.betaln, d=(lambda x, y: _psi_gap(x, x + y), lambda x, y: _psi_gap(y, x + y)))
-declare(special.poch, d=(lambda x, y, out: out * _psi_gap(x + y, x), lambda x, y, out: out * special.digamma(x + y)))
-declare(
+declare_weak(special.poch, d=(lambda x, y, out: out * _psi_gap(x + y, x), lambda x, y, out: out * special.digamma(x + y)))
+declare_weak(
     special.binom,
     d=(
         lambda x, y, out: out * _psi_gap(x + 1, x - y + 1),
@@ -106,7 +106,7 @@ declare_strong(
 def _beta_family(function: Any, slope: Any) -> None:
     """Declare a function of the shape parameters a and b and of a limit or a probability."""
     shapes = (_shape(function, "a"), _shape(function, "b"))
-    declare_many(function, d=(*shapes, slope), operands=("a", "b", "x"))
+    declare_weak(function, d=(*shapes, slope), operands=("a", "b", "x"))
 
 
 _beta_family(special.betainc, lambda a, b, x: beta_density(a, b, x))

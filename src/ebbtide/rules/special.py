@@ -22,16 +22,35 @@ from ebbtide.rules.elementwise import LOG_2, LOG_10, declare
 _ROOT_OF_PI, _ROOT_OF_TWO, _ROOT_OF_TWO_PI = math.sqrt(math.pi), math.sqrt(2), math.sqrt(2 * math.pi)
 
 
-def declare_strong(function: Any, *args: Any, **kwargs: Any) -> None:
-    """Declare an operation for which Python numbers are double precision: SciPy lists its loops in that order."""
+def _declare(function: Any, number: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Declare an operation whose Python numbers become NumPy's: `number(value, operands)`."""
     primitive = elementwise(function, *args, **kwargs)
     handler = handler_of(primitive) if len(primitive.operands or ()) <= 2 else primitive
-    register(function, lambda *operands: handler(*[np.asarray(x)[()] if type(x) in NUMBERS else x for x in operands]))
+    register(function, lambda *operands: handler(*[number(x, operands) if type(x) in NUMBERS else x for x in operands]))
 
 
-def declare_many(function: Any, *args: Any, **kwargs: Any) -> None:
-    """Declare an elementwise operation of more than two operands."""
-    register(function, elementwise(function, *args, **kwargs))
+def _strong(value: Any, operands: tuple[Any, ...]) -> Any:
+    return np.asarray(value)[()]
+
+
+def _weak(value: Any, operands: tuple[Any, ...]) -> Any:
+    """Return a number as a real one of the precision of the arrays among *operands*."""
+    dtypes = [x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype for x in operands if type(x) not in NUMBERS]
+    return np.asarray(value, np.finfo(np.result_type(*dtypes, np.float16)).dtype)[()]
+
+
+def declare_strong(function: Any, *args: Any, **kwargs: Any) -> None:
+    """Declare an operation for which Python numbers are double precision: SciPy lists its loops in that order."""
+    _declare(function, _strong, *args, **kwargs)
+
+
+def declare_weak(function: Any, *args: Any, **kwargs: Any) -> None:
+    """
+    Declare an operation for which Python numbers have the precision of the arrays.
+
+    They become NumPy numbers, so that what a rule makes of them alone is in that precision, too.
+    """
+    _declare(function, _weak, *args, **kwargs)
 
 
 def without_rule(what: str, advice: str = "Keep it a plain number.") -> Callable[[Any], Any]:
@@ -57,7 +76,7 @@ declare(special.ndtr, d=lambda x: np.exp(np.square(x) * -0.5) / _ROOT_OF_TWO_PI)
 declare(special.log_ndtr, d=lambda x, out: np.exp(np.square(x) * -0.5 - out) / _ROOT_OF_TWO_PI)
 declare(special.ndtri, d=lambda out: np.exp(np.square(out) * 0.5) * _ROOT_OF_TWO_PI)
 declare(special.ndtri_exp, d=lambda x, out: np.exp(np.square(out) * 0.5 + x) * _ROOT_OF_TWO_PI)
-declare(
+declare_weak(
     special.owens_t,
     d=(
         lambda x, y: np.exp(np.square(x) * -0.5) * special.erf(x * y / _ROOT_OF_TWO) / (-2 * _ROOT_OF_TWO_PI),
@@ -80,11 +99,11 @@ def _over(x: Any, y: Any) -> Any:
 declare_strong(special.xlogy, d=(lambda y: np.log(y), lambda x, y: _over(x, y)))
 declare_strong(special.xlog1py, d=(lambda y: np.log1p(y), lambda x, y: _over(x, y + 1)))
 declare(special.entr, d=lambda x: -1 - np.log(x))
-declare(special.rel_entr, d=(lambda x, y: np.log(x / y) + 1, lambda x, y: np.negative(_over(x, y))))
-declare(special.kl_div, d=(lambda x, y: np.log(x / y), lambda x, y: 1 - _over(x, y)))
+declare_weak(special.rel_entr, d=(lambda x, y: np.log(x / y) + 1, lambda x, y: np.negative(_over(x, y))))
+declare_weak(special.kl_div, d=(lambda x, y: np.log(x / y), lambda x, y: 1 - _over(x, y)))
 
 # Losses: the first operand is where they go over from squares to distances.
-declare(
+declare_weak(
     special.huber,
     d=(lambda x, y: np.maximum(np.absolute(y) - x, 0), lambda x, y: np.clip(y, np.negative(x), x)),
 )
@@ -95,7 +114,7 @@ def _bend(x: Any, y: Any) -> Any:
     return np.sqrt(np.square(y / x) + 1)
 
 
-declare(
+declare_weak(
     special.pseudo_huber,
     d=(lambda x, y, out: 2 * out / x - np.square(y) / (x * _bend(x, y)), lambda x, y: y / _bend(x, y)),
 )
@@ -107,13 +126,13 @@ def _bent(logarithm: Any, x: Any) -> Any:
 
 
 # (x^y - 1) / y, which is log x at y = 0, and its inverse by x.
-declare(special.boxcox, d=(lambda x, y: np.power(x, y - 1), lambda x, y: _bent(np.log(x), y)))
-declare(special.boxcox1p, d=(lambda x, y: np.power(x + 1, y - 1), lambda x, y: _bent(np.log1p(x), y)))
-declare(
+declare_weak(special.boxcox, d=(lambda x, y: np.power(x, y - 1), lambda x, y: _bent(np.log(x), y)))
+declare_weak(special.boxcox1p, d=(lambda x, y: np.power(x + 1, y - 1), lambda x, y: _bent(np.log1p(x), y)))
+declare_weak(
     special.inv_boxcox,
     d=(lambda y, out: np.power(out, 1 - y), lambda y, out: np.negative(_bent(np.log(out), y) * np.power(out, 1 - y))),
 )
-declare(
+declare_weak(
     special.inv_boxcox1p,
     d=(
         lambda y, out: np.power(out + 1, 1 - y),
@@ -132,5 +151,5 @@ declare(special.cosm1, d=lambda x: np.negative(np.sin(x)))
 declare(special.sindg, d=lambda x: special.cosdg(x) * (math.pi / 180))
 declare(special.cosdg, d=lambda x: special.sindg(x) * (-math.pi / 180))
 declare(special.tandg, d=lambda out: (np.square(out) + 1) * (math.pi / 180))
-declare(special.powm1, d=(lambda x, y: y * np.power(x, y - 1), lambda x, out: (out + 1) * np.log(x)))
+declare_weak(special.powm1, d=(lambda x, y: y * np.power(x, y - 1), lambda x, out: (out + 1) * np.log(x)))
 declare(special.wrightomega, d=lambda out: out / (out + 1))
