@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ebbtide.scipy import special
+import numpy as np
+
+from ebbtide.scipy import special, stats
 
 from .example import Example, Fixed, M, P, S, T, Z, between, calls
 
@@ -23,4 +25,19 @@ SPECIAL: dict[Any, tuple[Example, ...]] = {
     special.zeta: calls((2.5, P), complex=False),
 }
 
-WRAPPED: dict[Any, tuple[Example, ...]] = {**SUMS, **SPECIAL}
+U = between(0.2, 0.8, 2, 3)
+
+# All distributions are declared in one of two ways: an example of each function of one of each.
+STATS: dict[Any, tuple[Example, ...]] = {
+    **{getattr(stats.gamma, f): calls((P, between(1.3, 2, 4), -0.1, {"scale": 1.3}), complex=False)
+       for f in ("pdf", "logpdf")},
+    **{getattr(stats.gamma, f): calls((P, Fixed(1.7), between(-0.2, -0.1, 4), S + 3), complex=False)
+       for f in ("cdf", "sf", "logcdf", "logsf")},
+    **{f: calls((U, Fixed(1.7), between(-0.2, -0.1, 3), S + 3), complex=False)
+       for f in (stats.gamma.ppf, stats.gamma.isf)},
+    stats.norm.logpdf: calls((M,), (M, W, S + 3), (S,), complex=False),
+    **{getattr(stats.poisson, f): calls((Fixed(np.arange(3)), U[0] + 1), complex=False)
+       for f in ("pmf", "logpmf", "cdf", "sf", "logcdf", "logsf")},
+}  # fmt: skip
+
+WRAPPED: dict[Any, tuple[Example, ...]] = {**SUMS, **SPECIAL, **STATS}
