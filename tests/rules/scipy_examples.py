@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.scipy import special, stats
+from ebbtide.scipy import signal, special, stats
 
-from .example import Example, Fixed, M, P, S, T, Z, between, calls
+from .example import Example, Fixed, M, P, S, T, V, Z, between, calls
 
 W = between(0.2, 1, 4)
 
@@ -41,3 +41,21 @@ STATS: dict[Any, tuple[Example, ...]] = {
 }  # fmt: skip
 
 WRAPPED: dict[Any, tuple[Example, ...]] = {**SUMS, **SPECIAL, **STATS}
+
+K, G, SIGNAL = between(-1, 1, 3), between(-1, 1, 2, 3), between(-2, 2, 2, 7)
+BY_FFT = (signal.fftconvolve, signal.oaconvolve)
+
+SIGNALS: dict[Any, tuple[Example, ...]] = {
+    **{f: calls((V, K), (K, V, "same", "direct"), (V, K[:2], "same"), (K, V, "valid", "direct"), (M, G, "same"),
+                (S, S + 1), half=False)
+       for f in (signal.convolve, signal.correlate)},
+    signal.convolve2d: calls((M, G, "same"), (G, M, "valid"), half=False),
+    signal.correlate2d: calls((M, G, "same"), (M, G, "valid"), half=False) + calls((G, M, "valid"), complex=False,
+                                                                                    half=False),
+    signal.fftconvolve: calls((V, K), (M, G[:1], "same", 1), (M[:1], G, "full", [1]), (M, G, "valid")),
+    signal.oaconvolve: calls((M, G[:1], "same", 1)),
+    signal.lfilter: calls((K, G[0] + 2, V), (K[:2], G[0, :1] + 2, SIGNAL), (K, G[0] + 2, SIGNAL, 0), half=False),
+    signal.detrend: calls((SIGNAL,), (SIGNAL, 0, "constant"), (SIGNAL, {"bp": Fixed(np.array([3]))}), half=False),
+}  # fmt: skip
+
+WRAPPED = {**WRAPPED, **SIGNALS}

@@ -143,12 +143,12 @@ def test_multivariate_normal(function, x):
 
 
 def test_short_forms_of_a_normal_distribution():
-    """A number or a diagonal stands for a covariance, and nothing for a mean, as in SciPy; one variable is like many."""
+    """A number or a diagonal stands for a covariance, and nothing for a mean, as in SciPy; one variable as many."""
     normal = stats.multivariate_normal
     check_grads(lambda x, d: normal.logpdf(x, MEAN, d), POINTS, np.array([0.7, 1.3]), order=1)
     check_grads(lambda x, v: normal.logpdf(x, MEAN, v), POINTS, np.array(1.3), order=1)
     check_grads(lambda x, v: normal.logpdf(x, cov=v), np.array([0.7, 1.3]), np.array(1.3), order=1)
-    check_grads(lambda x, m: normal.pdf(x, m), np.array(0.7), np.array(1.3), order=1)
+    check_grads(normal.pdf, np.array(0.7), np.array(1.3), order=1)
     check_grads(lambda root: normal.entropy(cov=covariance(root)), ROOT, order=1)
     slopes = vmap(grad(normal.logpdf), (0, None))(POINTS, MEAN)
     np.testing.assert_allclose(slopes, MEAN - POINTS, rtol=1e-13)

@@ -18,7 +18,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.location import user_line
 from ebbtide.errors import RuleMissingError
 from ebbtide.rules.elementwise import declare
-from ebbtide.rules.special import declare_weak, declare_strong, without_rule
+from ebbtide.rules.special import declare_strong, declare_weak, without_rule
 
 
 def _order(function: Any) -> Any:
@@ -124,15 +124,9 @@ declare(special.ellipk, d=lambda x: _two_f_one(1.5, 1.5, 2.0, x) * (math.pi / 8)
 declare(special.ellipe, d=lambda x: _two_f_one(0.5, 1.5, 2.0, x) * (-math.pi / 8))
 declare_strong(
     special.ellipkinc,
-    d=(
-        lambda x, y: 1 / np.sqrt(1 - y * np.square(np.sin(x))),
-        without_rule("the parameter m of ellipkinc"),
-    ),
+    d=(lambda x, y: 1 / np.sqrt(1 - y * np.square(np.sin(x))), without_rule("the parameter m of ellipkinc")),
 )
 declare_strong(
     special.ellipeinc,
-    d=(
-        lambda x, y: np.sqrt(1 - y * np.square(np.sin(x))),
-        without_rule("the parameter m of ellipeinc"),
-    ),
+    d=(lambda x, y: np.sqrt(1 - y * np.square(np.sin(x))), without_rule("the parameter m of ellipeinc")),
 )

@@ -16,7 +16,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.registry import register
 from ebbtide.errors import RuleMissingError
 from ebbtide.rules.elementwise import declare
-from ebbtide.rules.special import declare_weak, declare_strong, without_rule
+from ebbtide.rules.special import declare_strong, declare_weak, without_rule
 
 # The derivatives of digamma are sums of powers 1 / (x + n)^s, which SciPy has in a function, no ufunc.
 zeta = elementwise(
@@ -32,8 +32,8 @@ zeta = elementwise(
 def _trigamma(x: Any) -> Any:
     if type_of(x).dtype.kind == "c":
         raise RuleMissingError(
-            f"At {user_line()}: digamma of complex numbers, with it the second derivative of gamma and loggamma, has no "
-            "derivative rule: SciPy has zeta(2, x) for real x only."
+            f"At {user_line()}: there is no derivative rule for digamma of complex numbers, nor for the second "
+            "derivatives of gamma and loggamma with it: SciPy has zeta(2, x) for real x only."
         )
     return zeta.bind((2.0, x))
 
@@ -60,7 +60,9 @@ def _psi_gap(x: Any, y: Any) -> Any:
     return special.digamma(x) - special.digamma(y)
 
 
-declare_strong(special.beta, d=(lambda x, y, out: out * _psi_gap(x, x + y), lambda x, y, out: out * _psi_gap(y, x + y)))
+declare_strong(
+    special.beta, d=(lambda x, y, out: out * _psi_gap(x, x + y), lambda x, y, out: out * _psi_gap(y, x + y))
+)
 declare_strong(special.betaln, d=(lambda x, y: _psi_gap(x, x + y), lambda x, y: _psi_gap(y, x + y)))
 declare_weak(special.poch, d=(lambda x, y, out: out * _psi_gap(x + y, x), lambda x, y, out: out * special.digamma(x + y)))
 declare_weak(
@@ -89,9 +91,7 @@ def _shape(function: Any, name: str) -> Any:
     return without_rule(f"the shape parameter {name} of {function.__name__}")
 
 
-declare_strong(
-    special.gammainc, d=(_shape(special.gammainc, "a"), lambda x, y: gamma_density(x, y))
-)
+declare_strong(special.gammainc, d=(_shape(special.gammainc, "a"), lambda x, y: gamma_density(x, y)))
 declare_strong(
     special.gammaincc, d=(_shape(special.gammaincc, "a"), lambda x, y: np.negative(gamma_density(x, y)))
 )

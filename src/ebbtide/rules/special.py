@@ -1,7 +1,9 @@
 # ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """
-Rules of SciPy's special functions, which are ufuncs and so reach traced arrays as NumPy's do: error functions,
-logistic functions, entropies, losses, and what NumPy has too. Gamma and Bessel functions have files of their own.
+Rules of SciPy's special functions, which are ufuncs and so reach traced arrays as NumPy's do.
+
+Error functions, logistic functions, entropies, losses, and what NumPy has too; gamma and Bessel functions have files of
+their own.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ declare_weak(
 
 
 def _bent(logarithm: Any, x: Any) -> Any:
-    """Return the derivative by t of (exp(t x) - 1) / t at t = *x* for x = *logarithm*: smooth at 0, where it is x^2/2."""
+    """Return the derivative of (exp(l x) - 1) / x by x, for the logarithm l: at x = 0 it is l^2 / 2."""
     return np.square(logarithm) * special.hyp1f1(2.0, 3.0, x * logarithm) * 0.5
 
 

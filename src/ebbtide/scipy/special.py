@@ -28,13 +28,14 @@ def _shares(x: Any, out: Any, axis: tuple[int, ...]) -> Any:
     """
     Return exp(x - out): what each element has of the sum.
 
-    Where the sum is infinite or zero, the elements that are infinite with it share equally, as in `np.logaddexp`. No nan
-    comes up on the way, so that none is in derivatives of this either.
+    Where the sum is infinite or zero, the elements that are infinite with it share equally, as in `np.logaddexp`. No
+    nan comes up on the way, so that none is in derivatives of this either.
     """
     finite = np.isfinite(out)
     ties = np.equal(x, out).astype(np.finfo(out.dtype).dtype)
     equal = ties / np.maximum(np.sum(ties, axis=axis, keepdims=True), 1)
-    return np.where(finite, np.exp(np.where(finite, x, 0) - np.where(finite, out, 0)), equal)
+    others = np.where(np.isnan(out), out, equal)
+    return np.where(finite, np.exp(np.where(finite, x, 0) - np.where(finite, out, 0)), others)
 
 
 def _type_of_sum(kind: ArrayType, axis: Any, keepdims: bool = True, **_: Any) -> ArrayType:
@@ -129,7 +130,7 @@ def _sum_with_weights(a: Any, axis: Any, b: Any, keepdims: bool, return_sign: bo
     """Return `logsumexp` with weights, its sign, or both."""
     kinds = type_of(a), type_of(1.0 if b is None else b)
     if return_sign and "c" in (kinds[0].dtype.kind, kinds[1].dtype.kind):
-        raise refusal("logsumexp of complex numbers with return_sign=True has no derivative rule. Write np.exp and np.sum.")
+        raise refusal("logsumexp of complex numbers with return_sign=True has no rule. Write np.exp and np.sum.")
     shape = np.broadcast_shapes(*[kind.shape for kind in kinds]) or (1,)
     b = np.asarray(1.0 if b is None else b, kinds[0].dtype) if b is None or type(b) in NUMBERS else b
     a, b = np.broadcast_to(a, shape), np.broadcast_to(b, shape)
@@ -252,8 +253,11 @@ def _multidigamma(a: Any, d: int) -> Any:
     return sum(terms[1:], terms[0])
 
 
+_of_dimension: Any = special.multigammaln  # pyright: ignore[reportAttributeAccessIssue]
+
 _multigammaln = Primitive(
-    special.multigammaln,
+    _of_dimension,
+    name="multigammaln",
     operands=("a",),
     pull=lambda k: Pull(
         lambda g, kind, params, a: matched(g * _multidigamma(a, params["d"]), kind), ("a",), FRESH, temporaries=2
@@ -261,12 +265,12 @@ _multigammaln = Primitive(
     push=lambda tangents, values, out, params, kept: matched(
         tangents[0] * _multidigamma(values[0], params["d"]), type_of(out)
     ),
-    infer=lambda kind, d: ArrayType(kind.shape, special.multigammaln(np.full(1, float(d), kind.dtype), d).dtype),
+    infer=lambda kind, d: ArrayType(kind.shape, _of_dimension(np.full(1, float(d), kind.dtype), d).dtype),
     batch=lambda values, mapped, params, size: _multigammaln.bind(values, params),
 )
 
 
-@stands_for(special.multigammaln)
+@stands_for(_of_dimension)
 def multigammaln(a: Any, d: Any) -> Any:
     """
     Return the logarithm of the multivariate gamma function, as `scipy.special.multigammaln`.

@@ -91,9 +91,9 @@ class Continuous:
     """
     The functions of a continuous distribution of SciPy, with derivatives by all their arguments.
 
-    They take what SciPy's take: x (or a probability), shape parameters, loc=0, scale=1, as arrays that are broadcast. By
-    the shape parameters, `pdf` and `logpdf` have derivatives, the others have none. Outside of the support, and at its
-    ends, derivatives are 0.
+    They take what SciPy's take: x (or a probability), shape parameters, loc=0, scale=1, as arrays that are broadcast.
+    By the shape parameters, `pdf` and `logpdf` have derivatives, the others have none. Outside of the support, and at
+    its ends, derivatives are 0.
 
     Args:
         original: SciPy's distribution.
@@ -205,8 +205,8 @@ class Discrete:
     """
     The functions of a discrete distribution of SciPy, with derivatives by its shape parameters.
 
-    They take what SciPy's take: k, shape parameters, loc=0. The first argument is a count, along which the derivative is 0;
-    so it is along `loc`.
+    They take what SciPy's take: k, shape parameters, loc=0. The first argument is a count, along which the derivative
+    is 0; so it is along `loc`.
 
     Args:
         original: SciPy's distribution.
