@@ -86,7 +86,7 @@ def test_reciprocal_of_gamma_at_its_zeros():
         (lambda a: original.betainc(2.0, a, 0.5), "the shape parameter b of betainc"),
         (lambda a: original.hyp2f1(2.0, a, 1.5, 0.5), "the parameters of hyp2f1"),
         (lambda n: special.polygamma(n, 1.5), "the order of polygamma"),
-        (lambda x: special.zeta(x), "the exponent of zeta"),
+        (special.zeta, "the exponent of zeta"),
         (lambda m: original.ellipkinc(0.5, m), "the parameter m of ellipkinc"),
         (original.struve, "struve"),
     ],

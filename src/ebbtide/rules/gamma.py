@@ -64,7 +64,9 @@ declare_strong(
     special.beta, d=(lambda x, y, out: out * _psi_gap(x, x + y), lambda x, y, out: out * _psi_gap(y, x + y))
 )
 declare_strong(special.betaln, d=(lambda x, y: _psi_gap(x, x + y), lambda x, y: _psi_gap(y, x + y)))
-declare_weak(special.poch, d=(lambda x, y, out: out * _psi_gap(x + y, x), lambda x, y, out: out * special.digamma(x + y)))
+declare_weak(
+    special.poch, d=(lambda x, y, out: out * _psi_gap(x + y, x), lambda x, y, out: out * special.digamma(x + y))
+)
 declare_weak(
     special.binom,
     d=(
