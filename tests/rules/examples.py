@@ -14,7 +14,7 @@ from ebbtide.arrays.views import normal_index
 
 from .basic_examples import BASIC, PRODUCTS, REDUCTIONS
 from .example import Example, name_of
-from .scipy_examples import BY_FFT, SUMS
+from .scipy_examples import BY_FFT, SAMPLES, SUMS
 from .scipy_examples import WRAPPED as SCIPY
 from .special_examples import SPECIAL
 
@@ -27,7 +27,7 @@ INTERNAL = frozenset(
 WRAPPED: dict[Any, tuple[Example, ...]] = {**SCIPY}
 EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **SPECIAL, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *SUMS, *BY_FFT)
+IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *SUMS, *BY_FFT, *SAMPLES)
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

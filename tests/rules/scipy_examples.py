@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.scipy import signal, special, stats
+from ebbtide.scipy import integrate, signal, special, stats
 
 from .example import Example, Fixed, M, P, S, T, V, Z, between, calls
 
@@ -58,4 +58,9 @@ SIGNALS: dict[Any, tuple[Example, ...]] = {
     signal.detrend: calls((SIGNAL,), (SIGNAL, 0, "constant"), (SIGNAL, {"bp": Fixed(np.array([3]))}), half=False),
 }  # fmt: skip
 
-WRAPPED = {**WRAPPED, **SIGNALS}
+SAMPLES: dict[Any, tuple[Example, ...]] = {
+    integrate.trapezoid: calls((V,), (M, M[0]), (M, M + 3, 1.0, 0), (T, None, 0.5, 1)),
+    integrate.cumulative_trapezoid: calls((V, V + 1), (M, {"initial": 0, "axis": 0}), (M, M[0])),
+}
+
+WRAPPED = {**WRAPPED, **SIGNALS, **SAMPLES}
