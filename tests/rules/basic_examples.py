@@ -6,7 +6,6 @@ import operator
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from .example import INDEX, MASK, E, Example, Fixed, M, P, S, T, V, Z, between, binary, calls, steps, unary
 
@@ -35,15 +34,6 @@ ELEMENTWISE: dict[Any, tuple[Example, ...]] = {
     np.remainder: binary(1.1, 1.4, 0.77, 0.83, second=False),
     np.fmod: binary(1.1, 1.4, 0.77, 0.83, second=False),
 }  # fmt: skip
-
-SPECIAL: dict[Any, tuple[Example, ...]] = {
-    **{f: unary(-2, 2, complex=True) for f in (special.erf, special.erfc)},
-    **{f: unary(-2, 2) for f in (special.ndtr, special.log_ndtr, special.expit, special.log_expit)},
-    **{f: unary(-0.8, 0.8) for f in (special.erfinv,)},
-    **{f: unary(0.2, 0.8) for f in (special.ndtri, special.logit)},
-    **{f: unary(0.4, 3) for f in (special.gammaln, special.digamma, special.entr)},
-    **{f: binary(0.3, 2, 0.4, 2) for f in (special.xlogy, special.xlog1py)},
-}
 
 SELECTION: dict[Any, tuple[Example, ...]] = {
     np.where: calls((MASK, M, M * 2), (MASK, M, 0.5), (MASK, 0.5, M), (MASK, M, V[:4]), (MASK, S, M),
@@ -211,6 +201,6 @@ CONSTANT: dict[Any, tuple[Example, ...]] = {
 }  # fmt: skip
 
 BASIC: dict[Any, tuple[Example, ...]] = {
-    **ELEMENTWISE, **SPECIAL, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING,
+    **ELEMENTWISE, **SELECTION, **REDUCTIONS, **INDEXING, **PRODUCTS, **SHAPES, **JOINING, **MOVING,
     **CONSTANT,
 }  # fmt: skip

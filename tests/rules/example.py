@@ -27,12 +27,13 @@ class Fixed:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One call of a function: its arguments, and whether it has a derivative there and takes complex numbers."""
+    """One call: its arguments, and whether it has a derivative there, takes complex numbers and half precision."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     complex: bool = False
     smooth: bool = True
+    half: bool = True
 
     def operands(self, dtype: Any) -> list[Any]:
         """Return the operands in a dtype; complex ones get an imaginary part."""
@@ -41,6 +42,8 @@ class Example:
 
     def takes(self, dtype: Any) -> bool:
         """Return whether NumPy has the function for this dtype."""
+        if dtype is np.float16:
+            return self.half
         return self.complex or np.dtype(dtype).kind != "c"
 
     def call(self, function: Callable[..., Any], operands: list[Any]) -> Any:
@@ -122,12 +125,12 @@ def binary(
     return tuple(Example(pair, complex=complex) for pair in pairs)
 
 
-def calls(*args: Any, complex: bool = True) -> tuple[Example, ...]:
+def calls(*args: Any, complex: bool = True, half: bool = True) -> tuple[Example, ...]:
     """Return examples from tuples of arguments; a dictionary at the end is keywords."""
     made = []
     for one in args:
         keywords = isinstance(one[-1], dict)
-        made.append(Example(one[:-1] if keywords else one, one[-1] if keywords else {}, complex))
+        made.append(Example(one[:-1] if keywords else one, one[-1] if keywords else {}, complex, half=half))
     return tuple(made)
 
 

@@ -23,8 +23,11 @@ from ebbtide.rules.opaque import OPAQUE
 NO_ARRAYS = (str, np.dtype)
 # What takes the values of its others in its first operand.
 WRITTEN = (operator.setitem, np.copyto, np.full_like)
-# What is done for one member after the other where the array that is searched is mapped, or the keys are.
-ONE_BY_ONE = frozenset({"searchsorted", "lexsort"})
+# What is done for one member after the other where the array that is searched is mapped, or the keys are; and what
+# SciPy does over all axes of both operands.
+ONE_BY_ONE = frozenset(
+    {"searchsorted", "lexsort", "convolve", "correlate", "convolve2d", "correlate2d", "lfilter"}
+)
 
 
 def varied(x: Any, k: int) -> Any:

@@ -1,8 +1,10 @@
 """One declaration per operation; to import this package is to have the rules."""
 
 from ebbtide.rules import (
+    bessel,
     creation,
     elementwise,
+    gamma,
     gathers,
     indexing,
     joining,
@@ -18,8 +20,10 @@ from ebbtide.rules import (
 )
 
 __all__ = [
+    "bessel",
     "creation",
     "elementwise",
+    "gamma",
     "gathers",
     "indexing",
     "joining",

@@ -1,0 +1,8 @@
+"""Differential equations and sums over samples of `scipy.integrate`, with SciPy's arguments, and derivatives."""
+
+from ebbtide.scipy.integrate.equations import odeint as odeint
+from ebbtide.scipy.integrate.equations import solve_ivp as solve_ivp
+from ebbtide.scipy.integrate.samples import cumulative_trapezoid as cumulative_trapezoid
+from ebbtide.scipy.integrate.samples import trapezoid as trapezoid
+
+__all__ = ["cumulative_trapezoid", "odeint", "solve_ivp", "trapezoid"]

@@ -1,0 +1,284 @@
+"""
+How a distribution of one variable is declared: by the derivatives of the logarithm of its density.
+
+From the slope of log f along the standard variable z = (x - loc) / scale, and from those along the shape parameters,
+follow the derivatives of all its functions, by every argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.kinds import elementwise
+from ebbtide.rules.special import without_rule
+from ebbtide.scipy.original import is_traced
+
+Expression = Callable[..., Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Support:
+    """
+    Where a density is not zero.
+
+    Args:
+        inside: `inside(z)` says whether the standard variable is inside; None for all real numbers.
+        point: A point inside, at which expressions are computed for the others, so that none of them is nan.
+    """
+
+    inside: Expression | None = None
+    point: float = 0.0
+
+    def only(self, expression: Expression, z: Any, shapes: Sequence[Any]) -> Any:
+        """Return an expression of z and shape parameters, and 0 outside."""
+        if self.inside is None:
+            return expression(z, *shapes)
+        inside = self.inside(z)
+        return np.where(inside, expression(np.where(inside, z, self.point), *shapes), 0)
+
+
+REAL = Support()
+POSITIVE = Support(lambda z: z > 0, 1.0)
+UNIT = Support(lambda z: np.logical_and(z > 0, z < 1), 0.5)
+ABOVE_ONE = Support(lambda z: z > 1, 2.0)
+
+
+def saving(names: Sequence[str], expression: Expression) -> Expression:
+    """Return *expression* as one with parameters of these names: what a rule saves is read off them."""
+
+    def named(*values: Any) -> Any:
+        return expression(*values)
+
+    vars(named)["__signature__"] = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in names])
+    return named
+
+
+def function_of(original: Any, name: str, names: Sequence[str], derivatives: Sequence[Any]) -> Callable[..., Any]:
+    """
+    Return a function of a distribution, with derivatives.
+
+    Args:
+        original: SciPy's, which is called on plain arrays and gives the values.
+        name: Its name, such as `norm.pdf`.
+        names: Names of its arguments, the last of which may be `loc` and `scale`.
+        derivatives: By each argument, as `elementwise` takes them.
+    """
+    primitive = elementwise(original, d=tuple(derivatives), operands=tuple(names), name=name)
+    defaults = {"loc": 0, "scale": 1}
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    signature = Signature([Parameter(n, kind, default=defaults.get(n, Parameter.empty)) for n in names])
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not is_traced(args, kwargs):
+            return original(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return primitive.bind(tuple([bound.arguments[n] for n in names]))
+
+    call.__name__ = call.__qualname__ = name
+    vars(call).update(__wrapped__=original, __signature__=signature)
+    return call
+
+
+@final
+class Continuous:
+    """
+    The functions of a continuous distribution of SciPy, with derivatives by all their arguments.
+
+    They take what SciPy's take: x (or a probability), shape parameters, loc=0, scale=1, as arrays that are broadcast.
+    By the shape parameters, `pdf` and `logpdf` have derivatives, the others have none. Outside of the support, and at
+    its ends, derivatives are 0.
+
+    Args:
+        original: SciPy's distribution.
+        score: `score(z, *shapes)`, the derivative of the logarithm of the standard density by z; 0 if it is constant.
+        shapes: By each shape parameter, by its name, the derivative of that logarithm: `shapes[name](z, *shapes)`.
+        support: Where the standard density is not zero.
+
+    Memory:
+        A record saves x and the parameters that are arrays; `pdf`, `logcdf` and `logsf` the result, too, and `ppf` and
+        `isf` the result in place of the probability.
+    """
+
+    __slots__ = ("_names", "_original", "cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf")
+
+    def __init__(
+        self, original: Any, score: Any, shapes: Mapping[str, Expression] | None = None, support: Support = REAL
+    ) -> None:
+        self._original = original
+        shapes = shapes or {}
+        self._names = ("x", *shapes, "loc", "scale")
+        self.logpdf, self.pdf = self._densities(score, shapes, support)
+        self.cdf, self.sf = self._totals("cdf", 1), self._totals("sf", -1)
+        self.logcdf, self.logsf = self._logarithms("logcdf", 1), self._logarithms("logsf", -1)
+        self.ppf, self.isf = self._quantiles("ppf", 1), self._quantiles("isf", -1)
+
+    def __repr__(self) -> str:
+        return f"<{self._original.name} of ebbtide.scipy.stats>"
+
+    def _densities(self, score: Any, shapes: Mapping[str, Expression], support: Support) -> tuple[Any, Any]:
+        """Return `logpdf` and `pdf`."""
+
+        def standard(x: Any, *parameters: Any) -> tuple[Any, Any, Any]:
+            *values, loc, scale = parameters
+            return (x - loc) / scale, values, scale
+
+        def slope(sign: int) -> Expression:
+            def by(*arguments: Any) -> Any:
+                z, values, scale = standard(*arguments)
+                return support.only(lambda z, *s: score(z, *s) * sign, z, values) / scale
+
+            return by
+
+        def by_scale(*arguments: Any) -> Any:
+            z, values, scale = standard(*arguments)
+            return support.only(lambda z, *s: -1 - (z * score(z, *s) if score else 0), z, values) / scale
+
+        def by_shape(expression: Expression) -> Expression:
+            def by(*arguments: Any) -> Any:
+                z, values, _ = standard(*arguments)
+                return support.only(expression, z, values)
+
+            return by
+
+        ends = (slope(1) if score else 0, *map(by_shape, shapes.values()), slope(-1) if score else 0, by_scale)
+        of_density = [
+            saving((*self._names, "out"), lambda *values, d=d: values[-1] * d(*values[:-1])) if d else 0 for d in ends
+        ]
+        of_logarithm = [saving(self._names, d) if d else 0 for d in ends]
+        return self._function("logpdf", of_logarithm), self._function("pdf", of_density)
+
+    def _totals(self, name: str, sign: int) -> Any:
+        """Return `cdf` or `sf`."""
+
+        def by(x: Any, *parameters: Any) -> Any:
+            return self.pdf(x, *parameters) * sign
+
+        return self._function(name, self._moving(name, self._names, by))
+
+    def _logarithms(self, name: str, sign: int) -> Any:
+        """Return `logcdf` or `logsf`: the ratio of density and probability does not underflow, as both of them do."""
+
+        def by(*values: Any) -> Any:
+            *arguments, out = values
+            nothing = np.isneginf(out)
+            gap = np.where(nothing, -np.inf, self.logpdf(*arguments) - np.where(nothing, 0, out))
+            return np.exp(gap) * sign
+
+        return self._function(name, self._moving(name, (*self._names, "out"), by))
+
+    def _moving(self, name: str, names: tuple[str, ...], by: Expression) -> list[Any]:
+        """Return the derivatives of a function of z, by all arguments, from that by x."""
+        place = self._names.index("loc")
+
+        def by_scale(*values: Any) -> Any:
+            return by(*values) * ((values[place] - values[0]) / values[place + 1])
+
+        refused = [self._shape(name, shape) for shape in self._names[1:place]]
+        by_loc = saving(names, lambda *values: by(*values) * -1)
+        return [saving(names, by), *refused, by_loc, saving(names, by_scale)]
+
+    def _quantiles(self, name: str, sign: int) -> Any:
+        """Return `ppf` or `isf`."""
+        parameters = self._names[1:]
+        by = saving(("out", *parameters), lambda out, *values: sign / self.pdf(out, *values))
+        refused = [self._shape(name, shape) for shape in parameters[:-2]]
+        by_scale = saving(("out", "loc", "scale"), lambda out, loc, scale: (out - loc) / scale)
+        return self._function(name, [by, *refused, 1, by_scale], ("q", *parameters))
+
+    def _shape(self, name: str, shape: str) -> Expression:
+        return without_rule(f"the shape parameter {shape} of scipy.stats.{self._original.name}.{name}")
+
+    def _function(self, name: str, derivatives: Sequence[Any], names: tuple[str, ...] | None = None) -> Any:
+        full = f"{self._original.name}.{name}"
+        return function_of(getattr(self._original, name), full, names or self._names, derivatives)
+
+
+@final
+class Discrete:
+    """
+    The functions of a discrete distribution of SciPy, with derivatives by its shape parameters.
+
+    They take what SciPy's take: k, shape parameters, loc=0. The first argument is a count, along which the derivative
+    is 0; so it is along `loc`.
+
+    Args:
+        original: SciPy's distribution.
+        shapes: By each shape parameter, by its name, the derivative of the logarithm of the probability:
+            `shapes[name](k, *shapes)`; None where there is none.
+        total: By each shape parameter the derivative of the probability of at most k, which is whole; None where
+            there is none.
+        counts: `counts(k, *shapes)` says whether a whole number k may come up.
+
+    Memory:
+        A record saves k and the shape parameters that are arrays; `pmf` and `logcdf` the result, too.
+    """
+
+    __slots__ = ("_names", "_original", "cdf", "logcdf", "logpmf", "logsf", "pmf", "sf")
+
+    def __init__(
+        self,
+        original: Any,
+        shapes: Mapping[str, Expression | None],
+        total: Mapping[str, Expression | None],
+        counts: Expression = lambda k, *shapes: k >= 0,
+    ) -> None:
+        self._original = original
+        self._names = ("k", *shapes, "loc")
+
+        def inside(k: Any, *values: Any) -> Any:
+            return np.logical_and(np.floor(k) == k, counts(k, *values))
+
+        def slope(expression: Expression) -> Expression:
+            def by(k: Any, *parameters: Any) -> Any:
+                *values, loc = parameters
+                return np.where(inside(k - loc, *values), expression(k - loc, *values), 0)
+
+            return by
+
+        def summed(expression: Expression) -> Expression:
+            def by(k: Any, *parameters: Any) -> Any:
+                *values, loc = parameters
+                k = np.floor(k - loc)
+                return np.where(counts(k, *values), expression(k, *values), 0)
+
+            return by
+
+        density = {name: expression and slope(expression) for name, expression in shapes.items()}
+        sums = {name: expression and summed(expression) for name, expression in total.items()}
+        self.logpmf = self._function("logpmf", density, lambda d, out: d, with_out=False)
+        self.pmf = self._function("pmf", density, lambda d, out: d * out)
+        self.cdf = self._function("cdf", sums, lambda d, out: d, with_out=False)
+        self.sf = self._function("sf", sums, lambda d, out: d * -1, with_out=False)
+        self.logcdf = self._function("logcdf", sums, lambda d, out: d * np.exp(np.negative(_finite(out))))
+        self.logsf = self._function("logsf", sums, lambda d, out: d * -np.exp(np.negative(_finite(out))))
+
+    def __repr__(self) -> str:
+        return f"<{self._original.name} of ebbtide.scipy.stats>"
+
+    def _function(
+        self, name: str, slopes: Mapping[str, Expression | None], finish: Expression, *, with_out: bool = True
+    ) -> Any:
+        """Return a function of the distribution: `finish(derivative, out)` makes its derivative."""
+        full = f"{self._original.name}.{name}"
+        names = (*self._names, "out") if with_out else self._names
+        count = len(self._names)
+        derivatives: list[Any] = [0]
+        for shape, slope in slopes.items():
+            derivatives.append(
+                without_rule(f"the shape parameter {shape} of scipy.stats.{full}")
+                if slope is None
+                else saving(names, lambda *v, slope=slope: finish(slope(*v[:count]), v[count] if with_out else None))
+            )
+        return function_of(getattr(self._original, name), full, self._names, [*derivatives, 0])
+
+
+def _finite(out: Any) -> Any:
+    """Return logarithms with 0 for those of probability 0, whose derivative is 0."""
+    return np.where(np.isneginf(out), 0, out)

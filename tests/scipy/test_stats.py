@@ -1,0 +1,170 @@
+"""Distributions: every function of each, by all its arguments, with SciPy's values."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from scipy import stats as original
+
+from ebbtide import RuleMissingError, TraceError, grad, jit, jvp, vjp, vmap
+from ebbtide.scipy import stats
+from ebbtide.scipy.stats.univariate import Continuous, Discrete
+from ebbtide.testing import check_grads
+
+NAMES = [name for name in stats.__all__ if isinstance(getattr(stats, name), Continuous)]
+COUNTS = [name for name in stats.__all__ if isinstance(getattr(stats, name), Discrete)]
+X, Q = np.array([0.37, 0.72]), np.array([0.2, 0.9])
+SHAPES = (np.array(1.7), np.array(2.3))
+LOC, SCALE = np.array([0.05]), np.array(1.3)
+PARAMETERS = {"poisson": (1.7,), "bernoulli": (0.3,), "binom": (5.0, 0.3), "geom": (0.3,), "nbinom": (2.5, 0.4)}
+K = np.array([1.0, 3.0])
+
+
+def functions(name: str) -> list[str]:
+    """Return the names of the functions of a distribution."""
+    return [slot for slot in type(getattr(stats, name)).__slots__ if not slot.startswith("_")]
+
+
+def shapes_of(name: str) -> tuple[np.ndarray, ...]:
+    """Return shape parameters of a distribution."""
+    return SHAPES[: getattr(original, name).numargs]
+
+
+@pytest.mark.parametrize("function", functions("norm"))
+@pytest.mark.parametrize("name", NAMES)
+def test_continuous(name, function):
+    """Values are SciPy's, and derivatives by variable, location and scale, of densities by shapes too, are right."""
+    call, shapes = getattr(getattr(stats, name), function), shapes_of(name)
+    x = Q if function in ("ppf", "isf") else X + (1.2 if name == "pareto" else 0)
+    operands = [x, LOC, SCALE]
+    np.testing.assert_array_equal(vjp(lambda x: call(x, *shapes, LOC, SCALE), x)[0], call(x, *shapes, LOC, SCALE))
+    if function in ("pdf", "logpdf"):
+        check_grads(call, x, *shapes, LOC, SCALE)
+    else:
+        check_grads(lambda x, loc, scale: call(x, *shapes, loc=loc, scale=scale), *operands, order=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outside_of_the_support(name):
+    """Where a density is zero all derivatives are, in both modes, and nothing warns."""
+    inside = getattr(original, name).support(*shapes_of(name))
+    far = [end for end in (inside[0] - 1, inside[1] + 1) if np.isfinite(end)]
+    for x in map(np.array, far):
+        for function in ("pdf", "logpdf", "cdf", "sf", "logcdf", "logsf"):
+            def call(x, loc, scale, function=function):
+                return getattr(getattr(stats, name), function)(x, *shapes_of(name), loc, scale)
+
+            point = (x, np.array(0.0), np.array(1.0))
+            assert grad(call, (0, 1, 2))(*point) == (0.0, 0.0, 0.0)
+            assert jvp(call, point, point)[1] == 0.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shape_parameters_without_a_rule(name):
+    """A probability has no derivative by a shape parameter, and says so with the name of both."""
+    for k, shape in enumerate(shapes_of(name)):
+        rest = list(shapes_of(name))
+
+        def call(s, k=k, rest=rest):
+            return getattr(stats, name).cdf(0.5, *rest[:k], s, *rest[k + 1 :])
+
+        with pytest.raises(RuleMissingError, match=rf"the shape parameter .* of scipy\.stats\.{name}\.cdf"):
+            grad(call)(shape)
+
+
+@pytest.mark.parametrize("function", functions("poisson"))
+@pytest.mark.parametrize("name", COUNTS)
+def test_discrete(name, function):
+    """Values are SciPy's, and derivatives by the last shape parameter are right; by the count they are zero."""
+    call, shapes = getattr(getattr(stats, name), function), PARAMETERS[name]
+    k = np.minimum(K, 1.0) if name == "bernoulli" else K
+    if name == "bernoulli" and function == "logsf":
+        k = k - 1  # above, the probability is zero
+    p = np.array([shapes[-1]])
+    if name == "nbinom" and not function.endswith("pmf"):
+        with pytest.raises(RuleMissingError, match=r"the shape parameter p of scipy\.stats\.nbinom"):
+            grad(lambda p: np.sum(call(k, *shapes[:-1], p)))(p)
+        return
+    np.testing.assert_array_equal(vjp(lambda p: call(k, *shapes[:-1], p), p)[0], call(k, *shapes[:-1], p))
+    check_grads(lambda p: call(k, *shapes[:-1], p), p)
+    assert grad(lambda k: np.sum(call(k, *shapes)))(k).tolist() == [0.0, 0.0]
+    assert grad(lambda p: np.sum(call(k - 20, *shapes[:-1], p)))(p) == 0.0
+
+
+def test_number_of_successes():
+    """The negative binomial distribution has a derivative by the number of successes, which may be any number."""
+    check_grads(lambda n: stats.nbinom.logpmf(K, n, 0.4), np.array([2.5]))
+
+
+def test_arguments_are_scipys():
+    """Arguments go by place or by name, and others are refused, as in SciPy; the original is `__wrapped__`."""
+    slope = grad(stats.gamma.logpdf)(2.0, 1.5, 0.1, 3.0)
+    assert slope == grad(lambda x: stats.gamma.logpdf(x, scale=3.0, a=1.5, loc=0.1))(2.0)
+    with pytest.raises(TypeError, match="size"):
+        grad(lambda x: stats.norm.pdf(x, size=3))(2.0)
+    assert str(inspect.signature(stats.gamma.pdf)) == "(x, a, loc=0, scale=1)"
+    assert stats.gamma.pdf.__wrapped__ == original.gamma.pdf
+    assert repr(stats.gamma) == "<gamma of ebbtide.scipy.stats>"
+
+
+def test_programs_and_batches():
+    """A density goes into a program, and over members at once, with the same bits."""
+    def f(x, loc):
+        return np.sum(stats.t.logpdf(x, 3.5, loc))
+
+    expected = grad(f, (0, 1))(X, 0.5)
+    assert [x.tolist() for x in jit(grad(f, (0, 1)))(X, 0.5)] == [x.tolist() for x in expected]
+    assert vmap(grad(f, 1), (None, 0))(X, np.array([0.5, 0.7]))[0] == expected[1]
+
+
+# ------------------------------------------------------------------------------------------------
+# Several variables
+
+ROOT = np.array([[1.2, 0.3], [-0.4, 0.9]])
+MEAN = np.array([0.3, -0.2])
+POINTS = np.array([[0.5, 1.0], [-0.3, 0.4], [0.9, -1.1]])
+
+
+def covariance(root):
+    """Return a symmetric, positive definite matrix."""
+    return root @ root.T + np.eye(2)
+
+
+@pytest.mark.parametrize("function", ["logpdf", "pdf"])
+@pytest.mark.parametrize("x", [POINTS, POINTS[0], POINTS[:, None]])
+def test_multivariate_normal(function, x):
+    """Derivatives by points, mean and covariance are right, and values are SciPy's."""
+    call = getattr(stats.multivariate_normal, function)
+    expected = getattr(original.multivariate_normal, function)(x, MEAN, covariance(ROOT))
+    np.testing.assert_array_equal(vjp(lambda x: call(x, MEAN, covariance(ROOT)), x)[0], expected)
+    check_grads(lambda x, mean, root: call(x, mean, covariance(root)), x, MEAN, ROOT, order=1)
+
+
+def test_short_forms_of_a_normal_distribution():
+    """A number or a diagonal stands for a covariance, and nothing for a mean, as in SciPy; one variable as many."""
+    normal = stats.multivariate_normal
+    check_grads(lambda x, d: normal.logpdf(x, MEAN, d), POINTS, np.array([0.7, 1.3]), order=1)
+    check_grads(lambda x, v: normal.logpdf(x, MEAN, v), POINTS, np.array(1.3), order=1)
+    check_grads(lambda x, v: normal.logpdf(x, cov=v), np.array([0.7, 1.3]), np.array(1.3), order=1)
+    check_grads(normal.pdf, np.array(0.7), np.array(1.3), order=1)
+    check_grads(lambda root: normal.entropy(cov=covariance(root)), ROOT, order=1)
+    slopes = vmap(grad(normal.logpdf), (0, None))(POINTS, MEAN)
+    np.testing.assert_allclose(slopes, MEAN - POINTS, rtol=1e-13)
+    with pytest.raises(TraceError, match="allow_singular"):
+        grad(lambda x: normal.logpdf(x, MEAN, np.eye(2), allow_singular=True))(MEAN)
+
+
+@pytest.mark.parametrize("function", ["logpdf", "pdf"])
+def test_dirichlet(function):
+    """Derivatives by points and concentrations are right, also with the last component left out."""
+    call, alpha = getattr(stats.dirichlet, function), np.array([0.8, 1.5, 2.2])
+    x = np.array([[0.2, 0.1], [0.3, 0.6]])
+    whole = np.concatenate([x, 1 - np.sum(x, axis=0, keepdims=True)])
+    np.testing.assert_array_equal(vjp(call, x, alpha)[0], getattr(original.dirichlet, function)(x, alpha))
+    check_grads(call, x, alpha)
+    check_grads(call, x[:, 0], alpha)
+    check_grads(lambda alpha: call(whole, alpha), alpha)
+    by_all, by_some = grad(lambda x: np.sum(call(x, alpha)))(whole), grad(lambda x: np.sum(call(x, alpha)))(x)
+    np.testing.assert_allclose(by_all[:-1] - by_all[-1:], by_some, rtol=1e-12)
