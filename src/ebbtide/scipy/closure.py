@@ -143,7 +143,8 @@ def _joined(x: Any, value: Any) -> ArrayType:
         value = np.zeros(len(value), np.result_type(*[type_of(part).dtype for part in value]))
     kinds = [type_of(x), type_of(value)]
     dtypes = [kind.dtype for kind in kinds if kind.dtype.kind in "fc"]
-    shape = kinds[0].shape if kinds[0].size == kinds[1].size else np.broadcast_shapes(*[kind.shape for kind in kinds])
+    # A number may be where an array is sought; other numbers of equations and unknowns are an error later.
+    shape = kinds[1].shape if kinds[0].size == 1 else kinds[0].shape
     return ArrayType(shape, np.result_type(*dtypes) if dtypes else np.dtype(np.float64))
 
 

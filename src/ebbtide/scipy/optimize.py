@@ -26,6 +26,8 @@ __all__ = ["bisect", "brenth", "brentq", "fixed_point", "newton", "ridder", "roo
 
 # What flattens its unknowns, and computes in double precision.
 _MINPACK = frozenset({"hybr", "lm"})
+# A residual that is smaller by so much than where the solver began is one of a solution.
+_SOLVED = 2.0**-40
 
 
 @final
@@ -163,7 +165,7 @@ def root(
         if extra or jac is True:
             given, slope = (functions[0], functions[1]) if extra else (functions[1], True)
         result = optimize.root(given, start, (), method, slope, tol, callback, options)
-        if strict and not result.success:
+        if strict and not (result.success or _is_solved(result.fun, functions[0](start))):
             raise _failed("root", result.message)
         found[:] = [result]
         return result.x
@@ -175,6 +177,11 @@ def root(
     result = found[0] if found and closure.has_values else optimize.OptimizeResult()
     result.x = x
     return result
+
+
+def _is_solved(left: Any, before: Any) -> bool:
+    """Return whether all is solved to rounding: MINPACK fails too where there is no more progress to make."""
+    return bool(np.max(np.abs(left), initial=0.0) <= np.max(np.abs(before), initial=0.0) * _SOLVED)
 
 
 def _failed(name: str, message: str) -> SolutionError:
