@@ -94,9 +94,8 @@ class Closure:
             _require_values([x, *given])
             with _asking([*context.traces, context.tape, context.capture]), _plain(finder):
                 args = self._args(given)
-                for function in self._functions[::-1]:
-                    value = function(x, *args)
-            self.kind = _joined(x, value)
+                values = [function(x, *args) for function in self._functions]
+            self.kind = _joined(x, values[0])
         except _NoValues:
             # In a batch or a program there are none.
             self.has_values = False

@@ -17,23 +17,18 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.context import current, entered
-from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, Pull, innermost, matched, promoted
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import SolutionError
 from ebbtide.scipy.closure import detached, here
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape, saved_operand
 from ebbtide.tape.saved import SavedValue, guarded
 from ebbtide.transforms.forward import jvp
-from ebbtide.transforms.jacobian import jacobian
 from ebbtide.transforms.pullback import vjp
 
-# Up to so many unknowns the matrix of a linear solve is made, of all its rows at once: 32 KiB.
-_DENSE = 64
-# A solve by Krylov's method keeps so many vectors, and has to come as near as that, relative to the right-hand side.
-_RESTART, _GOAL, _ACCEPTED = 40, 2.0**-43, 2.0**-27
+# A linear solve takes about so many vectors, if it is one by Krylov's method.
+VECTORS = 40
 
 
 class System(ABC):
@@ -186,7 +181,7 @@ def _solve(starts: int, count: int, is_linear: bool) -> Primitive:
             return matched(_cotangents(params["system"], g, x, operands, (active,))[0], kind)
 
         named = needs if is_linear and active == 0 else ("out", *needs)
-        return Pull(rule, named, temporaries=_RESTART) if active >= 0 else None
+        return Pull(rule, named, temporaries=VECTORS) if active >= 0 else None
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         system, operands = params["system"], values[starts:]
@@ -277,7 +272,7 @@ class _SolutionRule(JointRule):
 
     def needs(self, owned: bool, given: int) -> int:
         """Return the bytes of the vectors of GMRES; what a derivative of the user's equations takes nobody knows."""
-        return _RESTART * self._nbytes
+        return VECTORS * self._nbytes
 
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Solve with the transposed slope, and pull the result through the residual."""
@@ -295,106 +290,3 @@ class _SolutionRule(JointRule):
         del values, operands, x, g
         for place in self._places:
             yield place, found.pop(0), True
-
-
-@final
-class Slope(LinearSystem):
-    """
-    The linear equations with the derivative of a system's residual: operands b, x, and those of the system.
-
-    Args:
-        system: The system.
-        is_transposed: Whether the matrix is transposed.
-    """
-
-    __slots__ = ("_is_transposed", "_system")
-
-    def __init__(self, system: System, is_transposed: bool = False) -> None:
-        self._system = system
-        self._is_transposed = is_transposed
-
-    @property
-    def level(self) -> int:
-        """See `System.level`."""
-        return self._system.level
-
-    @property
-    def transposed(self) -> LinearSystem:
-        """The system of the transposed matrix."""
-        return Slope(self._system, not self._is_transposed)
-
-    def infer(self, start: Sequence[ArrayType], operands: Sequence[ArrayType]) -> ArrayType:
-        """Return the type of x."""
-        return operands[1]
-
-    def apply(self, x: Any, *operands: Any) -> Any:
-        """Return the derivative of the residual at a point, times x."""
-        point, *rest = operands
-        with self._system.fixed(rest) as residual:
-            if self._is_transposed:
-                return vjp(residual, point)[1](x)[0]
-            return jvp(residual, (point,), (x,))[1]
-
-    def solve(self, start: Sequence[Any], operands: Sequence[Any]) -> Any:
-        """Return the solution for plain arrays: by elimination if there are few unknowns, else by Krylov's method."""
-        b, point, *rest = operands
-        with self._system.fixed(rest) as residual:
-            if np.size(point) <= _DENSE:
-                matrix = jacobian(residual, holomorphic=np.iscomplexobj(point))(point)
-                matrix = np.reshape(matrix, (np.size(point), -1))
-                return eliminated(matrix.T if self._is_transposed else matrix, b)
-            if self._is_transposed:
-                pullback = vjp(residual, point, retain=True)[1]
-                return krylov(lambda v: pullback(v)[0], b)
-            return krylov(lambda v: jvp(residual, (point,), (v,))[1], b)
-
-
-def eliminated(matrix: Any, b: Any) -> Any:
-    """
-    Solve a linear system with a matrix of few rows.
-
-    Raises:
-        SolutionError: The matrix is singular.
-    """
-    try:
-        return np.reshape(np.linalg.solve(matrix, np.reshape(b, -1)), np.shape(b))[()]
-    except np.linalg.LinAlgError as error:
-        raise SolutionError(
-            f"The solution that was found at {user_line()} has no derivative: the Jacobian of the {len(matrix)} equations "
-            "with respect to the unknowns is singular there, so that the solution is not a function of what the "
-            "equations are made from. Solve other equations for it."
-        ) from error
-
-
-def krylov(apply: Callable[[Any], Any], b: Any) -> Any:
-    """
-    Solve a linear system by GMRES, as exactly as its numbers allow.
-
-    Args:
-        apply: Multiplies an array of the shape of b by the matrix.
-        b: The right-hand side.
-
-    Raises:
-        SolutionError: It does not converge.
-
-    Source:
-        Saad and Schultz, GMRES, SIAM J. Sci. Stat. Comput. 7 (1986).
-    """
-    from scipy.sparse import linalg
-
-    flat = np.reshape(b, -1)
-    kind = np.dtype(b.dtype)
-    coarser = np.finfo(kind).eps / np.finfo(np.float64).eps
-    operator = linalg.LinearOperator(
-        (flat.size, flat.size), lambda v: np.reshape(apply(np.reshape(v, b.shape).astype(kind)), -1), dtype=kind
-    )
-    found, _ = linalg.gmres(operator, flat, rtol=_GOAL * coarser, restart=_RESTART, maxiter=flat.size // 8 + 50)
-    left, whole = np.linalg.norm(operator.matvec(found) - flat), np.linalg.norm(flat)
-    if not left <= whole * min(_ACCEPTED * coarser, 0.01):
-        raise SolutionError(
-            f"The derivative of the solution that was found at {user_line()} is the solution of {flat.size} linear "
-            f"equations, and GMRES came only to a residual of {left:.3g} for a right-hand side of {whole:.3g}. The "
-            "Jacobian of the equations with respect to the unknowns is singular or ill-conditioned there: scale the "
-            "equations, or multiply them by an approximate inverse of it."
-        )
-    return np.reshape(found, b.shape).astype(kind, copy=False)

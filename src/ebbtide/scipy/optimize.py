@@ -20,7 +20,8 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.errors import SolutionError, TraceError
 from ebbtide.scipy.closure import Closure
-from ebbtide.scipy.implicit import LinearSystem, Slope, System, solution
+from ebbtide.scipy.implicit import LinearSystem, System, solution
+from ebbtide.scipy.slope import Slope
 
 __all__ = ["bisect", "brenth", "brentq", "fixed_point", "newton", "ridder", "root", "toms748"]
 
@@ -234,7 +235,9 @@ def _bracketing(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return one of SciPy's functions that find a root of a function of one number between two others."""
 
     @wraps(method)
-    def find(f: Callable[..., Any], a: Any, b: Any, args: Any = (), *, full_output: bool = False, **options: Any) -> Any:
+    def find(
+        f: Callable[..., Any], a: Any, b: Any, args: Any = (), *, full_output: bool = False, **options: Any
+    ) -> Any:
         closure = Closure((f,), np.float64(0.5) * (a + b), _arguments(args))
 
         def solver(functions: list[Any], low: Any, high: Any) -> Any:
@@ -245,10 +248,11 @@ def _bracketing(method: Callable[..., Any]) -> Callable[..., Any]:
     return find
 
 
-bisect, brentq, brenth, ridder, toms748 = [
-    _bracketing(method)
-    for method in (optimize.bisect, optimize.brentq, optimize.brenth, optimize.ridder, optimize.toms748)
-]
+bisect = _bracketing(optimize.bisect)
+brentq = _bracketing(optimize.brentq)
+brenth = _bracketing(optimize.brenth)
+ridder = _bracketing(optimize.ridder)
+toms748 = _bracketing(optimize.toms748)
 
 
 @wraps(optimize.newton)
@@ -313,7 +317,7 @@ def _reported(solver: Callable[..., Any], closure: Closure, start: tuple[Any, ..
     x = solution(Equations(closure, checked, closure.kind), closure.operands, start)
     if is_asked and not (reports and closure.has_values):
         raise TraceError(
-            f"At {user_line()}: full_output=True asks for a report of the solver, which does not run while a program is "
-            "traced, and runs for each member of a batch. Leave it out."
+            f"At {user_line()}: full_output=True asks for a report of the solver, which does not run while a program "
+            "is traced, and runs for each member of a batch. Leave it out."
         )
     return (x, *reports) if is_asked else x

@@ -30,16 +30,15 @@ def stop_gradient(x: Any) -> Any:
         np.float64(3.0)
     """
     leaves, structure = flatten(x)
-    found = [detached(leaf) for leaf in leaves]
-    return unflatten(structure, [np.array(value) if isinstance(value, np.ndarray) else value for value in found])
+    return unflatten(structure, [_constant(leaf) for leaf in leaves])
 
 
-def detached(value: Any) -> Any:
-    """Return an array without its derivatives: the plain one itself, not a copy, or that of a batch or program."""
+def _constant(leaf: Any) -> Any:
+    value = leaf
     while type(value) is TracedArray:
         below = value.present()._value
         if type(below) is ArrayType:  # its values are not known here, only that it has no derivative
             trace = value._trace
-            return trace.members(detached(value._node)) if type(trace) is BatchTrace else value.frozen()
+            return trace.members(_constant(value._node)) if type(trace) is BatchTrace else value.frozen()
         value = below
-    return value
+    return np.array(value) if isinstance(value, np.ndarray) else value
