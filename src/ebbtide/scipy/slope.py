@@ -86,8 +86,8 @@ def eliminated(matrix: Any, b: Any) -> Any:
     except np.linalg.LinAlgError as error:
         raise SolutionError(
             f"The solution that was found at {user_line()} has no derivative: the Jacobian of the {len(matrix)} "
-            "equations with respect to the unknowns is singular there, so that the solution is not a function of what the "
-            "equations are made from. Solve other equations for it."
+            "equations with respect to the unknowns is singular there, so that the solution is not a function of what "
+            "the equations are made from. Solve other equations for it."
         ) from error
 
 
