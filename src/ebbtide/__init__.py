@@ -17,6 +17,7 @@ from ebbtide.errors import ReleasedValueError as ReleasedValueError
 from ebbtide.errors import ResumeError as ResumeError
 from ebbtide.errors import RuleMissingError as RuleMissingError
 from ebbtide.errors import ScheduleError as ScheduleError
+from ebbtide.errors import SolutionError as SolutionError
 from ebbtide.errors import StaleViewError as StaleViewError
 from ebbtide.errors import StorageError as StorageError
 from ebbtide.errors import TraceError as TraceError
@@ -53,6 +54,7 @@ __all__ = [
     "ResumeError",
     "RuleMissingError",
     "ScheduleError",
+    "SolutionError",
     "StaleViewError",
     "StorageError",
     "TraceError",

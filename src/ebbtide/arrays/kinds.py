@@ -258,8 +258,8 @@ def multilinear(
         function: `function(x, y, **params)`.
         transposes: `(of_x(g, y, type, **params), of_y(g, x, type, **params))`.
         infer: `infer(type_x, type_y, **params)`: type of the output.
-        batch: `batch(x, y, mapped_x, mapped_y)`: the operation on all members, which are on the first axis of the
-            operands that are mapped.
+        batch: `batch(x, y, mapped_x, mapped_y, **params)`: the operation on all members, which are on the first axis of
+            the operands that are mapped.
         accumulate: `(into_x(target, g, params, y), into_y(target, g, params, x))`, which add the
             cotangent into an owned array and return whether they could.
         name: Name in messages.
@@ -286,7 +286,7 @@ def multilinear(
 
     primitive = Primitive(
         function, name=name, operands=BINARY, pull=pulls.__getitem__, push=push, infer=infer,
-        batch=lambda values, mapped, params, size: batch(*values, *mapped),
+        batch=lambda values, mapped, params, size: batch(*values, *mapped, **params),
     )  # fmt: skip
     return primitive
 

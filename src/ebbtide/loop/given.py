@@ -32,6 +32,12 @@ from ebbtide.tape.tangent import TangentTrace
 
 # What tells an array of a trace: the array in the user's closure may be another object with the same two.
 Key = tuple[int, int]
+_OTHER_ARRAY = (
+    "A step of a time loop in a traced function uses at {line} an array from outside that it did not use when the "
+    "function was traced, with the first step, or that was written in place after the loop. What a step uses from "
+    "outside is found once: use it in the first step too, by np.where(i == n, x, y), write into a copy, or put jit "
+    "around the step instead of the loop."
+)
 
 
 def key_of(array: TracedArray) -> Key:
@@ -48,14 +54,20 @@ class Given:
         traces: The traces.
         known: The values.
         around: The region in which the program runs.
+        problem: What is wrong, and what to do, where the function uses another array of these traces.
 
     Memory:
         The values, by reference.
     """
 
-    __slots__ = ("_known", "_traces", "around", "closed", "fast", "level")
+    stands_in = True  # a trace of a program asks it what an array of a trace that has ended is here
 
-    def __init__(self, traces: tuple[Any, ...], known: dict[Key, Any], around: Any) -> None:
+    __slots__ = ("_known", "_problem", "_traces", "around", "closed", "fast", "level")
+
+    def __init__(
+        self, traces: tuple[Any, ...], known: dict[Key, Any], around: Any, problem: str = _OTHER_ARRAY
+    ) -> None:
+        self._problem = problem
         self._traces = traces
         self._known = known
         self.around = around
@@ -88,12 +100,7 @@ class Given:
         try:
             found = self._known[key_of(operand)]
         except KeyError:
-            raise TraceError(
-                f"A step of a time loop in a traced function uses at {user_line()} an array from outside that it did "
-                "not use when the function was traced, with the first step, or that was written in place after the "
-                "loop. What a step uses from outside is found once: use it in the first step too, by "
-                "np.where(i == n, x, y), write into a copy, or put jit around the step instead of the loop."
-            ) from None
+            raise TraceError(self._problem.format(line=user_line())) from None
         return found.frozen() if type(found) is TracedArray else found
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:

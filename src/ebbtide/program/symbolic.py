@@ -137,6 +137,8 @@ class SymbolicTrace:
                 f"{primitive.name} at {self.here()} uses an array of a traced function after the function had "
                 "returned. Return the array from the function."
             )
+        if any(map(self._is_given, operands)):
+            return current().capture.process(primitive, operands, params)
         if primitive.infer is None:
             raise TraceError(
                 f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
@@ -153,6 +155,13 @@ class SymbolicTrace:
         kind = primitive.infer(*abstract_types(stand_ins), **params)
         variable = Variable(kind, primitive.name, is_number=is_number)
         return self._recorded(primitive, primitive.function, arguments, params, variable)
+
+    def _is_given(self, value: Any) -> bool:
+        """Return whether an array is one of a trace that has ended, for which a function is given another value."""
+        if type(value) is not TracedArray or value._trace is self or not value._trace.closed:
+            return False
+        capture = current().capture
+        return getattr(capture, "stands_in", False) and capture.covers(value._trace)
 
     def _recorded(
         self, primitive: Primitive | None, function: Any, arguments: tuple[Any, ...], params: Any, output: Variable
@@ -206,6 +215,9 @@ class SymbolicTrace:
                 return array
         if array._trace is self:
             return array._node
+        if self._is_given(array):
+            given = current().capture.lift(array)
+            return self.entry(given) if type(given) is TracedArray else given
         outside = array.frozen()
         # Two values may have one tangent.
         key = id(outside._node), id(outside._value)
