@@ -14,6 +14,8 @@ from ebbtide.arrays.views import normal_index
 
 from .basic_examples import BASIC, PRODUCTS, REDUCTIONS
 from .example import Example, name_of
+from .fourier_examples import FOURIER
+from .linalg_examples import LINALG
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
@@ -22,9 +24,9 @@ INTERNAL = frozenset(
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
 WRAPPED: dict[Any, tuple[Example, ...]] = {}
-EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **WRAPPED}
+EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **LINALG, **FOURIER, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS)
+IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *LINALG)
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

@@ -81,7 +81,10 @@ def _perturb(operation: Operation, k: int, matters: dict[Any, bool], random: np.
         place = operation.primitive.name, k, name
         for other in changed(value):
             with np.errstate(all="ignore"):
-                result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
+                try:
+                    result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
+                except np.linalg.LinAlgError:  # LAPACK refuses nan and singular matrices
+                    result = np.nan
             matters[place] = matters.get(place, False) or not np.array_equal(result, expected, equal_nan=True)
 
 

@@ -2,11 +2,16 @@
 
 from ebbtide.rules import (
     creation,
+    decompositions,
     elementwise,
+    factors,
+    fourier,
     gathers,
     indexing,
     joining,
+    linalg,
     moving,
+    norms,
     opaque,
     products,
     reductions,
@@ -19,11 +24,16 @@ from ebbtide.rules import (
 
 __all__ = [
     "creation",
+    "decompositions",
     "elementwise",
+    "factors",
+    "fourier",
     "gathers",
     "indexing",
     "joining",
+    "linalg",
     "moving",
+    "norms",
     "opaque",
     "products",
     "reductions",
