@@ -16,6 +16,7 @@ from .basic_examples import BASIC, PRODUCTS, REDUCTIONS
 from .example import Example, name_of
 from .fourier_examples import FOURIER
 from .linalg_examples import LINALG
+from .scipy_linalg_examples import SCIPY_LINALG
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
@@ -23,10 +24,10 @@ INTERNAL = frozenset(
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
-WRAPPED: dict[Any, tuple[Example, ...]] = {}
+WRAPPED: dict[Any, tuple[Example, ...]] = {**SCIPY_LINALG}
 EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **LINALG, **FOURIER, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *LINALG)
+IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *LINALG, *SCIPY_LINALG)
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

@@ -19,8 +19,8 @@ from ebbtide.arrays.batched import BatchTrace, by_members
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.opaque import OPAQUE
 
-# What gives no array: texts and dtypes.
-NO_ARRAYS = (str, np.dtype)
+# What gives no array: texts, dtypes and Python numbers.
+NO_ARRAYS = (str, np.dtype, bool, int)
 # What takes the values of its others in its first operand.
 WRITTEN = (operator.setitem, np.copyto, np.full_like)
 # What is done for one member after the other where the array that is searched is mapped, or the keys are.

@@ -83,7 +83,7 @@ def _perturb(operation: Operation, k: int, matters: dict[Any, bool], random: np.
             with np.errstate(all="ignore"):
                 try:
                     result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
-                except np.linalg.LinAlgError:  # LAPACK refuses nan and singular matrices
+                except (np.linalg.LinAlgError, ValueError):  # of nan, or of a singular matrix
                     result = np.nan
             matters[place] = matters.get(place, False) or not np.array_equal(result, expected, equal_nan=True)
 

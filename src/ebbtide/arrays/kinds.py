@@ -117,7 +117,7 @@ def elementwise(
     return primitive
 
 
-def _numpy_complex(x: Any, other: Any) -> Any:
+def numpy_complex(x: Any, other: Any) -> Any:
     """Return a Python complex number as NumPy's, of the other's precision: by itself it makes Python's of np.float64."""
     return np.result_type(other.dtype, x).type(x) if type(x) is complex else x
 
@@ -143,7 +143,7 @@ def handler_of(primitive: Primitive) -> Callable[..., Any]:
                     return trace.mixed(primitive, first, x, y, True)
         elif type(y) is TracedArray and y._trace.fast and type(x) in PLAIN:
             return y._trace.mixed(primitive, second, y, x, False)
-        return primitive.bind((_numpy_complex(x, y), _numpy_complex(y, x)))
+        return primitive.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
     count = len(primitive.operands or ())
     if len(primitive.signature((1 << count) - 1, count).pulls) < count:

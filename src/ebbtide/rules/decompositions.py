@@ -184,16 +184,19 @@ def _eig_tangents(ts: Any, params: Any, out: Any) -> Any:
     return [diagonal_of(inner), product(v, turned) - v * columns(lengths)]
 
 
-_eig = decomposition(
-    np.linalg.eig,
-    _eig_vjp,
-    _eig_tangents,
-    kinds=lambda kind: [ArrayType(kind.shape[:-1], _complex(kind.dtype)), ArrayType(kind.shape, _complex(kind.dtype))],
-    name="eig",
-)
+def _eig_types(kind: ArrayType) -> list[ArrayType]:
+    return [ArrayType(kind.shape[:-1], _complex(kind.dtype)), ArrayType(kind.shape, _complex(kind.dtype))]
 
 
-def _as_numpy(a: Any, w: Any, *others: Any) -> tuple[Any, ...]:
+def eig_of(function: Callable[..., Any], name: str) -> Call:
+    """Declare eigenvalues and eigenvectors, as complex numbers; it saves its output."""
+    return decomposition(function, _eig_vjp, _eig_tangents, kinds=_eig_types, name=name)
+
+
+_eig = eig_of(np.linalg.eig, "eig")
+
+
+def as_numpy(a: Any, w: Any, *others: Any) -> tuple[Any, ...]:
     """Return eigenvalues of a, and their vectors, as real numbers where NumPy gives these."""
     if is_complex(a):
         return (w, *others)
@@ -217,7 +220,7 @@ def eig(a: Any) -> Any:
     Memory:
         A record saves the results.
     """
-    return _EigResult(*_as_numpy(a, *_eig(a)))
+    return _EigResult(*as_numpy(a, *_eig(a)))
 
 
 answer(np.linalg.eig, eig)
@@ -234,11 +237,13 @@ def _eigvals_jvp(t: Any, params: Any, x: Any) -> Any:
     return diagonal_of(np.linalg.solve(v, product(t, v)))
 
 
-_eigvals = matrix_function(
-    lambda a: np.linalg.eigvals(a).astype(_complex(a.dtype)),
-    _eigvals_vjp,
-    _eigvals_jvp,
-    infer=lambda kind: ArrayType(kind.shape[:-1], _complex(kind.dtype)),
-    name="eigvals",
-)
-answer(np.linalg.eigvals, lambda a: _as_numpy(a, _eigvals.bind((a,)))[0])
+def eigvals_of(function: Callable[..., Any], name: str) -> Primitive:
+    """Declare eigenvalues alone, as complex numbers; it saves the matrix, and computes the vectors again."""
+    return matrix_function(
+        lambda a: function(a).astype(_complex(a.dtype)), _eigvals_vjp, _eigvals_jvp,
+        infer=lambda kind: _eig_types(kind)[0], name=name,
+    )  # fmt: skip
+
+
+_eigvals = eigvals_of(np.linalg.eigvals, "eigvals")
+answer(np.linalg.eigvals, lambda a: as_numpy(a, _eigvals.bind((a,)))[0])

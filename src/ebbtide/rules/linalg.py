@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import aligned, ndim_of
+from ebbtide.arrays.batched import aligned, full, ndim_of
 from ebbtide.arrays.constants import constant, stand_in_type
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, promoted, unbroadcast
 from ebbtide.arrays.registry import register
@@ -28,6 +28,7 @@ from ebbtide.rules.matrices import (
     conjugated,
     decomposition,
     matrix_function,
+    on_stacks,
     real_of,
     transposed,
 )
@@ -53,61 +54,85 @@ def _vector(x: Any, is_vector: bool) -> Any:
     return np.squeeze(x, -1) if is_vector else x
 
 
-def solver(function: Callable[..., Any], name: str, back: Callable[..., Any], batch: Callable[..., Any]) -> Primitive:
+def _times(t: Any, x: Any, params: Any, a: Any) -> Any:
+    return product(t, x)
+
+
+def _into(y: Any, x: Any, params: Any, a: Any) -> Any:
+    return product(y, transposed(x))
+
+
+def solver(
+    function: Callable[..., Any],
+    name: str,
+    back: Callable[..., Any],
+    ahead: Callable[..., Any],
+    times: Callable[..., Any] = _times,
+    into: Callable[..., Any] = _into,
+    beside: tuple[str, ...] = (),
+) -> Primitive:
     """
     Declare the solution x of a x = b, of which b is a vector if it has one axis.
 
     Args:
-        function: `function(a, b, **params)`.
+        function: `function(a, b, *beside, **params)`.
         name: Name in messages.
-        back: `back(a, g, params)`: solves with the transpose of a; g has columns.
-        batch: `batch(a, b, params)`, of stacks: solves with a; b has columns.
+        back: `back(g, params, a, *beside)` solves with the transpose of a; g has columns.
+        ahead: `ahead(b, params, a, *beside)` solves with a; b has columns.
+        times: `times(t, x, params, a, *beside)`: what a change t of a does to x, where a is no plain matrix.
+        into: `into(y, x, params, a, *beside)`: the transpose of *times*; of a matrix it is y x^T.
+        beside: Names of operands that a is read with, of which no derivative is taken.
 
     Returns:
         The primitive. It saves a, and with respect to a also x.
     """
 
-    def infer(a: ArrayType, b: ArrayType, **params: Any) -> ArrayType:
+    def infer(a: ArrayType, b: ArrayType, *rest: ArrayType, **params: Any) -> ArrayType:
         leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         return ArrayType((*leading, *b.shape[-2:]), solved_dtype(a, b))
 
-    def of_b(g: Any, kind: ArrayType, params: Any, a: Any) -> Any:
+    def of_b(g: Any, kind: ArrayType, params: Any, *given: Any) -> Any:
         is_vector = len(kind.shape) == 1
-        return unbroadcast(_vector(back(a, _column(g, is_vector), params or {}), is_vector), kind)
+        return unbroadcast(_vector(back(_column(g, is_vector), params or {}, *given), is_vector), kind)
 
-    def of_a(g: Any, kind: ArrayType, params: Any, a: Any, out: Any) -> Any:
-        is_vector = out.ndim < a.ndim
-        y = back(a, _column(g, is_vector), params or {})
-        return unbroadcast(-product(y, transposed(_column(out, is_vector))), kind)
+    def of_a(g: Any, kind: ArrayType, params: Any, out: Any, *given: Any) -> Any:
+        is_vector = out.ndim < given[0].ndim
+        y = back(_column(g, is_vector), params or {}, *given)
+        return unbroadcast(-into(y, _column(out, is_vector), params or {}, *given), kind)
 
-    pulls = Pull(of_a, ("a", "out"), FRESH, temporaries=3), Pull(of_b, ("a",), FRESH, temporaries=2)
+    pulls = (
+        Pull(of_a, ("out", "a", *beside), FRESH, temporaries=3), Pull(of_b, ("a", *beside), FRESH, temporaries=2),
+    )  # fmt: skip
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
-        a, is_vector = values[0], values[1].ndim == 1
+        given, is_vector = (values[0], *values[2:]), values[1].ndim == 1
         terms = []
         if tangents[1] is not None:
             terms.append(_column(tangents[1], is_vector))
         if tangents[0] is not None:
-            terms.append(-product(tangents[0], _column(out, is_vector)))
+            terms.append(-times(tangents[0], _column(out, is_vector), params or {}, *given))
         sides = terms[0] if len(terms) == 1 else terms[0] + terms[1]
-        return promoted([_vector(batch(a, sides, params or {}), is_vector)], out)
+        return promoted([_vector(ahead(sides, params or {}, *given), is_vector)], out)
 
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
-        a, b = values
-        is_vector = ndim_of(b, mapped[1]) == 1
-        a, b = aligned((a, _column(as_array(b), is_vector)), mapped)
-        return _vector(batch(a, b, params), is_vector)
+        is_vector = ndim_of(values[1], mapped[1]) == 1
+        a, b = aligned((values[0], _column(as_array(values[1]), is_vector)), mapped[:2])
+        rest = [full(x, m, size) for x, m in zip(values[2:], mapped[2:], strict=True)]
+        if beside and not mapped[0]:
+            a = full(a, False, size)
+        return _vector(ahead(b, params, a, *rest), is_vector)
 
     return Primitive(
-        function, name=name, operands=("a", "b"), pull=pulls.__getitem__, push=push, infer=infer, batch=of_members
-    )
+        on_stacks(function, infer), name=name, operands=("a", "b", *beside), pull=lambda k: pulls[k] if k < 2 else None, push=push,
+        infer=infer, batch=of_members,
+    )  # fmt: skip
 
 
 solve_general = solver(
     np.linalg.solve,
     "solve",
-    back=lambda a, g, params: np.linalg.solve(transposed(a), g),
-    batch=lambda a, b, params: np.linalg.solve(a, b),
+    back=lambda g, params, a: np.linalg.solve(transposed(a), g),
+    ahead=lambda b, params, a: np.linalg.solve(a, b),
 )
 answer(np.linalg.solve, lambda a, b: solve_general.bind((as_array(a), as_array(b))))
 
@@ -153,13 +178,19 @@ def _turned(t: Any, params: Any, x: Any, out: Any) -> Any:
 cofactors = matrix_function(_cofactors_of, _turned, _turned, infer=lambda kind: kind, name="cofactors")
 
 
-def determinant_of(function: Callable[..., Any]) -> Primitive:
-    """Declare the determinant; it saves the matrix. Its derivative, the cofactors, is right for singular ones, too."""
+def determinant_of(function: Callable[..., Any], least: Any = np.float32) -> Primitive:
+    """
+    Declare the determinant; it saves the matrix. Its derivative, the cofactors, is right for singular ones, too.
+
+    Args:
+        function: `function(x, **params)`.
+        least: The dtype that the result has at least.
+    """
     return matrix_function(
         function,
         lambda g, params, x: _scalars(g) * cofactors(x),
         lambda t, params, x: _traces(cofactors(x), t),
-        infer=lambda kind, **params: ArrayType(kind.shape[:-2], kind.dtype),
+        infer=lambda kind, **params: ArrayType(kind.shape[:-2], np.result_type(kind.dtype, least)),
         name="det",
     )
 
@@ -341,7 +372,7 @@ def least_squares_of(function: Callable[..., Any], name: str) -> Callable[..., l
         for place in np.ndindex(a.shape[:-2]):
             x, sums, _, s = function(a[place], b[place], **params)
             results[0][place] = x
-            results[1][place] = sums if sums.size == results[1].shape[-1] else np.nan
+            results[1][place] = sums.real if sums.size == results[1].shape[-1] else np.nan
             results[2][place] = s
         return results
 

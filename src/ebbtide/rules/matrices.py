@@ -88,6 +88,18 @@ def inverse_gaps(w: Any) -> Any:
     return inverse_or_zero(np.expand_dims(w, -2) - np.expand_dims(w, -1))
 
 
+def on_stacks(function: Callable[..., Any], infer: Callable[..., ArrayType]) -> Callable[..., Any]:
+    """Return a function of arrays that on a stack without matrices, which SciPy refuses, gives one without results."""
+
+    def computed(*operands: Any, **params: Any) -> Any:
+        if 0 in [n for operand in operands for n in operand.shape[:-2]]:
+            kind = infer(*[type_of(operand) for operand in operands], **params)
+            return np.zeros(kind.shape, kind.dtype)
+        return function(*operands, **params)
+
+    return computed
+
+
 def matrix_function(
     function: Callable[..., Any],
     vjp: Callable[..., Any],
@@ -121,7 +133,7 @@ def matrix_function(
         return matched(jvp(tangents[0], params or {}, *[known[n] for n in needs_of(jvp, 2)]), type_of(out))
 
     primitive = Primitive(
-        function, name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
+        on_stacks(function, infer), name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
         batch=lambda values, mapped, params, size: primitive.bind(values, params),
     )  # fmt: skip
     return primitive
@@ -203,8 +215,9 @@ def decomposition(
         return pack(unpack(packed, parts), type_of(packed).dtype, 1)
 
     primitive = Primitive(
-        computed, name=name, operands=operands, pull=pulls.__getitem__, push=push, infer=infer, batch=batch
-    )
+        on_stacks(computed, infer), name=name, operands=operands, pull=pulls.__getitem__, push=push, infer=infer,
+        batch=batch,
+    )  # fmt: skip
 
     def call(*values: Any, **params: Any) -> list[Any]:
         parts = tuple(kinds(*[type_of(value) for value in values], **params))
