@@ -63,8 +63,6 @@ REDUCTIONS: dict[Any, tuple[Example, ...]] = {
     np.std: calls(*AXES[:5], (M, {"ddof": 1})),
     np.cumsum: calls((M,), (M, 0), (M, -1), (V,), (M.T, 1)),
     np.trace: calls((M,), (T, {"axis1": 1, "axis2": 2}), (T, 1, 0, 2)),
-    np.linalg.norm: calls((V,), (M,), (M, "fro"), (V, 2), (M, {"axis": 1}), (M, 2, 0), (T, None, (0, 2)),
-                          (T, {"keepdims": True}), (M, {"axis": 0, "keepdims": True})),
 }  # fmt: skip
 
 INDEXING: dict[Any, tuple[Example, ...]] = {

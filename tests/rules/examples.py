@@ -14,8 +14,11 @@ from ebbtide.arrays.views import normal_index
 
 from .basic_examples import BASIC, PRODUCTS, REDUCTIONS
 from .example import Example, name_of
+from .fourier_examples import FOURIER
+from .linalg_examples import LINALG
 from .scipy_examples import BY_FFT, SAMPLES, SUMS
 from .scipy_examples import WRAPPED as SCIPY
+from .scipy_linalg_examples import SCIPY_LINALG
 from .special_examples import SPECIAL
 
 # Not called by users, or with results that are not determined: tested elsewhere.
@@ -24,10 +27,10 @@ INTERNAL = frozenset(
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
-WRAPPED: dict[Any, tuple[Example, ...]] = {**SCIPY}
-EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **SPECIAL, **WRAPPED}
+WRAPPED: dict[Any, tuple[Example, ...]] = {**SCIPY, **SCIPY_LINALG}
+EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **SPECIAL, **LINALG, **FOURIER, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *SUMS, *BY_FFT, *SAMPLES)
+IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES)
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

@@ -19,8 +19,8 @@ from ebbtide.arrays.batched import BatchTrace, by_members
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.opaque import OPAQUE
 
-# What gives no array: texts and dtypes.
-NO_ARRAYS = (str, np.dtype)
+# What gives no array: texts, dtypes and Python numbers.
+NO_ARRAYS = (str, np.dtype, bool, int)
 # What takes the values of its others in its first operand.
 WRITTEN = (operator.setitem, np.copyto, np.full_like)
 # What is done for one member after the other where the array that is searched is mapped, or the keys are; and what
@@ -30,16 +30,16 @@ ONE_BY_ONE = frozenset(
 )
 
 
-def varied(x: Any, k: int) -> Any:
+def varied(x: Any, k: int, rolled: bool) -> Any:
     """Return a member of the same domain, shape and dtype as an operand."""
-    if np.size(x) > 1:
+    if np.size(x) > 1 and rolled:
         return np.reshape(np.roll(np.ravel(x), k), np.shape(x))
     return np.asarray(x * (1 + k / 64)).astype(x.dtype)[()]
 
 
-def batch_of(x: Any, size: int) -> Any:
+def batch_of(x: Any, size: int, example: Any) -> Any:
     """Return so many members on a first axis."""
-    return np.stack([varied(x, k) for k in range(size)]) if size else np.zeros((0, *np.shape(x)), x.dtype)
+    return np.stack([varied(x, k, example.rolled) for k in range(size)]) if size else np.zeros((0, *np.shape(x)), x.dtype)
 
 
 def leaves_of(value: Any) -> list[Any]:
@@ -80,7 +80,7 @@ def test_values(case):
     for way in ways(key, operands):
         axes = tuple([0 if is_mapped else None for is_mapped in way])
         for size in (0, 1, 3):
-            given = [batch_of(x, size) if m else x for x, m in zip(operands, way, strict=True)]
+            given = [batch_of(x, size, example) if m else x for x, m in zip(operands, way, strict=True)]
             if key in OPAQUE:
                 with pytest.raises(TraceError, match=r"test_members\.py|examples\.py"):
                     vmap(f, axes)(*given)
@@ -102,7 +102,7 @@ def test_derivatives(case):
     some = ways(key, operands)
     for way in (some[0], some[-1]):
         axes = tuple([0 if is_mapped else None for is_mapped in way])
-        given = [batch_of(x, 3) if m else x for x, m in zip(operands, way, strict=True)]
+        given = [batch_of(x, 3, example) if m else x for x, m in zip(operands, way, strict=True)]
         members = [[x[k] if m else x for x, m in zip(given, way, strict=True)] for k in range(3)]
         tangents = [np.cos(x).astype(x.dtype) for x in given]
         of_members = [[x[k] if m else x for x, m in zip(tangents, way, strict=True)] for k in range(3)]
@@ -160,7 +160,7 @@ def test_every_operation_has_a_batch_rule(case, monkeypatch):
         assert example.kwargs == {}  # a fact of dtypes
         return
     watched = Watched(monkeypatch)
-    given = [batch_of(x, 2) for x in operands]
+    given = [batch_of(x, 2, example) for x in operands]
     vmap(f)(*given)
     if example.smooth:
         vmap(lambda *xs: vjp(f, *xs)[1]([np.ones_like(x) for x in f(*xs)]))(*given)

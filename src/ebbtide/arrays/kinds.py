@@ -33,7 +33,7 @@ from ebbtide.arrays.traced import TracedArray
 UNARY, BINARY = ("x",), ("x", "y")
 NUMBERS = frozenset({float, int})
 # Operands of these types go to NumPy as they are.
-PLAIN = frozenset({np.ndarray, float, int, complex, bool, np.float64, np.float32})
+PLAIN = frozenset({np.ndarray, float, int, bool, np.float64, np.float32})
 
 
 def _elementwise_pull(derivative: Any) -> Pull | None:
@@ -117,6 +117,11 @@ def elementwise(
     return primitive
 
 
+def numpy_complex(x: Any, other: Any) -> Any:
+    """Return a Python complex number as NumPy's, of the other's precision: by itself it makes Python's of np.float64."""
+    return np.result_type(other.dtype, x).type(x) if type(x) is complex else x
+
+
 def handler_of(primitive: Primitive) -> Callable[..., Any]:
     """Return the handler of an elementwise primitive of one or two operands, with a short way to the tape."""
 
@@ -138,7 +143,7 @@ def handler_of(primitive: Primitive) -> Callable[..., Any]:
                     return trace.mixed(primitive, first, x, y, True)
         elif type(y) is TracedArray and y._trace.fast and type(x) in PLAIN:
             return y._trace.mixed(primitive, second, y, x, False)
-        return primitive.bind((x, y))
+        return primitive.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
     count = len(primitive.operands or ())
     if len(primitive.signature((1 << count) - 1, count).pulls) < count:

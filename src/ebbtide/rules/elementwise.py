@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.kinds import NUMBERS, elementwise, handler_of
+from ebbtide.arrays.kinds import NUMBERS, elementwise, handler_of, numpy_complex
 from ebbtide.arrays.registry import register
 from ebbtide.rules.answers import answer
 
@@ -80,7 +80,7 @@ def power(x: Any, y: Any) -> Any:
             return np.square(x)
         if y == 0.5:
             return np.sqrt(x)
-    return _power.bind((x, y))
+    return _power.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
 
 def _float_power(x: Any, y: Any) -> Any:

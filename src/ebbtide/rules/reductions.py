@@ -13,7 +13,6 @@ from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.primitive import BORROWED
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer, refusal
 
 
@@ -168,7 +167,7 @@ for _functions, _ufunc, _name in (
     register(((_ufunc, "reduce"),), lambda a, axis=0, _h=_handler, **kwargs: _h(a, axis=axis, **kwargs))
 
 
-def _others(x: Any, axis: tuple[int, ...]) -> Any:
+def others(x: Any, axis: tuple[int, ...]) -> Any:
     """Return for each element the product of the others, right with any number of zeros."""
     if 0 in x.shape:
         return x
@@ -195,8 +194,8 @@ def _running(x: Any) -> Any:
 
 _prod = reduction(
     np.prod,
-    lambda g, kind, axis, x: g * _others(x, axis),
-    lambda t, axis, x: np.sum(t * _others(x, axis), axis=axis, keepdims=True),
+    lambda g, kind, axis, x: g * others(x, axis),
+    lambda t, axis, x: np.sum(t * others(x, axis), axis=axis, keepdims=True),
     infer=lambda kind, axis, keepdims: reduced(kind, axis, keepdims),
     name="prod",
 )
@@ -231,7 +230,7 @@ def _squared_size(x: Any) -> Any:
     return np.square(x)
 
 
-def _root(squares: Any) -> Any:
+def root(squares: Any) -> Any:
     """Return the square root of a sum of squares, with a zero derivative at zero."""
     at_zero = np.equal(squares, 0)
     return np.where(at_zero, squares, np.sqrt(np.where(at_zero, 1, squares)))
@@ -242,7 +241,7 @@ answer(np.var, variance)
 
 def deviation(a: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
     """Return the standard deviation along axes; its derivative is zero where all elements are equal."""
-    return _root(variance(a, axis, dtype, ddof=ddof, keepdims=keepdims))
+    return root(variance(a, axis, dtype, ddof=ddof, keepdims=keepdims))
 
 
 answer(np.std, deviation)
@@ -274,35 +273,3 @@ answer(np.cumsum, cumsum)
 answer(
     np.trace, lambda a, offset=0, axis1=0, axis2=1: np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1)
 )
-
-
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002 - NumPy's name
-    """Return the Euclidean norm of vectors or Frobenius norm of matrices; its derivative at zero is zero."""
-    axes = axes_of(axis, x.ndim)
-    if not (ord is None or (ord == 2 and len(axes) == 1) or (ord == "fro" and len(axes) == 2)):
-        raise refusal(
-            f"np.linalg.norm with ord={ord!r} over {len(axes)} axes has no derivative rule; only the Euclidean and "
-            "the Frobenius norm have. Write it with np.sum, np.abs and np.max."
-        )
-    if axis is not None or (ord == "fro" and x.ndim != 2):
-        squares = np.real(np.conjugate(x) * x) if type_of(x).dtype.kind == "c" else np.square(x)
-        return _root(np.sum(squares, axis=axes, keepdims=keepdims))
-    # Without an axis NumPy multiplies by BLAS, which rounds otherwise than a sum, and in the order of memory.
-    flat = _as_in_memory(x)
-    if type_of(x).dtype.kind == "c":
-        squares = np.dot(np.real(flat), np.real(flat)) + np.dot(np.imag(flat), np.imag(flat))
-    else:
-        squares = np.dot(flat, flat)
-    return np.reshape(_root(squares), (1,) * x.ndim) if keepdims else _root(squares)
-
-
-def _as_in_memory(x: Any) -> Any:
-    """Return the elements of a traced array in the order in which they lie in memory, as `ravel(order="K")` does."""
-    value = bottom(x.present())
-    axes = list(range(x.ndim))
-    if isinstance(value, np.ndarray) and 0 not in value.strides:
-        axes.sort(key=lambda axis: -abs(value.strides[axis]))
-    return np.ravel(x if axes == sorted(axes) else np.transpose(x, axes))
-
-
-answer(np.linalg.norm, norm)
