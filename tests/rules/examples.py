@@ -14,6 +14,7 @@ from ebbtide.arrays.views import normal_index
 
 from .basic_examples import BASIC, PRODUCTS, REDUCTIONS
 from .example import Example, name_of
+from .statistics_examples import STATISTICS
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
@@ -22,9 +23,9 @@ INTERNAL = frozenset(
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
 WRAPPED: dict[Any, tuple[Example, ...]] = {}
-EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **WRAPPED}
+EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **STATISTICS, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS)
+IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *STATISTICS)
 
 
 def cases(*, smooth: bool = False) -> list[Any]:
