@@ -128,7 +128,9 @@ class TracedArray:
                 f"{ufunc.__name__} with where= leaves elements undefined, which has no derivative. "
                 f"At {self._trace.here()} write np.where(condition, {ufunc.__name__}(...), other)."
             )
-        kwargs = {k: v for k, v in kwargs.items() if not ((k == "where" and v is True) or (k == "casting" and v == "same_kind"))}
+        if kwargs.get("where") is True:
+            del kwargs["where"]
+        kwargs = {k: v for k, v in kwargs.items() if not (k == "casting" and v == "same_kind")}
         if method == "__call__" and kwargs:
             raise TraceError(
                 f"{ufunc.__name__} with {', '.join(sorted(kwargs))}= cannot be traced (at {self._trace.here()}). "

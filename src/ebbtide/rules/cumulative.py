@@ -1,17 +1,17 @@
-# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """
 Rules of running sums, products, extrema and logarithms of sums.
 
-A running value is y[k] = f(y[k-1], x[k]). Its tangent is t[k] = a[k] t[k-1] + b[k] u[k], where a and b are the slopes of f
-and u is the tangent of x: a linear recurrence. Its derivatives are recurrences again, which never divide, so that
-products are right with any number of zeros, to any order.
+A running value is y[k] = f(y[k-1], x[k]). Its tangent is t[k] = a[k] t[k-1] + b[k] u[k], where a and b are the slopes
+of f and u is the tangent of x: a linear recurrence. Its derivatives are recurrences again, which never divide, so
+that products are right with any number of zeros, to any order.
 
 Source: W. D. Hillis, G. L. Steele, Data parallel algorithms, 1986 (the recurrence, by doubling).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -113,8 +113,8 @@ def _accumulation(ufunc: np.ufunc, slopes: Callable[..., Any], keep: Any = None)
 
     Args:
         ufunc: The ufunc f.
-        slopes: `slopes(*saved)` returns the derivatives of f(y[k-1], x[k]) by both, for all k: the first one is 0 and 1.
-            The names of its parameters say what is saved.
+        slopes: `slopes(*saved)` returns the derivatives of f(y[k-1], x[k]) by both, for all k. The names of its
+            parameters say what is saved.
         keep: Kept values by name.
     """
     needs = needs_of(slopes)
@@ -183,7 +183,7 @@ def _is_smaller(x: Any, y: Any) -> Any:
     return np.logical_or(np.less(x, y), np.isnan(y))
 
 
-_ACCUMULATIONS = {
+_ACCUMULATIONS: Mapping[np.ufunc, Primitive] = MappingProxyType({
     np.multiply: _accumulation(np.multiply, lambda x, out: (x, _before(out, 1.0))),
     np.maximum: _accumulation(np.maximum, _extremum_slopes, _side(np.greater)),
     np.minimum: _accumulation(np.minimum, _extremum_slopes, _side(np.less)),
@@ -191,7 +191,7 @@ _ACCUMULATIONS = {
     np.fmin: _accumulation(np.fmin, _extremum_slopes, _side(_is_smaller)),
     np.logaddexp: _accumulation(np.logaddexp, _log_slopes(np.logaddexp, np.exp)),
     np.logaddexp2: _accumulation(np.logaddexp2, _log_slopes(np.logaddexp2, np.exp2)),
-}
+})  # fmt: skip
 
 
 def _accumulate(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -217,7 +217,9 @@ def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any
 def _cumulative(function: Callable[..., Any], first: float) -> Callable[..., Any]:
     """Return the handler of cumulative_sum or cumulative_prod, which may begin with the empty sum or product."""
 
-    def handler(x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False) -> Any:
+    def handler(
+        x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False
+    ) -> Any:
         if axis is None and x.ndim > 1:
             raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")
         axis = axes_of(-1 if axis is None else axis, x.ndim)[0]

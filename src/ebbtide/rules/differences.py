@@ -14,6 +14,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of, given
 
+
 def value_of(x: Any) -> Any:
     """Return a copy of the present value of an array, which has no derivative."""
     return _value(x) if type(x) is TracedArray else np.array(x)
@@ -164,11 +165,12 @@ def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> A
     for along, value in zip(axes, spacings, strict=True):
         if f.shape[along] < edge_order + 1:
             raise ValueError(
-                f"np.gradient with edge_order={edge_order} wants at least {edge_order + 1} elements along axis {along}, "
-                f"which has {f.shape[along]}."
+                f"np.gradient with edge_order={edge_order} wants at least {edge_order + 1} elements along axis "
+                f"{along}, which has {f.shape[along]}."
             )
         slopes = _slopes(f, along, _spacing(value, f, along), edge_order)
-        found.append(np.concatenate([np.astype(slope, f.dtype) for slope in slopes], along))
+        joined = np.concatenate(slopes, along)
+        found.append(joined if joined.dtype == f.dtype else np.astype(joined, f.dtype))
     return found[0] if len(axes) == 1 else tuple(found)
 
 

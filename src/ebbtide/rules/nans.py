@@ -1,8 +1,8 @@
-# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """Rules of the reductions that leave out nan: those of `reductions`, with a mask of the elements that are numbers."""
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ def _mean_share(kind: Any, params: Any, mask: Any) -> Any:
     return at_least(count_of(kind, params["axis"], mask), 1)
 
 
-_KEEP = {"mask": _numbers}
+_KEEP = MappingProxyType({"mask": _numbers})
 _SUM = declare(
     np.nansum,
     lambda g, kind, params, mask: np.where(mask, g, 0),

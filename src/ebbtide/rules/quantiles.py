@@ -1,8 +1,8 @@
 """
 Rules of medians, quantiles and percentiles.
 
-Each is a mean of two elements that are neighbors when sorted: (1 - s) x[lower] + s x[upper]. Where they are is found once,
-and saved in small integers. The share s is an operand with a derivative, as it follows the wanted fraction q.
+Each is a mean of two elements that are neighbors when sorted: (1 - s) x[lower] + s x[upper]. Where they are is found
+once, and saved in small integers. The share s is an operand with a derivative, as it follows the wanted fraction q.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted, 
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added_along
-from ebbtide.rules.reductions import axes_of, dropped, placed
+from ebbtide.rules.reductions import axes_of, dropped, placed, real_dtype
 
 # How far the place among n sorted elements goes while q goes from 0 to 1, less n: for the methods that interpolate.
 SLOPES: Mapping[str, float] = MappingProxyType({
@@ -32,8 +32,8 @@ SLOPES: Mapping[str, float] = MappingProxyType({
 })  # fmt: skip
 
 
-def positions(q: Any, count: Any, method: str) -> Any:
-    """Return the place of a quantile among so many sorted elements, with its fraction, as NumPy has it; it has no derivative."""
+def positions(q: Any, count: Any, method: Any) -> Any:
+    """Return the place of a quantile among so many sorted elements, with its fraction; it has no derivative."""
     if type(q) is TracedArray or type(count) is TracedArray:
         return _position(q, count, method)
     q, count = np.broadcast_arrays(q, count)
@@ -138,7 +138,7 @@ def _found(primitive: Primitive, x: Any, q: Any, fraction: Any, method: str, ski
     if method in SLOPES:
         inside = np.logical_and(np.greater(place, 0), np.less(place, count - 1))
         slope = np.where(np.logical_or(inside, method == "linear"), count + SLOPES[method], 0.0)
-    share = np.astype(_followed(fraction, place, slope) - low, np.zeros((), type_of(x).dtype).real.dtype)
+    share = np.astype(_followed(fraction, place, slope) - low, real_dtype(type_of(x).dtype))
     # Stable: of elements that are equal, the first ones come first.
     order = np.argsort(x, axis=-1, kind="stable")
     small = np.min_scalar_type(size)

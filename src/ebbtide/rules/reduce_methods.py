@@ -1,9 +1,9 @@
-# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """Rules of the method `reduce` of ufuncs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ebbtide.rules.reductions import (
     minimum,
     placed,
     prod,
+    real_dtype,
     reduced,
     total,
     with_options,
@@ -46,7 +47,7 @@ def _share(power: np.ufunc) -> Callable[[Any, Any, Any], Any]:
     def slope(x: Any, out: Any, axis: Any) -> Any:
         infinite = np.isinf(out)
         equal = np.logical_and(infinite, np.equal(x, out))
-        count = np.maximum(np.sum(equal, axis=axis, keepdims=True, dtype=x.dtype), 1)
+        count = np.maximum(np.sum(equal, axis=axis, keepdims=True, dtype=real_dtype(x.dtype)), 1)
         return np.where(infinite, equal / count, power(x - np.where(infinite, 0, out)))
 
     return slope
@@ -78,7 +79,7 @@ def _with_dtype(handler: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-_METHODS = {
+_METHODS: Mapping[np.ufunc, Callable[..., Any]] = MappingProxyType({
     np.add: lambda array, axis=0, *args, **kwargs: total(array, axis, *args, **kwargs),
     np.multiply: lambda array, axis=0, *args, **kwargs: prod(array, axis, *args, **kwargs),
     np.maximum: _with_dtype(maximum),
@@ -88,6 +89,6 @@ _METHODS = {
     np.logaddexp: _method(_smooth(np.logaddexp, _share(np.exp))),
     np.logaddexp2: _method(_smooth(np.logaddexp2, _share(np.exp2))),
     np.hypot: _method(_smooth(np.hypot, lambda x, out, axis: x / np.where(np.equal(out, 0), 1, out))),
-}
+})  # fmt: skip
 for _ufunc, _handler in _METHODS.items():
     register(((_ufunc, "reduce"),), _handler)

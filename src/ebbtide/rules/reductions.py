@@ -1,4 +1,3 @@
-# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """
 Rules of reductions: sum, mean, product, variance, extrema, and reductions by other ufuncs.
 
@@ -95,12 +94,16 @@ def declare(function: Any, vjp: Callable[..., Any], jvp: Callable[..., Any], *, 
     return reduction(_choosing(function), vjp, jvp, infer=_typed(function), keep=keep, name=function.__name__)
 
 
+def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of real numbers of the same precision, in the machine's order of bytes."""
+    return np.real(np.zeros((), dtype)).dtype.newbyteorder("=")
+
+
 def count_of(kind: ArrayType, axis: tuple[int, ...], where: Any) -> Any:
     """Return how many elements are chosen: a number, or an array that has the axes."""
     if where is True:
         return math.prod(kind.shape[a] for a in axis)
-    dtype = np.zeros((), kind.dtype).real.dtype
-    return np.sum(np.broadcast_to(where, kind.shape), axis=axis, keepdims=True, dtype=dtype)
+    return np.sum(np.broadcast_to(where, kind.shape), axis=axis, keepdims=True, dtype=real_dtype(kind.dtype))
 
 
 def at_least(count: Any, least: int) -> Any:
@@ -257,7 +260,7 @@ def _limit(combine: np.ufunc, dtype: np.dtype[Any]) -> Any:
 
 
 def _shares(mask: Any, axis: Any, dtype: Any) -> Any:
-    return mask / np.maximum(np.sum(mask, axis=axis, keepdims=True, dtype=dtype), 1)
+    return mask / np.maximum(np.sum(mask, axis=axis, keepdims=True, dtype=real_dtype(dtype)), 1)
 
 
 def extremum(function: Any, combine: np.ufunc, mask: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -1,6 +1,4 @@
-"""
-Rules of sorting, and of selections by value: linear in the values once the order is known, an array of integers.
-"""
+"""Rules of sorting, and of selections by value: linear in the values once the order is known, which is integers."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: bool | None
 answer(np.sort, sort)
 
 
-def partition_order(x: Any, kth: Any, axis: int, kind: str) -> Any:
+def partition_order(x: Any, kth: Any, axis: int, kind: Any) -> Any:
     """Return the order in which np.partition has the elements; np.argpartition may have another one."""
     if type(x) is TracedArray:
         return _partition_order(x, kth, axis, kind)

@@ -14,7 +14,7 @@ from ebbtide.arrays.primitive import FRESH
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.reductions import axes_of, given
+from ebbtide.rules.reductions import axes_of
 
 
 def _array(value: Any) -> Any:

@@ -1,4 +1,3 @@
-# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
 """Rules of variances and standard deviations, also of complex numbers."""
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from ebbtide.rules.reductions import (
     root,
     with_options,
 )
-
 
 
 def _deviations(x: Any, where: Any, axis: tuple[int, ...]) -> Any:
