@@ -20,6 +20,7 @@ from .scipy_examples import BY_FFT, SAMPLES, SUMS
 from .scipy_examples import WRAPPED as SCIPY
 from .scipy_linalg_examples import SCIPY_LINALG
 from .special_examples import SPECIAL
+from .statistics_examples import STATISTICS
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
@@ -28,9 +29,9 @@ INTERNAL = frozenset(
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
 WRAPPED: dict[Any, tuple[Example, ...]] = {**SCIPY, **SCIPY_LINALG}
-EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **SPECIAL, **LINALG, **FOURIER, **WRAPPED}
+EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **STATISTICS, **SPECIAL, **LINALG, **FOURIER, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES)
+IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *STATISTICS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES)
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

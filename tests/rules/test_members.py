@@ -82,7 +82,7 @@ def test_values(case):
         for size in (0, 1, 3):
             given = [batch_of(x, size, example) if m else x for x, m in zip(operands, way, strict=True)]
             if key in OPAQUE:
-                with pytest.raises(TraceError, match=r"test_members\.py|examples\.py"):
+                with pytest.raises(TraceError, match=r"test_members\.py|example\.py"):
                     vmap(f, axes)(*given)
                 continue
             found = vmap(f, axes)(*given)
@@ -94,7 +94,11 @@ def test_values(case):
                 assert [(x.dtype, x.shape) for x in found] == [(dtype, (0, *shape)) for dtype, shape in shapes]
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float32, np.complex128, smooth=True), 3), ids=label)
+@pytest.mark.parametrize(
+    "case",
+    sample([c for c in typed_cases(np.float32, np.complex128, smooth=True) if c[0] not in OPAQUE], 3),
+    ids=label,
+)
 def test_derivatives(case):
     """Derivatives of members, and derivatives of a function of members, are those of each member, in both modes."""
     key, example, dtype = case

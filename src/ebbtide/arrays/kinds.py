@@ -30,7 +30,7 @@ from ebbtide.arrays.primitive import (
 )
 from ebbtide.arrays.traced import TracedArray
 
-UNARY, BINARY = ("x",), ("x", "y")
+UNARY, BINARY, CHOSEN = ("x",), ("x", "y"), ("x", "where")
 NUMBERS = frozenset({float, int})
 # Operands of these types go to NumPy as they are.
 PLAIN = frozenset({np.ndarray, float, int, bool, np.float64, np.float32})
@@ -303,43 +303,42 @@ def reduction(
     *,
     infer: Callable[..., ArrayType],
     keep: Mapping[str, Callable[..., Any]] | None = None,
-    result: str = FRESH,
     name: str | None = None,
 ) -> Primitive:
     """
-    Declare a reduction over the axes `axis` with `keepdims=True`.
+    Declare a reduction of the chosen elements along the axes `axis`, with `keepdims=True`.
 
     Args:
-        function: `function(x, axis=, keepdims=True)`.
-        vjp: `vjp(g, type, axis, *saved)`: cotangent of the operand; the names of the parameters after
-            `axis` say what is saved.
-        jvp: `jvp(t, axis, *saved)`: tangent of the output, with the same names.
-        infer: `infer(type, axis=, keepdims=)`.
-        keep: Kept values by name; functions of `x`, `out` or both.
-        result: Who owns what *vjp* returns.
+        function: `function(x, where, axis=, keepdims=True, **params)`; `where` is True for all elements.
+        vjp: `vjp(g, type, params, *saved)`: cotangent of the operand; the names of the parameters after
+            `params` say what is saved: `x`, `where`, `out`, kept values.
+        jvp: `jvp(t, params, *saved)`: tangent of the output.
+        infer: `infer(type, type of where, **params)`.
+        keep: Kept values by name; functions of `x`, `where` and `out`.
         name: Name in messages.
 
     Returns:
         The primitive.
     """
-    needs = needs_of(vjp, 3)
 
     def rule(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
-        return matched(vjp(g, kind, params["axis"], *saved), kind)
+        return matched(vjp(g, kind, params, *saved), kind)
 
-    pull = Pull(rule, needs, result, temporaries=2)
+    pull = Pull(rule, needs_of(vjp, 3), FRESH, temporaries=2)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
-        known = {"x": values[0], "out": out}
+        known = {"x": values[0], "where": values[1], "out": out}
         saved = [known[n] if n in known else kept(n) for n in needs_of(jvp, 2)]
-        return matched(jvp(tangents[0], params["axis"], *saved), type_of(out))
+        return matched(jvp(tangents[0], params, *saved), type_of(out))
 
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
-        return primitive.bind(values, {**params, "axis": tuple([a + 1 for a in params["axis"]])})
+        operands = aligned((full(values[0], mapped[0], size), values[1]), (True, mapped[1]))
+        return primitive.bind(operands, {**params, "axis": tuple([a + 1 for a in params["axis"]])})
 
     primitive = Primitive(
-        function, name=name, operands=UNARY, pull=lambda k: pull, push=push, infer=infer, keep=keep, batch=of_members
-    )
+        function, name=name, operands=CHOSEN, pull=lambda k: None if k else pull, push=push, infer=infer, keep=keep,
+        batch=of_members,
+    )  # fmt: skip
     return primitive
 
 

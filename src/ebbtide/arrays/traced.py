@@ -123,12 +123,14 @@ class TracedArray:
                 f"There is no derivative rule for {name}, called at {self._trace.here()}. Write it with "
                 "operations that have one, or declare it with ebbtide.primitive(fun, vjp=...)."
             )
-        if kwargs.get("where", True) is not True:
+        if method == "__call__" and kwargs.get("where", True) is not True:
             raise TraceError(
                 f"{ufunc.__name__} with where= leaves elements undefined, which has no derivative. "
                 f"At {self._trace.here()} write np.where(condition, {ufunc.__name__}(...), other)."
             )
-        kwargs = {k: v for k, v in kwargs.items() if not (k == "where" or (k == "casting" and v == "same_kind"))}
+        if kwargs.get("where") is True:
+            del kwargs["where"]
+        kwargs = {k: v for k, v in kwargs.items() if not (k == "casting" and v == "same_kind")}
         if method == "__call__" and kwargs:
             raise TraceError(
                 f"{ufunc.__name__} with {', '.join(sorted(kwargs))}= cannot be traced (at {self._trace.here()}). "

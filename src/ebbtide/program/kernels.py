@@ -59,11 +59,11 @@ def ufunc_text(ufunc: np.ufunc) -> str | None:
 
 def _reduction(equation: Equation) -> Kernel | None:
     params = equation.params
-    if set(params) - {"axis", "keepdims"}:
+    if set(params) - {"axis", "keepdims"} or any(x is not True for x in equation.arguments[1:]):
         return None
     call = "np.add.reduce" if equation.name == "sum" else f"np.{equation.name}"
     rest = f"axis={params['axis']}, keepdims={params['keepdims']}"
-    return Kernel(lambda out, x: [f"{call}({x}, {rest}, out={out})"])
+    return Kernel(lambda out, x, where=None: [f"{call}({x}, {rest}, out={out})"])
 
 
 def _matmul(equation: Equation) -> Kernel:

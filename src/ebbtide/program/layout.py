@@ -6,6 +6,7 @@ The order matters to the last bit: a sum goes along memory. So each value has th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -137,7 +138,8 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     if by_arrays:
         params = {**params, "index": tuple([_small_index(part) for part in index])}
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of few elements, or of zeros
             made = equation.function(*arguments, **params)
     except (ValueError, TypeError, IndexError, np.linalg.LinAlgError):
         return None  # its parameters, or zeros, do not fit

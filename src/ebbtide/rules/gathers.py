@@ -142,6 +142,13 @@ _ADDED: tuple[Any, ...] = (None, *[_added_of(count) for count in _COUNTS])
 _PUTS: tuple[Any, ...] = (None, *[_put_of(count) for count in _COUNTS])
 
 
+def added_along(g: Any, indices: Any, kind: ArrayType) -> Any:
+    """Return zeros of the shape of a type, to which *g* is added at the places *indices* along the last axis."""
+    grids = [np.arange(n).reshape((-1,) + (1,) * (kind.ndim - k - 1)) for k, n in enumerate(kind.shape[:-1])]
+    whole = ArrayType(kind.shape, type_of(g).dtype)
+    return _ADDED[kind.ndim].bind((g, *grids, plain(indices)), {"whole": whole})
+
+
 @final
 class _Places:
     """

@@ -260,15 +260,6 @@ answer(
     lambda condition, a, axis=None: take(a, np.flatnonzero(condition), axis),
 )
 
-def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
-    where = (slice(None),) * axes_of(axis, a.ndim)[0]
-    for _ in range(n):
-        a = a[(*where, slice(1, None))] - a[(*where, slice(None, -1))]
-    return a
-
-
-answer(np.diff, _diff)
-
 
 def _put_values(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     if type(dst) is not TracedArray:
