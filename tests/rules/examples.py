@@ -11,20 +11,24 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.views import normal_index
+from ebbtide.rules.opaque import OPAQUE
 
 from .basic_examples import BASIC, PRODUCTS, REDUCTIONS
 from .example import Example, name_of
+from .functions_examples import ARRAYS, FUNCTIONS
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
-    {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
+    {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity, np.tri}
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
-WRAPPED: dict[Any, tuple[Example, ...]] = {}
-EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **WRAPPED}
+WRAPPED: dict[Any, tuple[Example, ...]] = {**ARRAYS}
+EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **FUNCTIONS, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS)
+IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, np.matvec, np.vecmat, np.convolve, np.correlate)
+# Functions whose results have a shape or dtype that depends on values: on abstract arrays these raise.
+BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots})
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

@@ -1,13 +1,18 @@
 """One declaration per operation; to import this package is to have the rules."""
 
 from ebbtide.rules import (
+    choices,
+    convolutions,
     creation,
     elementwise,
     gathers,
     indexing,
+    integers,
+    interpolation,
     joining,
     moving,
     opaque,
+    polynomials,
     products,
     reductions,
     selection,
@@ -15,16 +20,23 @@ from ebbtide.rules import (
     sorting,
     special,
     sums,
+    vectors,
+    writing,
 )
 
 __all__ = [
+    "choices",
+    "convolutions",
     "creation",
     "elementwise",
     "gathers",
     "indexing",
+    "integers",
+    "interpolation",
     "joining",
     "moving",
     "opaque",
+    "polynomials",
     "products",
     "reductions",
     "selection",
@@ -32,4 +44,6 @@ __all__ = [
     "sorting",
     "special",
     "sums",
+    "vectors",
+    "writing",
 ]
