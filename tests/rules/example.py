@@ -27,12 +27,18 @@ class Fixed:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One call of a function: its arguments, and whether it has a derivative there and takes complex numbers."""
+    """
+    One call of a function: its arguments, whether it takes complex numbers and has a derivative there, whether it takes
+    real ones and half precision, and whether its operands may have their elements in another order.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     complex: bool = False
     smooth: bool = True
+    real: bool = True
+    half: bool = True
+    rolled: bool = True
 
     def operands(self, dtype: Any) -> list[Any]:
         """Return the operands in a dtype; complex ones get an imaginary part."""
@@ -41,7 +47,8 @@ class Example:
 
     def takes(self, dtype: Any) -> bool:
         """Return whether NumPy has the function for this dtype."""
-        return self.complex or np.dtype(dtype).kind != "c"
+        dtype = np.dtype(dtype)
+        return (self.complex if dtype.kind == "c" else self.real) and (self.half or dtype != np.float16)
 
     def call(self, function: Callable[..., Any], operands: list[Any]) -> Any:
         """Call a function with these operands in the places of the example's own."""

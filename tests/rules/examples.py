@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import ebbtide.numpy as enp
 from ebbtide.arrays.views import normal_index
 from ebbtide.rules.opaque import OPAQUE
 
@@ -28,7 +29,7 @@ EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **FUNCTIONS, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
 IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, np.matvec, np.vecmat, np.convolve, np.correlate)
 # Functions whose results have a shape or dtype that depends on values: on abstract arrays these raise.
-BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots})
+BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange})
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

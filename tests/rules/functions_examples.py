@@ -31,9 +31,9 @@ POLYNOMIALS: dict[Any, tuple[Example, ...]] = {
     np.polyder: calls((V,), (V, 2)),
     np.polyint: calls((V,), (V, 2), (V, 2, [1.0, 2.0]), (V, 1, V[:1])),
     np.vander: calls((V,), (V, 3), (V, {"increasing": True}), (V, 0), (V, 1)),
-    np.polymul: calls((V, V[:2]), (Fixed(np.array([0.0, 0.0, 2.0, 1.0])), V)),
-    np.poly: calls((V[:3],)),
-    np.roots: calls((np.array([1.0, 1.5, -3.0, 0.3]),)),
+    np.polymul: calls((M[0], M[1, :2]), (Fixed(np.array([0.0, 0.0, 2.0, 1.0])), M[0])),
+    np.poly: calls((V[:3],), complex=False),
+    np.roots: (Example((np.array([1.0, 1.5, -3.0, 0.3]),), complex=True, half=False),),
 }  # fmt: skip
 
 LINES: dict[Any, tuple[Example, ...]] = {

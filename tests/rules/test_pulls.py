@@ -49,6 +49,8 @@ def changed(value: Any) -> list[Any]:
         return [np.flip(value)]
     if value.dtype == np.bool_:
         return [~value]
+    if value.dtype == np.int64:
+        return [value + 1]
     if value.dtype == np.int8:
         return [np.where(value == 1, np.int8(-1), value + np.int8(1)).astype(np.int8)]
     return [value * 1.375 + 0.125, -value, np.round(value), np.full_like(value, np.nan)]

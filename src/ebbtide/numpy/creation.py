@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from math import ceil
 from typing import Any
 
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import is_traced, stands_for
 
@@ -26,6 +26,12 @@ def _assembled(value: Any) -> Any:
     if len(shapes) > 1:
         raise ValueError(f"array: the parts of a list have different shapes, {sorted(shapes)}.")
     return np.stack(parts)
+
+
+def _lies(made: TracedArray, order: str) -> bool:
+    """Return whether the memory of an array is known to be in an order."""
+    value = bottom(made.present())
+    return isinstance(value, np.ndarray) and bool(getattr(value.flags, order))
 
 
 @stands_for(np.array)
@@ -68,14 +74,14 @@ def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
 def ascontiguousarray(a: Any, dtype: Any = None, **_: Any) -> Any:
     """Return a traced array of at least one axis whose memory is in C order."""
     made = array(a, dtype, copy=None, ndmin=1)
-    return made if made.flags.c_contiguous else np.copy(made, "C")
+    return made if _lies(made, "c_contiguous") else np.copy(made, "C")
 
 
 @stands_for(np.asfortranarray)
 def asfortranarray(a: Any, dtype: Any = None, **_: Any) -> Any:
     """Return a traced array whose memory is in Fortran order."""
     made = array(a, dtype, copy=None)
-    return made if made.flags.f_contiguous else np.copy(made, "F")
+    return made if _lies(made, "f_contiguous") else np.copy(made, "F")
 
 
 @stands_for(np.require)
@@ -109,7 +115,7 @@ def full_like(
 def arange(*args: Any, dtype: Any = None, **_: Any) -> Any:
     """Return evenly spaced numbers between traced ends; how many there are is constant to the derivative."""
     start, stop, step = (0.0, args[0], 1.0) if len(args) == 1 else (*args, 1.0)[:3]
-    count = max(ceil(int(np.ceil((stop - start) / step))), 0)
+    count = max(int(np.ceil((stop - start) / step)), 0)
     # NumPy's formula: the first two numbers, and the others by the difference of these.
     second = start + step
     made = np.arange(count) * (second - start) + start

@@ -39,7 +39,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     made = choices[-1]
     for condition, choice in zip(conditions[::-1], choices[-2::-1], strict=True):
         made = np.where(condition, choice, made)
-    return _filled(made, shape, dtype)[()]
+    return _filled(made, shape, dtype)
 
 
 def choose(a: Any, choices: Any, mode: str = "raise") -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.constants import constant
 from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
@@ -75,13 +76,21 @@ def _logspace(
     return made if dtype is None else np.astype(made, dtype)
 
 
+def _find_zeros(end: Any) -> None:
+    if np.any(end == 0):
+        raise ValueError("Geometric sequence cannot include zero")
+
+
+_refuse_zeros = constant(_find_zeros, lambda end: None)  # nothing is known of abstract arrays
+
+
 def _geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
     """Return numbers evenly spaced on a scale of logarithms, at least in double precision, as NumPy does it."""
     start, stop = (v if type(v) is TracedArray else np.asarray(v) for v in (start, stop))
-    if np.any(np.equal(start, 0)) or np.any(np.equal(stop, 0)):
-        raise ValueError("Geometric sequence cannot include zero")
+    for end in (start, stop):
+        _refuse_zeros(end)
     wide = np.result_type(type_of(start).dtype, type_of(stop).dtype, np.float64 if dtype is None else dtype, float(num))
     start, stop = np.astype(start, wide), np.astype(stop, wide)
     sign = np.sign(start)

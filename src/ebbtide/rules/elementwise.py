@@ -234,7 +234,8 @@ _mantissa = elementwise(
 )
 register(np.modf, lambda x: (_fraction.bind((x,)), _whole(x)))
 register(np.frexp, lambda x: (_mantissa.bind((x,)), _exponent(x)))
-declare(np.ldexp, d=(lambda g, y: np.ldexp(g, y), 0))
+_ldexp = elementwise(np.ldexp, d=(lambda g, y: np.ldexp(g, y), 0))
+register(np.ldexp, lambda x, y: _ldexp.bind((x, np.asarray(y)[()] if type(y) is int else y)))
 
 
 def _real_if_close(a: Any, tol: float = 100) -> Any:

@@ -13,6 +13,7 @@ from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull, matched, pr
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.gathers import added
+from ebbtide.rules.indexing import take
 from ebbtide.rules.reductions import axes_of
 
 
@@ -28,21 +29,21 @@ def _segment(x: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def _widths(xp: Any, below: Any, above: Any) -> Any:
-    return xp[above] - xp[below] if xp.shape[0] > 1 else 1.0
+    return take(xp, above) - take(xp, below) if xp.shape[0] > 1 else 1.0
 
 
 def _slope(x: Any, xp: Any, fp: Any) -> Any:
     """Return the slope at x, which is zero outside of the points."""
     below, above = _segment(x, xp)
     inside = np.logical_and(x >= xp[0], x <= xp[-1])
-    return np.where(inside, (fp[above] - fp[below]) / _widths(xp, below, above), 0.0)
+    return np.where(inside, (take(fp, above) - take(fp, below)) / _widths(xp, below, above), 0.0)
 
 
 def _shares(x: Any, xp: Any, *, left: bool, right: bool) -> tuple[Any, Any, Any, Any]:
     """Return the numbers of the points on both sides, and how much each of them counts."""
     below, above = _segment(x, xp)
     inside = np.logical_and(x >= xp[0], x <= xp[-1])
-    t = np.where(inside, (x - xp[below]) / _widths(xp, below, above), 0.0)
+    t = np.where(inside, (x - take(xp, below)) / _widths(xp, below, above), 0.0)
     before, behind = np.logical_and(x < xp[0], not left), np.logical_and(x > xp[-1], not right)
     return below, above, np.where(inside, 1.0 - t, np.where(before, 1.0, 0.0)), np.where(behind, 1.0, t)
 
@@ -56,6 +57,12 @@ def _spread(g: Any, kind: ArrayType, parts: tuple[Any, Any, Any, Any]) -> Any:
     """Return a cotangent given to the points on both sides by their shares."""
     below, above, lower, upper = parts
     return matched(added(g * lower, below, kind) + added(g * upper, above, kind), kind)
+
+
+def _gathered(tangent: Any, parts: tuple[Any, Any, Any, Any]) -> Any:
+    """Return what the points on both sides give by their shares."""
+    below, above, lower, upper = parts
+    return lower * take(tangent, below) + upper * take(tangent, above)
 
 
 def _of_x(g: Any, kind: ArrayType, params: Any, x: Any, xp: Any, fp: Any) -> Any:
@@ -81,23 +88,21 @@ _PULLS = (
 def _push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
     x, xp, fp = values
     terms = []
-    if tangents[0] is not None or tangents[1] is not None:
-        slope = _slope(x, xp, fp)
-        if tangents[0] is not None:
-            terms.append(tangents[0] * slope)
-        if tangents[1] is not None:
-            below, above, lower, upper = _shares(x, xp, left=True, right=True)
-            terms.append(np.negative(slope * (lower * tangents[1][below] + upper * tangents[1][above])))
+    if tangents[0] is not None:
+        terms.append(tangents[0] * _slope(x, xp, fp))
+    if tangents[1] is not None:
+        moved = _gathered(tangents[1], _shares(x, xp, left=True, right=True))
+        terms.append(np.negative(_slope(x, xp, fp)) * moved)
     if tangents[2] is not None:
-        below, above, lower, upper = _shares(x, xp, **_ends(params))
-        terms.append(lower * tangents[2][below] + upper * tangents[2][above])
+        terms.append(_gathered(tangents[2], _shares(x, xp, **_ends(params))))
     return promoted(terms, out)
 
 
 def _batch(values: Any, mapped: Any, params: Any, size: int) -> Any:
     """Return the values of all members: at once where the points are the same for all of them."""
     if any(mapped[1:]):
-        return by_members("interp", _interp.bind, values, mapped, params, size)
+        kind = ArrayType(values[0].shape[mapped[0] :], type_of(values[2]).dtype)
+        return by_members("interp", _interp.bind, values, mapped, params, size, kind)
     return _interp.bind(values, params)
 
 

@@ -202,8 +202,10 @@ def _roots_push(tangents: list[Any], values: Any, out: Any, params: Any, kept: A
 
 
 def _unknown_type(kind: ArrayType) -> ArrayType:
-    raise refusal("How many roots a polynomial has, and whether they are real, depends on its coefficients, which are "
-                  "not known here.")  # fmt: skip
+    raise refusal(
+        "How many roots a polynomial has, and whether they are real, depends on the values of its coefficients, which "
+        "are not known here."
+    )
 
 
 _roots = Primitive(
