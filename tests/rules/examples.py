@@ -20,7 +20,8 @@ from .functions_examples import ARRAYS, FUNCTIONS
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
-    {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity, np.tri}
+    {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
+    | {np.tri}
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.

@@ -24,7 +24,8 @@ VECTORS: dict[Any, tuple[Example, ...]] = {
 
 POLYNOMIALS: dict[Any, tuple[Example, ...]] = {
     np.convolve: calls((V, V[:2]), (V[:2], V, "same"), (M[0], V[:4], "same"), (V, M[0], "valid"), (V[:1], V)),
-    np.correlate: calls((V, V[:2]), (V[:2], V, "same"), (M[0], V[:3], "same"), (V, M[0], "full"), (V[:2], M[0], "full")),
+    np.correlate: calls((V, V[:2]), (V[:2], V, "same"), (M[0], V[:3], "same"), (V, M[0], "full"),
+                        (V[:2], M[0], "full")),
     np.polyval: calls((V[:4], M), (V[:1], V), (V, S), (V, 0.5)),
     np.polyadd: calls((V, V[:2]), (S, V), (V[:3], M[0])),
     np.polysub: calls((V, V[:2]), (V[:3], M[0])),
@@ -37,9 +38,10 @@ POLYNOMIALS: dict[Any, tuple[Example, ...]] = {
 }  # fmt: skip
 
 LINES: dict[Any, tuple[Example, ...]] = {
-    np.interp: calls((X, Fixed(K), K**2), (X, K, Fixed(np.sin(K)), -1.0, 2.0), (S, K, K**2), (X, K, K, {"period": 2.9}),
-                     (X[:2], K[:1], V[:1]), (X, K, K**2, S, S + 1), complex=False)
-    + (Example((Fixed(X), Fixed(K), K**2), complex=True),),
+    np.interp: (*calls((X, Fixed(K), K**2), (X, K, Fixed(np.sin(K)), -1.0, 2.0), (S, K, K**2),
+                       (X, K, K, {"period": 2.9}),
+                       (X[:2], K[:1], V[:1]), (X, K, K**2, S, S + 1), complex=False),
+                Example((Fixed(X), Fixed(K), K**2), complex=True)),
     np.unwrap: calls((V * 4,), (M * 5, {"axis": 0}), (M * 5, 4.0, {"period": 3.0}), complex=False),
     np.i0: unary(-3, 3)[:3],
 }  # fmt: skip

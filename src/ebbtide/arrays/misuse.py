@@ -17,10 +17,10 @@ def as_array() -> TraceError:
     """Return the error for a traced array that has to become a plain one, as `np.array([x, y])` makes it."""
     return TraceError(
         f"A traced array cannot become a plain one (at {user_line()}): its derivative would be lost. "
-        "For np.array([x, y]), np.asarray, np.full, np.arange and np.r_ write ebbtide.numpy.array([x, y]), and so on; for "
-        f"table[x] make the table an argument of the function; {_STORE}; for a function that takes plain arrays only declare a rule with "
-        "ebbtide.primitive(fun, vjp=...); for a plain copy that is constant to the derivative write "
-        "ebbtide.stop_gradient(x)."
+        "For np.array([x, y]), np.asarray, np.full, np.arange and np.r_ write ebbtide.numpy.array([x, y]), and so on; "
+        f"for table[x] make the table an argument of the function; {_STORE}; for a function that takes plain arrays "
+        "only declare a rule with ebbtide.primitive(fun, vjp=...); for a plain copy that is constant to the derivative "
+        "write ebbtide.stop_gradient(x)."
     )
 
 

@@ -67,10 +67,13 @@ answer(np.choose, choose)
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
     """Return what functions give of the elements for which their conditions hold."""
     x = x if type(x) is TracedArray else np.asarray(x)
-    alone = np.isscalar(condlist) or (not isinstance(condlist[0], (list, np.ndarray, TracedArray)) and x.ndim)
-    if any(isinstance(c, TracedArray) for c in condlist):
+    single = np.isscalar(condlist)
+    given: Any = [condlist] if single else condlist
+    if not single and not isinstance(given[0], (list, np.ndarray, TracedArray)) and x.ndim:
+        given = [given]
+    if any(isinstance(c, TracedArray) for c in given):
         raise refusal("np.piecewise wants conditions that are known here; write np.where(condition, f(x), g(x)).")
-    conditions = np.asarray([condlist] if alone else condlist, dtype=bool)
+    conditions = np.asarray(given, dtype=bool)
     if len(conditions) == len(funclist) - 1:
         conditions = np.concatenate([conditions, ~np.any(conditions, axis=0, keepdims=True)])
     if len(conditions) != len(funclist):

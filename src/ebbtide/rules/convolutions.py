@@ -53,7 +53,7 @@ def _members(x: Any, y: Any, window: tuple[int, int]) -> Any:
     return np.matvec(np.take(wide, places, axis=-1), y)
 
 
-def _of(mode: str, *, turned: bool) -> Primitive:
+def _of(mode: Any, *, turned: bool) -> Primitive:
     """Return the convolution of a mode; *turned*: of a sequence with another one backwards, as NumPy correlates."""
 
     def function(x: Any, y: Any) -> Any:

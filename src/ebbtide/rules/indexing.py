@@ -181,9 +181,15 @@ def _write_transpose(k: int, g: Any, kind: ArrayType, index: tuple[Any, ...], in
     return _write.bind((g, type_of(g).dtype.type(0)), {"index": index, "in_place": False})
 
 
+def _clear(g: Any, params: Any) -> Any:
+    """Return the cotangent of the old array: zero where it was written."""
+    g[params["index"]] = 0
+    return g
+
+
 _write = linear_of_many(
     _write_function, _write_transpose, infer=lambda kind, value, index, in_place: kind, batch=_write_members,
-    name="setitem", last=0, result=FRESH,
+    name="setitem", last=0, consume=_clear, result=FRESH,
 )  # fmt: skip
 
 
@@ -221,6 +227,8 @@ def getitem(x: TracedArray, index: Any) -> Any:
         return read_places(x, params["index"])
     made = _read.bind((x,), params)
     if type(made) is TracedArray and isinstance(bottom(made), (np.ndarray, ArrayType)) and _is_basic(params["index"]):
+        if x._sharing is not None and x._sharing.copied:
+            return np.copy(made)
         return linked(made, x, _read, params)
     return made
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-
-
 import numpy as np
 
 from ebbtide.arrays.constants import alone, constant, elementwise, stand_in_type

@@ -232,8 +232,8 @@ def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
         count = np.insert(np.zeros(size), obj, 0).size - size
     # NumPy says with numbers which element comes from where; those of new ones are negative.
     sources = np.insert(np.arange(size), obj, -1 - np.arange(count))
-    made = constant_like(arr if type(arr) is TracedArray else values,
-                         np.zeros((*arr.shape[:axis], sources.size, *arr.shape[axis + 1 :]), type_of(arr).dtype))  # fmt: skip
+    empty = np.zeros((*arr.shape[:axis], sources.size, *arr.shape[axis + 1 :]), type_of(arr).dtype)
+    made = constant_like(arr if type(arr) is TracedArray else values, empty)
     around = (slice(None),) * axis
     made[(*around, sources >= 0)] = arr
     made[(*around, np.argsort(-1 - sources)[size:])] = values

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import optree
-
+from ebbtide.arrays.containers import objects_in
 from ebbtide.arrays.traced import TracedArray
 
 
 def is_traced(*values: Any) -> bool:
     """Return whether there is a traced array among some values, also in tuples, lists and dictionaries."""
-    return any(type(leaf) is TracedArray for leaf in optree.tree_leaves(values, none_is_leaf=True))
+    return any(type(leaf) is TracedArray for leaf in objects_in(values))
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -180,7 +180,7 @@ _vander = Primitive(
 )
 
 
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803 - NumPy's name
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """Return a matrix of which each row has the powers of a number."""
     if x.ndim != 1:
         raise ValueError("x must be a one-dimensional array or sequence.")

@@ -31,7 +31,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     """Return the cross products of vectors of three elements along an axis."""
     if axis is not None:
         axisa = axisb = axisc = axis
-    pairs = [(v if type(v) is TracedArray else np.asarray(v), k) for v, k in ((a, axisa), (b, axisb))]
+    pairs: list[Any] = [(v if type(v) is TracedArray else np.asarray(v), k) for v, k in ((a, axisa), (b, axisb))]
     x, y = (np.moveaxis(v, axes_of(k, v.ndim)[0], -1) for v, k in pairs)
     if x.shape[-1] != 3 or y.shape[-1] != 3:
         raise refusal("np.cross wants vectors of 3 elements; of 2 elements write x[0] * y[1] - x[1] * y[0].")

@@ -46,7 +46,7 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 
 def _place(arr: Any, mask: Any, vals: Any) -> None:
     mask = np.asarray(mask, bool).reshape(_target(arr, "place").shape)
-    count = np.count_nonzero(mask)
+    count = int(np.count_nonzero(mask))
     if count:
         if not np.size(vals):
             raise ValueError("Cannot insert from an empty array!")
