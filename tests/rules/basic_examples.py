@@ -87,7 +87,6 @@ INDEXING: dict[Any, tuple[Example, ...]] = {
                               (M, Fixed(np.array([[2]])), 1), (V, Fixed(np.array([3, 3])), None)),
     np.compress: calls((Fixed(np.array([True, False, True])), M, 0), (Fixed(np.array([0, 1, 1])), V)),
     np.sort: calls((V,), (M, 0), (M, None), (M.T, {"kind": "stable"}), (T, 1), (E, 0), (E,)),
-    np.copyto: calls((M, V[:4]), (M, M[::-1], {"where": MASK})),
 }  # fmt: skip
 
 W, N3 = between(-2, 2, 4, 2), between(-2, 2, 2, 4, 3)

@@ -81,18 +81,25 @@ def written(base: Any, index: Any, value: Any) -> Any:
     return array
 
 
-def copied_to(target: Any, value: Any, **kwargs: Any) -> Any:
-    """Return a copy of *target* into which *value* is copied."""
-    array = np.copy(target)
-    np.copyto(array, value, **kwargs)
-    return array
+def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that writes into its first argument as one that gives a copy of it, written."""
+
+    def written_copy(target: Any, *args: Any, **kwargs: Any) -> Any:
+        array = np.copy(target)
+        function(array, *args, **kwargs)
+        return array
+
+    return written_copy
+
+
+WRITING = frozenset({np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal})
 
 
 def callable_of(key: Any) -> Callable[..., Any]:
     """Return what a user calls for a key of the registry."""
     if isinstance(key, tuple):
-        return getattr(key[0], key[1])
-    return {operator.setitem: written, np.copyto: copied_to}.get(key, key)
+        return in_place(getattr(*key)) if key[1] == "at" else getattr(*key)
+    return in_place(key) if key in WRITING else written if key is operator.setitem else key
 
 
 def name_of(key: Any) -> str:

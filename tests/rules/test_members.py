@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from tests.rules.example import callable_of
-from tests.rules.examples import IN_OTHER_ORDER, label, typed_cases
+from tests.rules.example import WRITING, callable_of
+from tests.rules.examples import BY_VALUES, IN_OTHER_ORDER, label, typed_cases
 from tests.scale import sample
 
 from ebbtide import TraceError, jvp, vjp, vmap
 from ebbtide.arrays import constants
 from ebbtide.arrays.batched import BatchTrace, by_members
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.opaque import OPAQUE
 
 # What gives no array: texts, dtypes and Python numbers.
 NO_ARRAYS = (str, np.dtype, bool, int)
 # What takes the values of its others in its first operand.
-WRITTEN = (operator.setitem, np.copyto, np.full_like)
+WRITTEN = (operator.setitem, np.full_like, *WRITING)
 # What is done for one member after the other where the array that is searched is mapped, or the keys are; and what
 # SciPy does over all axes of both operands.
 ONE_BY_ONE = frozenset(
     {"searchsorted", "lexsort", "convolve", "correlate", "convolve2d", "correlate2d", "lfilter"}
 )
+BATCHED = [c for c in typed_cases(np.float32, np.complex128, smooth=True) if c[0] not in BY_VALUES]
 
 
 def varied(x: Any, k: int, rolled: bool) -> Any:
@@ -81,8 +81,8 @@ def test_values(case):
         axes = tuple([0 if is_mapped else None for is_mapped in way])
         for size in (0, 1, 3):
             given = [batch_of(x, size, example) if m else x for x, m in zip(operands, way, strict=True)]
-            if key in OPAQUE:
-                with pytest.raises(TraceError, match=r"test_members\.py|example\.py"):
+            if key in BY_VALUES:
+                with pytest.raises(TraceError, match=r"test_members\.py|examples?\.py"):
                     vmap(f, axes)(*given)
                 continue
             found = vmap(f, axes)(*given)
@@ -94,11 +94,7 @@ def test_values(case):
                 assert [(x.dtype, x.shape) for x in found] == [(dtype, (0, *shape)) for dtype, shape in shapes]
 
 
-@pytest.mark.parametrize(
-    "case",
-    sample([c for c in typed_cases(np.float32, np.complex128, smooth=True) if c[0] not in OPAQUE], 3),
-    ids=label,
-)
+@pytest.mark.parametrize("case", sample(BATCHED, 3), ids=label)
 def test_derivatives(case):
     """Derivatives of members, and derivatives of a function of members, are those of each member, in both modes."""
     key, example, dtype = case
@@ -154,7 +150,7 @@ class Watched:
 
 
 @pytest.mark.parametrize(
-    "case", sample([c for c in typed_cases(np.float64) if c[0] not in OPAQUE], 2), ids=label
+    "case", sample([c for c in typed_cases(np.float64) if c[0] not in BY_VALUES], 2), ids=label
 )
 def test_every_operation_has_a_batch_rule(case, monkeypatch):
     """No operation but the stated ones is done for one member after the other, in derivatives too."""

@@ -9,12 +9,11 @@ from ebbtide import TraceError
 from ebbtide.arrays.abstract import abstract_array
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.opaque import OPAQUE
 from ebbtide.testing.rules import check_operation, note_influence
 
 from .conftest import abstractly, recorded, types_of
 from .example import callable_of, name_of
-from .examples import EXAMPLES, cases, label, typed_cases
+from .examples import BY_VALUES, EXAMPLES, cases, label, typed_cases
 
 SINGLE = (np.float32, np.complex64)
 DOUBLE = {np.dtype(np.float64), np.dtype(np.complex128)}
@@ -60,7 +59,7 @@ def test_signatures_save_what_rules_name():
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in typed_cases(np.float64, *SINGLE) if c[0] not in OPAQUE], ids=label
+    "case", [c for c in typed_cases(np.float64, *SINGLE) if c[0] not in BY_VALUES], ids=label
 )
 def test_abstract_types(case):
     """On arrays without data, functions, rules and tangents have the types that NumPy gives on arrays."""
@@ -82,7 +81,7 @@ def test_abstract_types(case):
         assert DOUBLE & {one.dtype for one in types} or not DOUBLE & made, operation.primitive
 
 
-@pytest.mark.parametrize("function", OPAQUE, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", BY_VALUES, ids=name_of)
 def test_opaque_functions_say_so(function):
     """What cannot be done without data is in the table of opaque functions, and raises."""
     for example in EXAMPLES[function]:

@@ -212,6 +212,7 @@ def linear_of_many(
     batch: Callable[..., Any],
     name: str | None = None,
     last: int | None = None,
+    consume: Callable[..., Any] | None = None,
     result: str = PASSED,
 ) -> Primitive:
     """
@@ -224,6 +225,7 @@ def linear_of_many(
         batch: `batch(*operands, **params)`: the operation on all members, which are on the first axis of each operand.
         name: Name in messages.
         last: Number of the operand whose transpose may use up the cotangent.
+        consume: `consume(g, params)` does that transpose in the memory of the cotangent.
         result: Who owns what the transpose returns.
 
     Returns:
@@ -234,7 +236,7 @@ def linear_of_many(
         def rule(g: Any, kind: ArrayType, params: Any) -> Any:
             return matched(transpose(k, g, kind, **(params or {})), kind)
 
-        return Pull(rule, (), result, last=k == last)
+        return Pull(rule, (), result, last=k == last, consume=consume if k == last else None)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         full = [zeros_like(v) if t is None else t for t, v in zip(tangents, values, strict=True)]

@@ -140,7 +140,7 @@ def index_text(index: Sequence[Any], name: Callable[[Any], str] | None = None) -
             parts.append(":".join(ends if part.step is None else [*ends, str(int(part.step))]))
         else:
             parts.append("..." if part is Ellipsis else "None" if part is None else str(int(part)))
-    return ", ".join(parts) if len(parts) != 1 else f"{parts[0]}" if parts[0] != "..." else "..."
+    return ", ".join(parts) or "()"
 
 
 def _add_at(equation: Equation) -> Kernel:
@@ -197,7 +197,7 @@ def view_text(equation: Equation, x: str) -> str | None:
             return f"np.transpose({x}, {params['axes']})"
         case "getitem":
             index = index_text(params["index"])
-            return None if index is None else f"{x}[{index or '()'}]"
+            return None if index is None else f"{x}[{index}]"
         case "broadcast_to":
             return f"np.broadcast_to({x}, {params['shape']})"
         case "real" | "imag":
@@ -229,7 +229,7 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
     params = equation.params
     match equation.name:
         case "getitem":
-            return f"{arguments[0]}[{index_text(params['index'], name) or '()'}]"
+            return f"{arguments[0]}[{index_text(params['index'], name)}]"
         case "gather":
             return f"{arguments[0]}[{', '.join(arguments[1:])}]"
         case "where" if equation.primitive is not None:

@@ -129,9 +129,9 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     index = equation.params.get("index", ())
     by_arrays = equation.name == "getitem" and any(isinstance(part, np.ndarray) for part in index)
     usual = all(_in_c_order(v.type.shape, layout.strides[v]) for v in equation.inputs)
-    if (usual and not by_arrays) or equation.name in ("scatter", "add_at"):
+    if (usual and not by_arrays) or equation.name in ("scatter", "add_at", "cross"):
         return None
-    if equation.name == "setitem":
+    if equation.name in ("setitem", "add.at"):
         return np.array(_small(equation.arguments[0], layout), order="K")
     arguments, params = substitute((equation.arguments, equation.params), lambda v: _small(v, layout))
     arguments = tuple([_small(x, layout) if isinstance(x, np.ndarray) else x for x in arguments])

@@ -15,8 +15,9 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear, reduction
+from ebbtide.arrays.outputs import into
 from ebbtide.arrays.primitive import BORROWED, Primitive
-from ebbtide.arrays.traced import TracedArray, into
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
 
 
@@ -51,7 +52,7 @@ def given(value: Any) -> bool:
 
 def placed(result: Any, out: Any, name: str) -> Any:
     """Return the result of a function, written into what the user gave as `out`."""
-    return result if out is None else into(out, result, name)
+    return result if out is None else into(out, result, name, same_type=True)
 
 
 def dropped(result: Any, a: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
