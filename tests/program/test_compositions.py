@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.scale import bar, sample
+from tests.scale import sample
 
 from ebbtide import checkpoint, grad, hvp, jit, jvp, timeloop, vjp, vmap
 
@@ -80,8 +80,6 @@ TRANSFORMS = {
     "hvp": (curved, curved), "checkpoint": (checkpoint, unchanged), "timeloop": (stepped, written_out),
     "vmap": (mapped, one_by_one),
 }  # fmt: skip
-# Why some of them are refused.
-REFUSED: dict[tuple[str, ...], str] = {}
 
 
 def composed(names: tuple[str, ...], which: int) -> Function:
@@ -92,4 +90,24 @@ def composed(names: tuple[str, ...], which: int) -> Function:
     return f
 
 
-DEPTHS = [names for depth in (1, 2, 3) for names in product(TRANSFORMS, repeat=depth)]
+COMPOSITIONS = [names for depth in (1, 2, 3) for names in product(TRANSFORMS, repeat=depth)]
+AROUND = {
+    "value": unchanged,
+    "gradient": gradient,
+    "jitted gradient": lambda f: jit(gradient(f)),
+    "jitted Hessian": lambda f: jit(curved(f)),
+}
+PLAIN_AROUND = {"value": unchanged, "gradient": gradient, "jitted gradient": gradient, "jitted Hessian": curved}
+# To trace takes ten times as long as to run.
+CASES = [
+    *((names, kind) for kind in ("value", "gradient") for names in sample(COMPOSITIONS, 5)),
+    *((names, kind) for kind in ("jitted gradient", "jitted Hessian") for names in sample(COMPOSITIONS, 29)),
+]
+
+
+@pytest.mark.parametrize(("names", "kind"), CASES, ids=lambda x: x if isinstance(x, str) else ">".join(x))
+def test_whatever_is_in_what(names, kind):
+    """Each composition runs, at once and again, and gives what plain Python loops give, as do its derivatives."""
+    found, expected = AROUND[kind](composed(names, 0)), PLAIN_AROUND[kind](composed(names, 1))
+    for point in (POINT, 1.1 * POINT):
+        np.testing.assert_allclose(found(point), expected(point), rtol=1e-9, atol=1e-11)

@@ -52,7 +52,8 @@ class Given:
         self._traces = traces
         self._known = known
         self.around = around
-        self.level = current().level
+        # It is no derivative: a loop that runs in it may be one for all members of a batch.
+        self.level = 0
         self.closed = False
         self.fast = False
 
@@ -140,11 +141,7 @@ class LoopCall(Call):
     level: int
     kinds: list[ArrayType]
     numbers: list[bool]
-
-    @property
-    def name(self) -> str:
-        """See `Call.name`."""
-        return "timeloop"
+    name: str = "timeloop"
 
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""

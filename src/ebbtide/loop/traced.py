@@ -23,7 +23,8 @@ from ebbtide.loop.given import LoopCall
 from ebbtide.loop.options import Options
 from ebbtide.loop.outcome import find_results
 from ebbtide.loop.steps import frozen
-from ebbtide.program.calling import is_symbolic, record
+from ebbtide.program.calling import record
+from ebbtide.program.holding import is_symbolic
 from ebbtide.program.surroundings import Surroundings
 
 

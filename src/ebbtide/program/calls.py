@@ -46,8 +46,8 @@ class Call(ABC):
 
     name: str
     level: int
-    kinds: Sequence[ArrayType]
-    numbers: Sequence[bool]
+    kinds: list[ArrayType]
+    numbers: list[bool]
     rows: range
 
     @abstractmethod
@@ -217,7 +217,8 @@ class Batched(Call):
             with trace.above():
                 found = self._call.run(given)
                 pairs = [trace.split(value) for value in found]
-        return [np.array(full(*pair, self._size)) if is_array(pair[0]) else pair[0] for pair in pairs]
+        found = [full(*pair, self._size) if is_array(pair[0]) else pair[0] for pair in pairs]
+        return [np.array(value) if isinstance(value, np.ndarray) else value for value in found]
 
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""
