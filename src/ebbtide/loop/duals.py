@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -83,8 +85,7 @@ def dual_loop(
     foreign = inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray, list, tuple))
     if isinstance(inputs, (list, tuple)):
         pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
-    others = tuple([other for other in current().traces if other is not trace])
-    with entered(tangent=_next_inside(others, current().tape), traces=others):
+    with _outside(trace):
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)
         result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **rest)
@@ -94,10 +95,14 @@ def dual_loop(
     return unflatten(structure, join(*final)), unflatten(seen.structure, join(*emitted))
 
 
-def _next_inside(traces: tuple[Any, ...], tape: Any) -> TangentTrace | None:
-    """Return the innermost forward mode that there is inside of a tape."""
-    inside = [trace for trace in traces if type(trace) is TangentTrace and trace.level > tape.level]
-    return inside[-1] if inside else None
+@contextmanager
+def _outside(trace: TangentTrace) -> Iterator[None]:
+    """Run the block without a forward mode; that which is around it, inside of the tape too, is the innermost then."""
+    context = current()
+    others = tuple([other for other in context.traces if other is not trace])
+    inside = [other for other in others if type(other) is TangentTrace and other.level > context.tape.level]
+    with entered(tangent=inside[-1] if inside else None, traces=others):
+        yield
 
 
 def _refuse_traced(x: Any, kind: str) -> None:

@@ -19,7 +19,7 @@ from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.calls import Batched, Call, Pulled, Pushed
+from ebbtide.program.calls import Batched, Call, Pulled, Pushed, apart
 from ebbtide.program.holding import HeldSymbol, Saving, duals, is_symbolic, only_forward, variables
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.joint import JointRule, record_joint
@@ -75,7 +75,9 @@ class _Run:
         """Return the results; in a function that is traced, as its equation."""
         operands = self._call.operands(params)
         params.clear()
-        return tuple(record(self._call, operands) if is_symbolic(operands) else self._call.run(operands))
+        if is_symbolic(operands):
+            return tuple(record(self._call, operands))
+        return apart(self._call.run(list(operands)), operands)
 
 
 def _on_duals(trace: TangentTrace, call: Call, operands: list[Any]) -> list[Any]:

@@ -284,9 +284,7 @@ class Held:
             finally:
                 if not retain:
                     recording.account.close()
-            found = parts(trace, gradients)
-        # A cotangent may pass through, and its memory is used again. Without tangents the sweep knows.
-        return found if trace is None else [np.array(x) if isinstance(x, np.ndarray) else x for x in found]
+            return parts(trace, gradients)
 
     def _take(self, retain: bool) -> tuple[Recording, list[Node | None], TangentTrace | None]:
         """Return the recording, the nodes of its results, and the forward mode; let them go if not retained."""
@@ -335,6 +333,17 @@ def hold(
             roots = recording.roots()
             acct.keep_open()
             return Held(recording, [node for node, _ in roots], trace), parts(trace, [value for _, value in roots])
+
+
+def apart(results: list[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Return results as a program takes them: in C order, and none in the memory of an operand or another result."""
+    taken = [operand for operand in operands if type(operand) is np.ndarray]
+    for number, result in enumerate(results):
+        if type(result) is np.ndarray:
+            if not result.flags.c_contiguous or any(np.may_share_memory(result, other) for other in taken):
+                results[number] = np.array(result, order="C")
+            taken.append(results[number])
+    return tuple(results)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.program.calls import Call, Held, Pulled, Pushed, hold, joined, named, unnamed
+from ebbtide.program.calls import Call, Held, Pulled, Pushed, apart, hold, joined, named, unnamed
 from ebbtide.program.equation import OBJECT, Variable
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.linear_region import split
@@ -115,8 +115,8 @@ class Saving:
             operands = self.call.operands(params)
         params.clear()
         if not is_symbolic(operands + tangents):
-            held, found = hold(self.call, self._places, operands, tangents)
-            return held, *found
+            held, found = hold(self.call, self._places, list(operands), tangents)
+            return held, *apart(found, operands + tangents)
         symbols, held = current().follower, None
         if only_forward(symbols, operands + tangents) == (True, None):
             held, *found = self.equation(symbols, operands, tangents)
@@ -265,4 +265,4 @@ def pull_back(
     if type(held) is _Followed:
         return tuple(held.pull(list(cotangents), list(tangents), keep, retain))
     del keep
-    return tuple(held.pull(cotangents, tangents, retain=retain))
+    return apart(held.pull(cotangents, tangents, retain=retain), [*cotangents, *tangents])
