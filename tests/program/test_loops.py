@@ -600,6 +600,20 @@ def f_block(jitted, x):
     return jitted.program(x).arena_nbytes
 
 
+def test_checkpointed_functions_in_derivatives_of_a_jitted_function():
+    """Where a jitted function is differentiated its checkpointed parts keep what they take and run twice."""
+    x = np.linspace(0, 1, 1000)
+    plain, again, nested = jit(chain(lambda f: f)), jit(chain(checkpoint)), jit(checkpoint(chain(checkpoint)))
+    assert bits(grad(plain)(x)) == bits(grad(again)(x)) == bits(grad(nested)(x)) == bits(grad(chain(checkpoint))(x))
+    programs = [[one.program for one in f.reversed(x)] for f in (plain, again, nested)]
+    counts = [tuple(names(program).count("tanh") for program in pair) for pair in programs]
+    assert counts == [(16, 0), (16, 16), (16, 12 + 16)]
+    # What the parts are given, the last one's result apart; each layer keeps some values else.
+    assert [len(forward.outputs) for forward, _ in programs] == [33, 4, 1]
+    for deeper in (hvp, lambda f: lambda x, v: grad(lambda x: np.sum(grad(f)(x) * v))(x)):
+        np.testing.assert_allclose(deeper(again)(x, x), deeper(plain)(x, x), rtol=1e-12)
+
+
 def test_checkpoints_in_checkpoints():
     """Each level is computed once more, where its values are needed, and the gradient stays the same."""
     x = np.linspace(0, 1, 1000)

@@ -20,7 +20,7 @@ from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.program.calls import Batched, Call, Pulled, Pushed, apart
-from ebbtide.program.holding import HeldSymbol, Saving, duals, is_symbolic, only_forward, variables
+from ebbtide.program.holding import HeldSymbol, Saving, duals, only_forward, variables
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.linear import LinearRule
@@ -72,11 +72,9 @@ class _Run:
         self._call = call
 
     def __call__(self, **params: Any) -> tuple[Any, ...]:
-        """Return the results; in a function that is traced, as its equation."""
+        """Return the results."""
         operands = self._call.operands(params)
         params.clear()
-        if is_symbolic(operands):
-            return tuple(record(self._call, operands))
         return apart(self._call.run(list(operands)), operands)
 
 
@@ -162,7 +160,7 @@ def _on_tape(tape: Tape, call: Call, operands: list[Any]) -> list[Any]:
     active, places = _active(nodes, call.rows)
     symbols = current().follower
     fits, trace = only_forward(symbols, values)
-    held = HeldSymbol(symbols, trace, Saving(call, places, record, dual=trace is not None), values) if fits else None
+    held = HeldSymbol(symbols, trace, Saving(call, places, dual=trace is not None), values) if fits else None
     found = record(call, values) if held is None else held.results
     pulled = Pulled(call, [places.index(place) for place in range(len(active))], [node.type for node in active])
     parents = list(dict.fromkeys(active))

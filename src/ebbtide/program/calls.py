@@ -243,20 +243,12 @@ class Held:
         What the tape saved, until it is pulled back, or dropped.
     """
 
-    __slots__ = ("_nodes", "_recording", "_retained", "_trace")
+    __slots__ = ("_nodes", "_recording", "_trace")
 
     def __init__(self, recording: Recording, nodes: list[Node | None], trace: TangentTrace | None) -> None:
         self._recording: Recording | None = recording
         self._nodes = nodes
         self._trace = trace
-        self._retained = False
-
-    def retained(self) -> Held:
-        """Return what holds the same, and is there for another sweep after the next."""
-        recording, _, _ = self._take(retain=True)
-        made = Held(recording, self._nodes, self._trace)
-        made._retained = True
-        return made
 
     def pull(self, cotangents: Sequence[Any], tangents: Sequence[Any] = (), *, retain: bool = False) -> list[Any]:
         """
@@ -273,7 +265,6 @@ class Held:
         Raises:
             ReleasedValueError: It was pulled back before.
         """
-        retain = retain or self._retained
         recording, nodes, trace = self._take(retain)
         with forward(trace):
             pairs = zip(nodes, joined(trace, cotangents, tangents), strict=True)

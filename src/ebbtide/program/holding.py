@@ -1,26 +1,19 @@
-"""
-Calls of a program whose reverse sweep is an equation too: the first equation holds what the second one takes.
-
-Both can be followed on symbols again. Where these have derivatives that what is held does not know, the call is
-recorded without it, and its reverse sweep runs it again.
-"""
+"""Calls of a program whose reverse sweep is an equation too: the first equation holds what the second one takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.program.calls import Call, Held, Pulled, Pushed, apart, hold, joined, named, unnamed
+from ebbtide.program.calls import Call, Held, Pushed, apart, hold, joined, named, unnamed
 from ebbtide.program.equation import OBJECT, Variable
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.tangent import TangentTrace
-
-Record = Callable[[Call, Sequence[Any]], list[Any]]
 
 
 def is_symbolic(operands: Iterable[Any]) -> bool:
@@ -85,16 +78,14 @@ class Saving:
         call: The call.
         places: For each operand its place among those whose cotangents are wanted, or None.
         dual: Whether operands have tangents.
-        record: Records a call on arrays of any trace around the symbols.
     """
 
-    __slots__ = ("_places", "_record", "call", "dual")
+    __slots__ = ("_places", "call", "dual")
 
-    def __init__(self, call: Call, places: Sequence[int | None], record: Record, *, dual: bool) -> None:
+    def __init__(self, call: Call, places: Sequence[int | None], *, dual: bool) -> None:
         self.call = call
         self.dual = dual
         self._places = tuple(places)
-        self._record = record
 
     @property
     def active(self) -> list[int]:
@@ -114,15 +105,8 @@ class Saving:
         else:
             operands = self.call.operands(params)
         params.clear()
-        if not is_symbolic(operands + tangents):
-            held, found = hold(self.call, self._places, list(operands), tangents)
-            return held, *apart(found, operands + tangents)
-        symbols, held = current().follower, None
-        if only_forward(symbols, operands + tangents) == (True, None):
-            held, *found = self.equation(symbols, operands, tangents)
-        else:
-            found = self._record(Pushed(self.call) if self.dual else self.call, operands + tangents)
-        return _Followed(self, held, operands, tangents), *found
+        held, found = hold(self.call, self._places, list(operands), tangents)
+        return held, *apart(found, operands + tangents)
 
     def equation(self, symbols: SymbolicTrace, operands: list[Any], tangents: list[Any]) -> list[Any]:
         """Record it; return what is held, and the results with their tangents, as symbols."""
@@ -130,44 +114,6 @@ class Saving:
         outputs = variables(Pushed(call) if self.dual else call)
         params = named(call, operands, "tangents", tangents) if self.dual else call.params(operands)
         return symbols.call(self, f"{call.name}_saving", params, [Variable(OBJECT, "part"), *outputs])
-
-    def pulled(self, cotangents: list[Any], tangents: list[Any], operands: list[Any], given: list[Any]) -> list[Any]:
-        """Return what the reverse sweep gives for these operands, with their tangents *given*, without what is held."""
-        active = self.active
-        pulled = Pulled(self.call, active, [type_of(operands[number]) for number in active])
-        if not self.dual:
-            return self._record(pulled, [*operands, *cotangents])
-        tangents = tangents or [None] * len(cotangents)
-        return self._record(Pushed(pulled), [*operands, *cotangents, *given, *tangents])
-
-
-@final
-class _Followed:
-    """
-    Stands for what a call holds where the equation that holds it is followed.
-
-    Args:
-        saving: The equation's function.
-        held: What stands for it in the program; None where there are derivatives that it does not know.
-        operands: The operands.
-        tangents: Their tangents.
-    """
-
-    __slots__ = ("_held", "_operands", "_saving", "_tangents")
-
-    def __init__(self, saving: Saving, held: Any, operands: list[Any], tangents: list[Any]) -> None:
-        self._saving = saving
-        self._held = held
-        self._operands = operands
-        self._tangents = tangents
-
-    def pull(self, cotangents: list[Any], tangents: list[Any], keep: Sequence[Any], retain: bool) -> list[Any]:
-        """Return what `Held.pull` does: from what is held, or by running the call again."""
-        symbols, saving = current().follower, self._saving
-        if self._held is None or only_forward(symbols, cotangents + tangents) != (True, None):
-            return saving.pulled(cotangents, tangents, self._operands, self._tangents)
-        kinds = [type_of(self._operands[number]) for number in saving.active] * (2 if saving.dual else 1)
-        return reverse_equation(symbols, saving.call.name, self._held, kinds, cotangents, tangents, keep, retain)
 
 
 @final
@@ -243,7 +189,7 @@ def reverse_equation(
 
 def pull_back(
     *,
-    held: Held | _Followed,
+    held: Held,
     cotangents: Sequence[Any],
     tangents: Sequence[Any] = (),
     keep: Sequence[Any] = (),
@@ -262,7 +208,5 @@ def pull_back(
     Returns:
         The cotangents of the operands that are active; their tangents follow, if any derivative is taken along.
     """
-    if type(held) is _Followed:
-        return tuple(held.pull(list(cotangents), list(tangents), keep, retain))
     del keep
     return apart(held.pull(cotangents, tangents, retain=retain), [*cotangents, *tangents])

@@ -320,9 +320,9 @@ class Jitted:
         captured = tuple([numbers[id(array)] for array in origins])
         planned = PlannedProgram(traced.program, self._blocks, donated, self._limit)
         executable = planned.executable([*values, *origins], donated)
-        # Results that are views follow what is written into what they are views of; loops and checkpointed functions
-        # have ways of their own to be differentiated.
-        whole = all(executable.fresh) and not traced.checkpointed
+        # Results that are views follow what is written into what they are views of; what a loop holds is known when it
+        # runs, so that it has to be differentiated where it keeps to the budget of who asks.
+        whole = all(executable.fresh)
         whole = whole and all(equation.output.type is not OBJECT for equation in traced.program.equations)
         known = _Known(
             planned, executable, whole, surroundings, captured, _pattern(around),
