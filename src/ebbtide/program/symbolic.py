@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, final
 
@@ -44,16 +45,15 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "captured", "checkpointed", "closed", "equations", "fast", "level", "node",
-        "origins",
+        "_known", "_laid", "_layout", "captured", "closed", "equations", "fast", "level", "node", "origins", "within",
     )  # fmt: skip
 
     def __init__(self, level: int) -> None:
         self.level = level
         self.closed = False
         self.fast = False
-        # Whether there is a function in it that is to be computed again in a reverse sweep.
-        self.checkpointed = False
+        # The functions around the present operation that are to be computed again in a reverse sweep.
+        self.within: tuple[object, ...] = ()
         # Where the innermost sweep is, which says so.
         self.node: Node | None = None
         self.equations: list[Equation] = []
@@ -75,6 +75,16 @@ class SymbolicTrace:
         self.closed = True
         equations, self.equations = tuple(self.equations), []
         return equations
+
+    @contextmanager
+    def checkpoint(self) -> Iterator[None]:
+        """Run the block, in which a function is called that is to be computed again in a reverse sweep."""
+        before = self.within
+        self.within = (*before, object())
+        try:
+            yield
+        finally:
+            self.within = before
 
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* come from outside."""
@@ -169,7 +179,9 @@ class SymbolicTrace:
         errors = tuple([(kind, how) for kind, how in np.geterr().items() if how != UNSET])
         again = current().again
         self.equations.append(
-            Equation(primitive, function, output.name, arguments, params, output, self._place(), errors, again)
+            Equation(
+                primitive, function, output.name, arguments, params, output, self._place(), errors, again, self.within
+            )
         )
         return self.array(output)
 
