@@ -35,6 +35,7 @@ class Executable:
         donated: Numbers of the inputs whose memory it may use: they are overwritten.
         limit: The bytes that a run may take above its inputs, results included; None for no budget.
         rungs: The ladder of the program, if it is known.
+        chained: Whether elementwise equations that follow each other are done by the compiled `Chain`.
         poisoned: Whether memory that is given back is overwritten at once: for tests of plans.
 
     Raises:
@@ -54,6 +55,7 @@ class Executable:
         *,
         limit: int | None = None,
         rungs: Sequence[Rung] = (),
+        chained: bool = False,
         poisoned: bool = False,
     ) -> None:
         # Once, before values are computed again: so sums take the same products, with the same bits, for all budgets.
@@ -66,7 +68,7 @@ class Executable:
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.
         self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
-        source = Source(program, self.layout, self.memory, poisoned=poisoned)
+        source = Source(program, self.layout, self.memory, chained=chained, poisoned=poisoned)
         check_plan(program, self.layout, self.memory, source.drops)
         self.source = source.text
         self._constants = source.constants
