@@ -13,10 +13,8 @@ from scipy import special
 
 from ebbtide.machine import MOST_OPERANDS, MOST_VALUES, Chain
 
-UFUNCS = sorted(
-    {f for f in vars(np).values() if isinstance(f, np.ufunc)} | {special.erf, special.expit, special.gammaln, special.ndtr},
-    key=lambda ufunc: ufunc.__name__,
-)  # fmt: skip
+OTHERS = {special.erf, special.expit, special.gammaln, special.ndtr}
+UFUNCS = sorted({f for f in vars(np).values() if isinstance(f, np.ufunc)} | OTHERS, key=lambda ufunc: ufunc.__name__)
 # Of objects, texts and times there are no plain numbers in memory.
 NUMBERS = set("?bBhHiIlLqQefdgFDG")
 
@@ -55,6 +53,13 @@ def test_every_loop_has_numpys_bits(ufunc):
                 assert out.tobytes() == expected.tobytes(), types
 
 
+def _read_only(x):
+    """Return a copy that cannot be written."""
+    x = x.copy()
+    x.setflags(write=False)
+    return x
+
+
 ARRANGED = {
     "as they are": lambda x: x,
     "transposed": lambda x: x.T,
@@ -65,14 +70,8 @@ ARRANGED = {
     "one for all": lambda x: np.broadcast_to(x[:1, :1], x.shape),
     "unaligned": lambda x: np.frombuffer(b"0" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape),
     "of other byte order": lambda x: x.astype(x.dtype.newbyteorder()),
-    "read-only": lambda x: _read_only(x),
+    "read-only": _read_only,
 }
-
-
-def _read_only(x):
-    x = x.copy()
-    x.setflags(write=False)
-    return x
 
 
 @pytest.mark.parametrize("second", ARRANGED)
@@ -92,7 +91,9 @@ def test_however_arrays_lie(first, second):
     assert (x.tobytes(), y.tobytes()) == before
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2), (1, 1, 1), (2, 3, 4, 5), (1, 7, 1), (5000,), (1023,), (1025,)])
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (0,), (3, 0, 2), (1, 1, 1), (2, 3, 4, 5), (1, 7, 1), (5000,), (1023,), (1025,)]
+)
 def test_shapes(shape):
     """Arrays of any number of axes and elements, none among them."""
     x = np.random.default_rng(3).standard_normal(shape)
@@ -134,7 +135,8 @@ def test_failures_are_treated_as_set(kind):
     with np.errstate(all="ignore"):
         expected = -ufunc(x)
     assert np.array_equal(out, expected, equal_nan=True)
-    with np.errstate(all="ignore", **{kind: "warn"}), pytest.warns(RuntimeWarning, match=f"^{text} encountered in {ufunc.__name__}$"):
+    message = f"^{text} encountered in {ufunc.__name__}$"
+    with np.errstate(all="ignore", **{kind: "warn"}), pytest.warns(RuntimeWarning, match=message):
         chain(x, out)
     with np.errstate(all="ignore", **{kind: "raise"}), pytest.raises(FloatingPointError, match=text):
         chain(x, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,9 @@ def report(ufunc: str, divide: bool, over: bool, under: bool, invalid: bool) -> 
             raise FloatingPointError(message)
         elif how == "print":
             sys.stdout.write(f"Warning: {message}\n")
-        elif how == "call":
-            np.geterrcall()(text, number)
-        elif how == "log":
-            np.geterrcall().write(f"Warning: {message}\n")
+        elif how in ("call", "log"):
+            called: Any = np.geterrcall()
+            if how == "call":
+                called(text, number)
+            else:
+                called.write(f"Warning: {message}\n")

@@ -1,22 +1,22 @@
 """
-Chains: consecutive elementwise equations that are done together, a piece of the arrays at a time.
+Chains: elementwise equations that follow each other, as one equation that the compiled `Chain` does piece by piece.
 
-A value that only its chain uses is never longer than a piece. What a chain writes must not be what it still reads at
-another place: where that may be, the chain ends.
+A chain has one result. Values that only the chain uses are never longer than a piece, so they take no memory; what
+somebody else uses, too, is the result of a chain of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.machine import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Variable, stand_in
 from ebbtide.program.layout import Layout, ufunc_of
-from ebbtide.program.memory import Memory
+from ebbtide.program.lifetimes import users_of
 from ebbtide.program.program import Program
 
 
@@ -29,98 +29,84 @@ class Link:
     Args:
         ufunc: The operation.
         types: Of its loop, as in `ufunc.types`.
-        registers: Numbers of its operands and of its result: those of the arrays first, then those of pieces.
-        equation: The equation.
+        registers: Numbers of its operands and of its result: those of the operands of the chain first, then that of the
+            result of the chain, then those of pieces.
+        where: The user's line, and what the result was called.
     """
 
     ufunc: np.ufunc
     types: str
     registers: tuple[int, ...]
-    equation: Equation
+    where: str
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class ChainPlan:
+class Links:
     """
-    Equations that are done together, where the last of them stands.
+    What a chain computes: the function of its equation.
 
     Args:
-        first: Number of the first of them.
-        last: Number of the last of them; those between that are none of them come before.
-        members: Their numbers.
-        links: The operations.
-        operands: What the chain is called with: variables and plain values, results last.
-        results: How many results there are.
+        links: The operations, in order.
     """
 
-    first: int
-    last: int
-    members: frozenset[int]
     links: tuple[Link, ...]
-    operands: tuple[Any, ...]
-    results: int
+
+    __name__ = "chain"
+
+    def __call__(self, *operands: Any) -> Any:
+        """Return the result as NumPy computes it, one operation after the other."""
+        registers: dict[int, Any] = dict(enumerate(operands))
+        for link in self.links:
+            *taken, result = link.registers
+            registers[result] = link.ufunc(*[registers[number] for number in taken])
+        return registers[len(operands)]
 
 
-def find_chains(program: Program, layout: Layout, memory: Memory) -> tuple[ChainPlan, ...]:
+def chain_equations(program: Program, layout: Layout) -> Program:
     """
-    Return the chains of a program, none of a single equation.
+    Return a program with chains in the place of elementwise equations that follow each other.
 
     Args:
         program: The program.
-        layout: How its values lie.
-        memory: Where they are.
+        layout: How its values lie; the values that are left lie as they did.
     """
-    uses: dict[Variable, list[int]] = {}
+    users = users_of(program)
+    outputs = {output for output in program.outputs if type(output) is Variable}
+    made: dict[int, Equation | None] = {}
+    for run in _runs(program, layout):
+        for members in _clusters(program, run, users, outputs):
+            made.update(dict.fromkeys(members, None))
+            made[members[-1]] = _chain_of(program, members, users)
+    equations = [made.get(place, equation) for place, equation in enumerate(program.equations)]
+    left = tuple([equation for equation in equations if equation is not None])
+    return replace(program, equations=left, history=(*program.history, "chain_equations")) if made else program
+
+
+def _runs(program: Program, layout: Layout) -> Iterator[list[int]]:
+    """Yield the numbers of equations that chains can have, and between which no array is computed that they cannot."""
+    run: list[int] = []
     for place, equation in enumerate(program.equations):
-        for variable in equation.inputs:
-            uses.setdefault(variable, []).append(place)
-    kept = {output for output in program.outputs if type(output) is Variable} | set(layout.bases.values())
-    found = []
-    for run in _runs(program, layout, memory):
-        if len(run) > 1:
-            found += _planned(program, run, uses, kept)
-    return tuple(found)
-
-
-@final
-@dataclass(slots=True)
-class _Run:
-    """Consecutive equations, as far as they can be done together."""
-
-    places: list[int] = field(default_factory=list)
-    made: set[Variable] = field(default_factory=set)
-    read: list[Variable] = field(default_factory=list)
-
-
-def _runs(program: Program, layout: Layout, memory: Memory) -> Iterator[list[int]]:
-    """Yield the numbers of equations that can be done together."""
-    run = _Run()
-    for place, equation in enumerate(program.equations):
-        if _can(equation, memory) and _fits(program, run, equation, layout, memory):
-            run.places.append(place)
-            run.made.add(equation.output)
-            run.read += equation.inputs
-        elif not _comes_before(equation, run, layout, memory):
-            yield run.places
-            run = _Run()
-            if _can(equation, memory):
-                run = _Run([place], {equation.output}, list(equation.inputs))
-    yield run.places
-
-
-def _can(equation: Equation, memory: Memory) -> bool:
-    """Return whether a chain can compute an equation: in the block, by a loop of NumPy's own."""
-    output = equation.output
-    return memory.is_inside(output) and output in memory.kernels and loop_of(equation) is not None
+        if loop_of(equation) is not None and equation.output.type.shape:
+            first = program.equations[run[0]] if run else equation
+            alike = equation.output.type.shape == first.output.type.shape and equation.errors == first.errors
+            if not alike:
+                yield run
+                run = []
+            run.append(place)
+        elif equation.output not in layout.bases and ufunc_of(equation) is None:
+            # Views take no memory, and numbers little: what a chain still needs may live on while they are made.
+            yield run
+            run = []
+    yield run
 
 
 def loop_of(equation: Equation) -> tuple[np.ufunc, str] | None:
     """Return the ufunc of an equation and the types of the loop that NumPy takes; None where it casts an array."""
     ufunc = ufunc_of(equation)
-    if ufunc is None:
+    if ufunc is None or (equation.name == "power" and type(equation.arguments[1]) in (int, float)):
         return None
-    kinds = tuple([_kind(argument) for argument in equation.arguments])
+    kinds = [_kind(argument) for argument in equation.arguments]
     try:
         resolved = ufunc.resolve_dtypes((*kinds, None))
     except (TypeError, ValueError):
@@ -134,105 +120,78 @@ def loop_of(equation: Equation) -> tuple[np.ufunc, str] | None:
 
 def _kind(argument: Any) -> Any:
     """Return by what NumPy decides which loop runs: a dtype, or the type of a Python number."""
-    if type(argument) is Variable and argument.is_number:
-        return type(argument.type.dtype.type(1).item())
-    if type(argument) in (int, float, complex, bool):
-        return type(argument) if type(argument) is not bool else np.dtype(bool)
-    return argument.type.dtype if type(argument) is Variable else np.asarray(argument).dtype
+    known = stand_in(argument)
+    if type(known) in (int, float, complex):
+        return type(known)
+    return known.dtype if hasattr(known, "dtype") else np.asarray(known).dtype
 
 
-def _fits(program: Program, run: _Run, equation: Equation, layout: Layout, memory: Memory) -> bool:
-    """Return whether an equation can be done together with those of a run."""
-    if not run.places:
-        return True
-    first = program.equations[run.places[0]]
-    if equation.output.type.shape != first.output.type.shape or equation.errors != first.errors:
+def _clusters(
+    program: Program, run: Sequence[int], users: dict[Variable, list[int]], outputs: set[Variable]
+) -> Iterator[list[int]]:
+    """Yield equations of a run that have one result together, which the last of them computes."""
+    clusters: dict[int, list[int]] = {}
+    root_of: dict[int, int] = {}
+    for place in reversed(run):
+        output = program.equations[place].output
+        roots = {root_of.get(user) for user in users[output]}
+        root = roots.pop() if len(roots) == 1 and output not in outputs else None
+        if root is None or not _has_room(program, [place, *clusters[root]], users):
+            root = place
+        root_of[place] = root
+        clusters.setdefault(root, []).insert(0, place)
+    for members in reversed(clusters.values()):
+        if len(members) > 1:
+            yield members
+
+
+def _has_room(program: Program, members: Sequence[int], users: dict[Variable, list[int]]) -> bool:
+    """Return whether equations are no more than a chain can have, with no more operands and pieces."""
+    if len(members) > MOST_LINKS:
         return False
-    if layout.base(equation.output) is not equation.output or any(
-        variable not in run.made and layout.base(variable) in run.made for variable in equation.inputs
-    ):
-        return False
-    # Pieces of all equations are done before the next pieces of any: where one writes, no other may still read, or
-    # write, at other places.
-    theirs = [program.equations[place].output for place in run.places]
-    return all(
-        _apart_or_alike(equation.output, variable, layout, memory) for variable in (*theirs, *run.read)
-    ) and all(_apart_or_alike(output, variable, layout, memory) for output in theirs for variable in equation.inputs)
+    operands, links = _linked(program, members, users)
+    return len(operands) < MOST_OPERANDS and max(max(link.registers) for link in links) <= len(operands) + MOST_VALUES
 
 
-def _apart_or_alike(written: Variable, other: Variable, layout: Layout, memory: Memory) -> bool:
-    """Return whether a value has no byte in common with one that is written, or each element in the same bytes."""
-    base = layout.base(other)
-    if not memory.is_inside(base):
-        return True
-    mine, theirs = memory.buffers[written], memory.buffers[base]
-    if mine.offset + written.nbytes <= theirs.offset or theirs.offset + base.nbytes <= mine.offset:
-        return True
-    same = layout.strides[written] == layout.strides[other] and written.type == other.type
-    return other is base and same and mine.offset == theirs.offset
+def _chain_of(program: Program, members: Sequence[int], users: dict[Variable, list[int]]) -> Equation:
+    """Return equations as one."""
+    operands, links = _linked(program, members, users)
+    last = program.equations[members[-1]]
+    return Equation(None, Links(links), "chain", operands, {}, last.output, last.where, last.errors, last.again)
 
 
-def _comes_before(equation: Equation, run: _Run, layout: Layout, memory: Memory) -> bool:
-    """Return whether an equation that stands after some of a run can be done before all of them."""
-    if any(layout.base(variable) in run.made for variable in equation.inputs):
-        return False
-    if equation.output in layout.bases:
-        return True
-    # A number: it is made of others, and is in no memory that a chain writes.
-    numbers = all(not variable.type.shape for variable in equation.inputs)
-    return numbers and equation.output not in memory.buffers and not equation.output.type.shape
-
-
-def _planned(
-    program: Program, run: Sequence[int], uses: dict[Variable, list[int]], kept: set[Variable]
-) -> Iterator[ChainPlan]:
-    """Yield a run as chains, several where one would take too many registers."""
-    rest = list(run)
-    while len(rest) > 1:
-        count = min(len(rest), MOST_LINKS)
-        while (plan := _chain_of(program, rest[:count], uses, kept)) is None:
-            count -= 1
-        if count > 1:
-            yield plan
-        rest = rest[count:]
-
-
-def _chain_of(
-    program: Program, run: Sequence[int], uses: dict[Variable, list[int]], kept: set[Variable]
-) -> ChainPlan | None:
-    """Return equations as a chain; None if that takes too many registers."""
-    members = frozenset(run)
-    equations = [program.equations[place] for place in run]
+def _linked(
+    program: Program, members: Sequence[int], users: dict[Variable, list[int]]
+) -> tuple[tuple[Any, ...], tuple[Link, ...]]:
+    """Return the operands of a chain, each once, and its operations."""
+    equations = [program.equations[place] for place in members]
     made = {equation.output for equation in equations}
-    results = [v for v in made if v in kept or not members.issuperset(uses.get(v, ()))]
     given = {_key(x): x for equation in equations for x in equation.arguments if _key(x) not in made}
-    operands = (*given.values(), *results)
-    numbers: dict[Any, int] = {key: number for number, key in enumerate((*given, *results))}
-    pieces = _Pieces(len(operands))
+    numbers: dict[Any, int] = {key: number for number, key in enumerate(given)}
+    numbers[equations[-1].output] = len(given)
+    pieces = _Pieces(len(given) + 1)
     links = []
-    for place, equation in zip(run, equations, strict=True):
-        ending = [v for v in equation.inputs if v in made and v not in results and uses[v][-1] == place]
+    for place, equation in zip(members, equations, strict=True):
+        ending = [v for v in equation.inputs if v in made and users[v][-1] == place]
         taken = [numbers[_key(argument)] for argument in equation.arguments]
-        # An operand that ends here gives its piece to the result, if that is of the same type: loops may write where
-        # they read, element by element.
-        alike = [v for v in ending if v.type.dtype == equation.output.type.dtype]
-        for variable in alike:
-            pieces.give(numbers[variable], variable.type.dtype)
+        # An operand that ends here gives its piece to the result if that is of the same type: NumPy's loops may write
+        # where they read, element by element.
+        for variable in ending:
+            if variable.type.dtype == equation.output.type.dtype:
+                pieces.give(numbers[variable], variable.type.dtype)
         if equation.output not in numbers:
             numbers[equation.output] = pieces.take(equation.output.type.dtype)
         for variable in ending:
-            if variable not in alike:
+            if variable.type.dtype != equation.output.type.dtype:
                 pieces.give(numbers[variable], variable.type.dtype)
         found = loop_of(equation)
         assert found is not None
-        links.append(Link(*found, (*taken, numbers[equation.output]), equation))
-    if len(operands) > MOST_OPERANDS or pieces.count > MOST_VALUES:
-        return None
-    return ChainPlan(run[0], run[-1], members, tuple(links), operands, len(results))
+        links.append(Link(*found, (*taken, numbers[equation.output]), f"{equation.name}  {equation.where.short_line}"))
+    return tuple(given.values()), tuple(links)
 
 
 def _key(argument: Any) -> Any:
-    """Return what tells an operand: a variable or array by itself, a number by its value and type."""
+    """Return what tells an operand: a variable or array by itself, a number by its type and value."""
     if type(argument) in (int, float, complex, bool) or isinstance(argument, np.generic):
         return type(argument), repr(argument)
     return argument if type(argument) is Variable else id(argument)
@@ -243,17 +202,16 @@ class _Pieces:
     """The registers of a chain that are pieces, each of one type."""
 
     def __init__(self, first: int) -> None:
-        self._first = first
+        self._next = first
         self._free: dict[np.dtype, list[int]] = {}
-        self.count = 0
 
     def take(self, dtype: np.dtype) -> int:
         """Return a register that nobody uses."""
         free = self._free.get(dtype)
         if free:
             return free.pop()
-        self.count += 1
-        return self._first + self.count - 1
+        self._next += 1
+        return self._next - 1
 
     def give(self, register: int, dtype: np.dtype) -> None:
         """Have a register back."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from ebbtide.program.chains import ChainPlan, find_chains
+from ebbtide.program.chains import Links
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import allocation_text, expression_text, ufunc_text, view_text
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.literals import Literals
-from ebbtide.program.memory import Buffer, Memory
+from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
 from ebbtide.tape.joint import part
@@ -53,21 +52,17 @@ class Source:
         program: The program.
         layout: How its values lie.
         memory: Where they are.
-        chained: Whether elementwise equations that follow each other are done by the compiled `Chain`.
         poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for
             tests, since a plan that is wrong shows then.
     """
 
-    def __init__(
-        self, program: Program, layout: Layout, memory: Memory, *, chained: bool = False, poisoned: bool = False
-    ) -> None:
+    def __init__(self, program: Program, layout: Layout, memory: Memory, *, poisoned: bool = False) -> None:
         self._program = program
         self._layout = layout
         self._memory = memory
         self._names = _identifiers(name_variables(program))
         self.drops = find_drops(program, layout, memory)
         self._freed = find_freed(program, memory) if poisoned else [[] for _ in program.equations]
-        self._chains = find_chains(program, layout, memory) if chained else ()
         self._literals = Literals(self._names)
         self._arrays: dict[str, str] = {}
         self.text = self._write()
@@ -81,9 +76,9 @@ class Source:
         kinds = max((len(f"{equation.output.type}") for equation in self._program.equations), default=0)
         digits = max(map(len, held), default=0)
         for place, equation in enumerate(self._program.equations):
-            statements, drops, freed = self._at(place)
-            statements = _with_drops(statements, [self._names[variable] for variable in drops])
-            statements += [self._poison(variable) for variable in freed]
+            statements = self._statements(equation)
+            statements = _with_drops(statements, [self._names[variable] for variable in self.drops[place]])
+            statements += [self._poison(variable) for variable in self._freed[place]]
             comment = f"{f'{equation.output.type}':<{kinds}}  {held[place]:>{digits}}  {equation.where.short_line}"
             if statements and equation.errors != around:
                 around = equation.errors
@@ -116,42 +111,6 @@ class Source:
         )
         return header + "".join(f"    {line}\n" for line in lines)
 
-    def _at(self, place: int) -> tuple[list[str], list[Variable], list[Variable]]:
-        """Return what is done at the place of an equation: statements, names that go, and values whose place is free."""
-        equation = self._program.equations[place]
-        chain = next((chain for chain in self._chains if chain.first <= place <= chain.last), None)
-        if chain is None:
-            return self._statements(equation), self.drops[place], self._freed[place]
-        if place < chain.last:
-            return [] if place in chain.members else self._statements(equation), [], []
-        # All of a chain is done where its last equation stands.
-        places = range(chain.first, chain.last + 1)
-        results = [self._memory.buffers[v] for v in chain.operands[len(chain.operands) - chain.results :]]
-        freed = [variable for before in places for variable in self._freed[before]]
-        freed = [variable for variable in freed if not _meets(self._memory.buffers[variable], results)]
-        return [self._chained(chain)], [variable for before in places for variable in self.drops[before]], freed
-
-    def _chained(self, chain: ChainPlan) -> str:
-        """Return the statement that runs a chain."""
-        self._literals.imports["from ebbtide.machine import Chain"] = None
-        lines = [f"{len(chain.operands)},"]
-        for link in chain.links:
-            name = ufunc_text(link.ufunc) or ""
-            if name.startswith("scipy"):
-                self._literals.imports["import scipy.special"] = None
-            numbers = ", ".join(map(str, link.registers))
-            where = f"{self._names[link.equation.output]}  {link.equation.where.short_line}"
-            lines.append(f"({name}, {link.types!r}, {numbers}),  # {where}")
-        for variable in chain.operands[len(chain.operands) - chain.results :]:
-            self._arrays[self._names[variable]] = self._placed(variable)
-        name = self._literals.define("chain", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
-        return f"{name}({', '.join(self._literals.value(operand) for operand in chain.operands)})"
-
-    def _placed(self, variable: Variable) -> str:
-        """Return the array in the block in which a value is."""
-        start, strides = self._memory.buffers[variable].offset, self._layout.strides[variable]
-        return f"place(memory, {start}, {self._dtype(variable)}, {variable.type.shape}, {strides})"
-
     def _poison(self, variable: Variable) -> str:
         """Return the statement that overwrites the place of a value."""
         start, name = self._memory.buffers[variable].offset, f"free_{self._names[variable]}"
@@ -171,11 +130,16 @@ class Source:
             statements = self._memory.kernels[output].write(name, *arguments)
             if equation.name == "add_product":
                 self._literals.imports["from ebbtide.rules.products import add_product"] = None
+            if isinstance(equation.function, Links):
+                statements = [f"{self._chain(equation.function)}({', '.join([*arguments, name])})"]
             if any("scipy.special." in text for text in statements):
                 self._literals.imports["import scipy.special"] = None
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
-            self._arrays[name] = self._placed(output)
+            self._arrays[name] = (
+                f"place(memory, {buffer.offset}, {self._dtype(output)}, {output.type.shape}, "
+                f"{self._layout.strides[output]})"
+            )
             return statements
         if output in self._layout.bases:
             (source,) = equation.inputs
@@ -186,9 +150,31 @@ class Source:
             return [f"{name} = {text}"]
         return [f"{name} = {self._expression(equation)}"]
 
+    def _chain(self, function: Links) -> str:
+        """Return the name of a chain, which is made once."""
+        self._literals.imports["from ebbtide.machine import Chain"] = None
+        lines = [f"{function.links[-1].registers[-1] + 1},"]
+        for link in function.links:
+            name = ufunc_text(link.ufunc) or ""
+            if name.startswith("scipy"):
+                self._literals.imports["import scipy.special"] = None
+            lines.append(f"({', '.join([name, repr(link.types), *map(str, link.registers)])}),  # {link.where}")
+        return self._literals.define("chain", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
+
+    def _fresh(self, variable: Variable) -> str:
+        """Return the memory that NumPy gives to an array that lies as a value does."""
+        shape, strides = variable.type.shape, self._layout.strides[variable]
+        order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
+        text = f"np.empty({tuple(shape[axis] for axis in order)}, {self._dtype(variable)})"
+        back = tuple(order.index(axis) for axis in range(len(shape)))
+        return text if list(back) == sorted(back) else f"{text}.transpose{back}"
+
     def _allocated(self, equation: Equation, name: str) -> list[str]:
         """Return the statements that compute a value in memory of its own."""
         arguments = [self._literals.value(argument) for argument in equation.arguments]
+        if isinstance(equation.function, Links):
+            run = f"{self._chain(equation.function)}({', '.join([*arguments, name])})"
+            return [f"{name} = {self._fresh(equation.output)}", run]
         memory = allocation_text(equation, arguments, self._dtype(equation.output))
         if memory is None:
             return [f"{name} = {self._expression(equation)}"]
@@ -267,12 +253,6 @@ def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
         if 0 <= end < len(found) and memory.is_inside(variable) and variable not in kept:
             found[end].append(variable)
     return found
-
-
-def _meets(buffer: Buffer, others: Sequence[Buffer]) -> bool:
-    """Return whether some bytes of the block are also those of another value."""
-    start, end = buffer.offset, buffer.offset + buffer.nbytes
-    return any(start < other.offset + other.nbytes and other.offset < end for other in others)
 
 
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:
