@@ -44,6 +44,9 @@ def kernel_of(equation: Equation) -> Kernel | None:
             return None
         over = tuple(range(len(equation.arguments)))
         return Kernel(lambda out, *arguments: [f"{name}({', '.join(arguments)}, out={out})"], over)
+    if equation.name == "chain":
+        # Only its last operation writes, so it may do so over any operand. How the call reads, the source knows.
+        return Kernel(lambda out, *arguments: [], tuple(range(len(equation.arguments))))
     made_here = equation.primitive is not None or equation.name in ("add_product", "add_scatter")
     make = _KERNELS.get(equation.name) if made_here else None
     return None if make is None else make(equation)
