@@ -31,6 +31,20 @@ POINTS = (
     (np.min, ([1.0, NAN, NAN, 0.0],), ([0.0, 0.5, 0.5, 0.0],)),
     (lambda x: np.clip(x, -1, 1), ([-2.0, -1.0, 0.0, 1.0, 2.0],), ([0.0, 0.5, 1.0, 0.5, 0.0],)),
     (lambda x: np.sort(x) * [1.0, 2.0, 4.0], ([2.0, 1.0, 1.0],), ([4.0, 1.0, 2.0],)),
+    (lambda x: np.partition(x, 1) * [1.0, 2.0, 4.0], ([2.0, 1.0, 1.0],), ([4.0, 1.0, 2.0],)),
+    (lambda x: np.max(x, initial=2.0), ([2.0, 1.0],), ([0.5, 0.0],)),
+    (lambda x: np.min(x, initial=1.0), ([1.0, 2.0],), ([0.5, 0.0],)),
+    (np.nanmin, ([1.0, NAN, 1.0],), ([0.5, 0.0, 0.5],)),
+    (np.nanmean, ([1.0, NAN, 3.0],), ([0.5, 0.0, 0.5],)),
+    (np.nanvar, ([1.0, NAN, 3.0],), ([-1.0, 0.0, 1.0],)),
+    (np.nanstd, ([1.0, NAN, 3.0],), ([-0.5, 0.0, 0.5],)),
+    (np.nanstd, ([2.0, NAN, 2.0],), ([0.0, 0.0, 0.0],)),
+    (np.nancumsum, ([1.0, NAN, 3.0],), ([3.0, 0.0, 1.0],)),
+    (np.nancumprod, ([2.0, NAN, 3.0],), ([5.0, 0.0, 2.0],)),
+    (lambda x: np.mean(x, where=[True, False, True]), ([1.0, NAN, 3.0],), ([0.5, 0.0, 0.5],)),
+    (lambda x: np.var(x, where=[True, False, True]), ([1.0, NAN, 3.0],), ([-1.0, 0.0, 1.0],)),
+    (lambda x: np.percentile(x, 50.0), ([1.0, 2.0, 2.0],), ([0.0, 1.0, 0.0],)),
+    (lambda q: np.percentile(np.array([1.0, 2.0, 4.0]), q), (50.0,), (0.04,)),
     (np.absolute, ([-2.0, 0.0, 3.0],), ([-1.0, 0.0, 1.0],)),
     (np.absolute, ([3 + 4j, 0j],), ([0.6 - 0.8j, 0.0],)),
     (np.fabs, ([-2.0, 0.0, 3.0],), ([-1.0, 0.0, 1.0],)),
@@ -167,11 +181,14 @@ def test_steps(function, rest):
     assert set(types) == {np.ndarray}
 
 
-@pytest.mark.parametrize("function", [np.argmax, np.argsort, np.argmin, np.nonzero, np.isnan, operator.lt, operator.eq])
+@pytest.mark.parametrize(
+    "function",
+    [np.argmax, np.argsort, np.argmin, np.nonzero, np.isnan, np.histogram, np.digitize, operator.lt, operator.eq],
+)
 def test_searches(function):
     """Comparisons and searches give plain arrays, of which nothing depends on the operand."""
     x = np.array([2.0, -1.0, 0.5])
-    rest = (0.0,) if function in (operator.lt, operator.eq) else ()
+    rest = {operator.lt: (0.0,), operator.eq: (0.0,), np.digitize: ([0.0],)}.get(function, ())
 
     def f(x):
         found = function(x, *rest)
@@ -190,12 +207,20 @@ def rows_of(page):
 
 
 def mentioned_in(source):
-    """Return how often each name, attribute and operator of powers is used in a source."""
+    """Return how often each name, attribute, keyword and operator of powers is used in a source."""
     nodes = list(ast.walk(ast.parse(source)))
     found = Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
     found.update(node.id for node in nodes if isinstance(node, ast.Name))
+    found.update(f"{node.arg}=" for node in nodes if isinstance(node, ast.keyword))
     found["x ** y"] = sum(isinstance(node, ast.Pow) for node in nodes)
     return found
+
+
+def test_correlation_cut_off():
+    """Where rounding makes a correlation larger than 1, `corrcoef` cuts it off; its derivative is that of the formula."""
+    x = np.array([1.0, 2.0, 4.0])
+    gradient = grad(lambda x: np.corrcoef(x, 3.0 * np.array([1.0, 2.0, 4.0]))[0, 1])(x)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-15)
 
 
 def test_each_row_has_a_test():
