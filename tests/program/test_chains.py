@@ -34,7 +34,7 @@ def both(f, *arguments):
     return chained(program, arguments), Executable(program, [np.asarray(x).strides for x in arguments])
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.float32, np.complex64), 6), ids=label)
+@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.float32, np.complex64), 12), ids=label)
 def test_every_rule(case):
     """Each function and its pullback have with chains the bits of the equations run one by one."""
     key, example, dtype = case

@@ -11,7 +11,7 @@ import optree
 import pytest
 from tests.rules.example import WRITING, callable_of
 from tests.rules.examples import BY_VALUES, IN_OTHER_ORDER, label, typed_cases
-from tests.scale import sample
+from tests.scale import sample_of_each
 
 from ebbtide import TraceError, jvp, vjp, vmap
 from ebbtide.arrays import constants
@@ -72,7 +72,7 @@ def compare(found: list[Any], expected: list[list[Any]], *, exact: bool = False)
             np.testing.assert_allclose(array, wanted, rtol=bound, atol=bound * largest)
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64), 2), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64), 5), ids=label)
 def test_values(case):
     """A function of operands of which some are mapped gives the values of each member, most to the bit."""
     key, example, dtype = case
@@ -94,7 +94,7 @@ def test_values(case):
                 assert [(x.dtype, x.shape) for x in found] == [(dtype, (0, *shape)) for dtype, shape in shapes]
 
 
-@pytest.mark.parametrize("case", sample(BATCHED, 3), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(BATCHED, 10), ids=label)
 def test_derivatives(case):
     """Derivatives of members, and derivatives of a function of members, are those of each member, in both modes."""
     key, example, dtype = case
@@ -150,7 +150,7 @@ class Watched:
 
 
 @pytest.mark.parametrize(
-    "case", sample([c for c in typed_cases(np.float64) if c[0] not in BY_VALUES], 2), ids=label
+    "case", sample_of_each([c for c in typed_cases(np.float64) if c[0] not in BY_VALUES], 5), ids=label
 )
 def test_every_operation_has_a_batch_rule(case, monkeypatch):
     """No operation but the stated ones is done for one member after the other, in derivatives too."""
