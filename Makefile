@@ -57,9 +57,10 @@ campaign: $(READY)-test
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f src/ebbtide/machine/*.so
 
-# One stamp per extra; a change of pyproject.toml installs again.
-$(READY)-%: $(READY) pyproject.toml
+# One stamp per extra; a change of pyproject.toml or of the compiled part installs again.
+$(READY)-%: $(READY) pyproject.toml setup.py src/ebbtide/machine/_interpreter.pyx
 	@echo "Installing ebbtide[$*] into $(VENV)"
 	@$(PIP) install --editable '.[$*]'
 	@touch $@

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -25,6 +25,20 @@ class _Bar(tqdm):
 def sample(cases: Sequence[T], every: int) -> Sequence[T]:
     """Return every so many of some cases; in a campaign all of them."""
     return cases if FULL else cases[::every]
+
+
+def sample_of_each(cases: Sequence[T], every: int) -> Sequence[T]:
+    """Return the first of the cases of each function, and every so many of the others; in a campaign all of them."""
+    if FULL:
+        return cases
+    seen: set[Any] = set()
+    found = []
+    for number, case in enumerate(cases):
+        function = case[0]  # type: ignore[index]
+        if number % every == 0 or function not in seen:
+            found.append(case)
+        seen.add(function)
+    return found
 
 
 def bar(cases: Iterable[T], what: str) -> Iterable[T]:

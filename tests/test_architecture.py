@@ -29,6 +29,7 @@ RANKS = MappingProxyType(
         "rules": 6,
         "profiling": 5,
         "arrays": 4,
+        "machine": 3,
         "schedules": 3,
         "storage": 3,
         "ledger": 2,

@@ -17,6 +17,7 @@ TREE = {
     "ReleasedValueError": RuntimeError,
     "MutationError": RuntimeError,
     "DeterminismError": RuntimeError,
+    "SolutionError": RuntimeError,
     "BudgetError": MemoryError,
     "ScheduleError": ValueError,
     "StorageError": OSError,

@@ -17,6 +17,7 @@ from ebbtide.errors import ReleasedValueError as ReleasedValueError
 from ebbtide.errors import ResumeError as ResumeError
 from ebbtide.errors import RuleMissingError as RuleMissingError
 from ebbtide.errors import ScheduleError as ScheduleError
+from ebbtide.errors import SolutionError as SolutionError
 from ebbtide.errors import StaleViewError as StaleViewError
 from ebbtide.errors import StorageError as StorageError
 from ebbtide.errors import TraceError as TraceError
@@ -27,6 +28,8 @@ from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.batching import vmap as vmap
 from ebbtide.transforms.constant import stop_gradient as stop_gradient
+from ebbtide.transforms.elementwise import deriv as deriv
+from ebbtide.transforms.elementwise import elementwise_grad as elementwise_grad
 from ebbtide.transforms.forward import jvp as jvp
 from ebbtide.transforms.jacobian import hessian as hessian
 from ebbtide.transforms.jacobian import jacobian as jacobian
@@ -36,6 +39,8 @@ from ebbtide.transforms.products import hvp as hvp
 from ebbtide.transforms.pullback import vjp as vjp
 from ebbtide.transforms.reverse import grad as grad
 from ebbtide.transforms.reverse import value_and_grad as value_and_grad
+from ebbtide.transforms.saving import print_saved as print_saved
+from ebbtide.transforms.saving import saved_values as saved_values
 
 __all__ = [
     "Budget",
@@ -49,11 +54,14 @@ __all__ = [
     "ResumeError",
     "RuleMissingError",
     "ScheduleError",
+    "SolutionError",
     "StaleViewError",
     "StorageError",
     "TraceError",
     "axpy",
     "checkpoint",
+    "deriv",
+    "elementwise_grad",
     "gauss_newton_product",
     "grad",
     "hessian",
@@ -65,8 +73,10 @@ __all__ = [
     "linearize",
     "optimize",
     "primitive",
+    "print_saved",
     "profile",
     "register_space",
+    "saved_values",
     "stop_gradient",
     "timeloop",
     "trace",

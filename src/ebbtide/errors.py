@@ -9,6 +9,7 @@ EbbtideError
 ├── ReleasedValueError     a saved value or a pullback was used after it was consumed
 ├── MutationError          an array was changed between its recording and its use
 ├── DeterminismError       a step gave another result when it was run again
+├── SolutionError          a solver found no solution, so that there is no derivative of one
 ├── BudgetError            the budget is too small; `least` is the number of bytes that would do
 ├── ScheduleError          a schedule and the loop that follows it disagree
 ├── StorageError           snapshots or paged values could not be written or read
@@ -49,6 +50,10 @@ class MutationError(EbbtideError, RuntimeError):
 
 class DeterminismError(EbbtideError, RuntimeError):
     """A step or a checkpointed function gave another result when it was run again."""
+
+
+class SolutionError(EbbtideError, RuntimeError):
+    """A solver found no solution of which a derivative could be taken, or the derivative has no solution."""
 
 
 class BudgetError(EbbtideError, MemoryError):

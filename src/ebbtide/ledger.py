@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -90,18 +90,34 @@ class SavedEntry:
     dtype: str
     count: int = 0
     bytes: int = 0
-    _live: int = 0
+    _live: int = field(default=0, repr=False)
+    _living: int = field(default=0, repr=False)
+
+    def take(self, nbytes: int) -> None:
+        """Count one more buffer."""
+        self.count += 1
+        self._living += 1
+        self._live += nbytes
+        self.bytes = max(self.bytes, self._live)
+
+    def drop(self, nbytes: int) -> None:
+        """Count one buffer less among those that are held."""
+        self._living -= 1
+        self._live -= nbytes
+
+    def now(self) -> SavedEntry | None:
+        """Return the entry of what is held now, its number and bytes; None if nothing is."""
+        return replace(self, count=self._living, bytes=self._live) if self._living else None
 
 
 @final
 class _Ticket(weakref.ref[Any]):
     """A weak reference to the holder of a buffer that knows what to uncount when the holder dies."""
 
-    __slots__ = ("entry", "holder", "owner")
+    __slots__ = ("holder", "owner")
 
     holder: int
     owner: int
-    entry: SavedEntry | None
 
 
 @final
@@ -135,8 +151,8 @@ class Ledger:
         self.lenders: list[Any] = []
         # What they gave up until now: whoever measures by differences of `held` has to know.
         self.given_up: dict[str, int] = dict.fromkeys(KINDS, 0)
-        # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes].
-        self._owners: dict[tuple[str, int], list[int]] = {}
+        # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes, entry of the first].
+        self._owners: dict[tuple[str, int], list[Any]] = {}
         self._tickets: dict[int, _Ticket] = {}
         # One function for all tickets, which knows the ledger weakly: no cycle.
         me = weakref.ref(self)
@@ -189,27 +205,25 @@ class Ledger:
         """
         key = id(owner)
         ticket = _Ticket(holder, self._uncount)
-        ticket.holder, ticket.owner, ticket.entry = id(holder), key, entry
+        ticket.holder, ticket.owner = id(holder), key
         self._tickets[id(holder)] = ticket
-        if self.share(SAVED, key, owner.nbytes) and entry is not None:
-            entry.count += 1
-            entry._live += owner.nbytes
-            entry.bytes = max(entry.bytes, entry._live)
+        self.share(SAVED, key, owner.nbytes, entry)
 
     def holds(self, holder: Any) -> bool:
         """Return whether the buffer of *holder* is counted for it."""
         ticket = self._tickets.get(id(holder))
         return ticket is not None and ticket() is holder
 
-    def share(self, kind: str, key: int, nbytes: int) -> bool:
-        """Count one more holder of a buffer; return whether it is the first."""
+    def share(self, kind: str, key: int, nbytes: int, entry: SavedEntry | None = None) -> None:
+        """Count one more holder of a buffer; the profile lists it where its first holder is listed."""
         shared = self._owners.get((kind, key))
         if shared is not None:
             shared[0] += 1
-            return False
-        self._owners[kind, key] = [1, nbytes]
+            return
+        self._owners[kind, key] = [1, nbytes, entry]
         self.add(kind, nbytes)
-        return True
+        if entry is not None:
+            entry.take(nbytes)
 
     def unshare(self, kind: str, key: int) -> int:
         """Count one holder of a buffer less; return the bytes that this frees."""
@@ -217,9 +231,11 @@ class Ledger:
         shared[0] -= 1
         if shared[0]:
             return 0
-        del self._owners[kind, key]
-        self.add(kind, -shared[1])
-        return shared[1]
+        _, nbytes, entry = self._owners.pop((kind, key))
+        self.add(kind, -nbytes)
+        if entry is not None:
+            entry.drop(nbytes)
+        return nbytes
 
     def let_go(self, holder: Any) -> None:
         """Uncount the buffer of *holder*, which lives on without it."""
@@ -230,6 +246,4 @@ class Ledger:
     def _drop(self, ticket: _Ticket) -> None:
         if self._tickets.pop(ticket.holder, None) is None:
             return
-        freed = self.unshare(SAVED, ticket.owner)
-        if ticket.entry is not None:
-            ticket.entry._live -= freed
+        self.unshare(SAVED, ticket.owner)

@@ -45,7 +45,7 @@ def statement(pool: list[Any], constants: list[np.ndarray], choice: list[int]) -
     """Do one statement of a program: compute a new array from the pool, or write into one of it."""
     kind, a, b, c, d, e = choice
     x, y = pool[a % len(pool)], (pool + constants)[b % (len(pool) + 2)]
-    kind %= 12
+    kind %= 17
     try:
         np.broadcast_shapes(np.shape(x), np.shape(y))
     except ValueError:
@@ -69,3 +69,24 @@ def statement(pool: list[Any], constants: list[np.ndarray], choice: list[int]) -
         x[..., 0] = x[..., 1] * 0.5
     elif kind == 11:
         pool.append(np.where(x > 0.1, x, 0.2 * x))
+    elif kind > 11 and np.ndim(x):
+        write(kind - 12, x, y, d)
+
+
+def write(kind: int, x: Any, y: Any, d: int) -> None:
+    """Write into an array, of which there may be views: at a mask, by `out=`, into a part of a part, row by row."""
+    if kind == 0:
+        mask = x > 0.2
+        if d % 2:
+            x[mask] *= 0.5
+        else:
+            x[mask] += np.tanh(x)[mask]
+    elif kind == 1:
+        (np.sin if d % 2 else np.tanh)(x, out=x)
+    elif kind == 2:
+        np.copyto(x, 0.5 * x + 0.1 * np.sum(y), where=x < 0.3)
+    elif kind == 3:
+        x[..., ::-1][..., :2] += 0.3 * x[..., :1]
+    else:
+        for k in range(np.shape(x)[0]):
+            x[k] = np.sin(x[k]) + 0.1 * x[0]

@@ -38,7 +38,7 @@ def turned(operands, way):
 
 
 @pytest.mark.parametrize("way", ["C", "F", "reversed"])
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.complex64), 5), ids=label)
+@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.complex64), 12), ids=label)
 def test_every_rule(case, way):
     """The results of each function and its pullback have the type and lie as the program says, whatever it is given."""
     key, example, dtype = case

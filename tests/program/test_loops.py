@@ -16,7 +16,9 @@ from ebbtide import (
     checkpoint,
     gauss_newton_product,
     grad,
+    hessian,
     hvp,
+    jacobian,
     jit,
     jvp,
     linearize,
@@ -25,7 +27,9 @@ from ebbtide import (
     trace,
     value_and_grad,
     vjp,
+    vmap,
 )
+from ebbtide.arrays.containers import flatten
 from ebbtide.errors import DeterminismError, ReleasedValueError, TraceError
 from ebbtide.program.evaluate import evaluate
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll
@@ -258,6 +262,56 @@ def test_a_program_traced_deep_inside_runs_outside():
     assert bits(f(U)) == expected
 
 
+# Derivatives of derivatives.
+
+
+def wave(u):
+    """A number at the end of a loop."""
+    return np.sum(timeloop(cool, u, 3) ** 2)
+
+
+def written_out(u):
+    """The same without a loop."""
+    for i in range(3):
+        u = cool(u, i)
+    return np.sum(u**2)
+
+
+DEEP = {
+    "reverse over reverse": lambda f: grad(lambda u: np.sum(grad(f)(u) ** 2)),
+    "reverse over forward": lambda f: grad(lambda u: jvp(f, (u,), (u * u,))[1]),
+    "forward over forward": lambda f: lambda u: jvp(lambda v: jvp(f, (v,), (v * u,))[1], (u,), (u,))[1],
+    "three times in reverse": lambda f: grad(lambda u: np.sum(grad(lambda v: np.sum(grad(f)(v) ** 2))(u))),
+    "reverse over a Hessian": lambda f: grad(lambda u: np.sum(hvp(f)(u, u * W))),
+    "pulled back with a derivative": lambda f: lambda u: grad(lambda s: vjp(f, u)[1](s)[0] @ W)(2.0),
+    "pulled back later with a derivative": lambda f: lambda u: later(vjp(f, u, retain=True)[1]),
+    "linearized": lambda f: lambda u: linearize(f, u)[1](u),
+    "linearized checkpoint": lambda f: lambda u: linearize(checkpoint(f), u)[1](u),
+    "gradient of a linearization": lambda f: grad(lambda u: linearize(f, u)[1](u)),
+    "Jacobian of the gradient": lambda f: jacobian(grad(f)),
+    "Hessian": hessian,
+    "members": lambda f: grad(lambda u: np.sum(vmap(grad(f))(np.stack([u, 2.0 * u])) ** 2)),
+    "checkpoint in reverse over reverse": lambda f: grad(lambda u: np.sum(grad(checkpoint(f))(u) ** 2)),
+}
+
+
+def later(pullback):
+    """The derivative by a cotangent, taken after the function has returned; and the sweep once more."""
+    return grad(lambda s: np.sum(pullback(s)[0] ** 2))(1.5), pullback(1.0)
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_derivatives_of_any_order(case):
+    """A loop is one equation in derivatives of derivatives too, which are those of the function without a loop."""
+    found = jit(DEEP[case](wave))
+    expected = flatten(DEEP[case](written_out)(U))[0]
+    for _ in range(2):
+        for one, other in zip(flatten(found(U))[0], expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
+    counted = [name for name in names(found.program(U).program) if name.startswith("timeloop")]
+    assert 1 <= len(counted) <= 8
+
+
 # Memory, files, and what is left behind.
 
 
@@ -393,17 +447,6 @@ def test_control_flow_on_the_result_of_a_loop_is_refused():
     """Python code that asks for the value of a result is an error, as without a loop; so is a step that does."""
     assert refused(lambda u: 1.0 if np.sum(timeloop(cool, u, 3)) > 0 else 2.0, U, match="truth")
     assert refused(lambda u: timeloop(lambda u, i: u if u[0] > 0 else u * 2, u, 3), U, match="truth")
-
-
-def test_derivatives_that_have_no_equation_are_refused():
-    """Reverse over reverse, forward inside of reverse, and linearized loops say what to do instead."""
-    def f(u):
-        return np.sum(timeloop(cool, u, 3))
-
-    match = "Call jit on the step"
-    assert refused(grad(lambda u: np.sum(grad(f)(u) ** 2)), U, match=match)
-    assert refused(grad(lambda u: jvp(f, (u,), (u * u,))[1]), U, match=match)
-    assert refused(lambda u: linearize(f, u)[1](u), U, match=match)
 
 
 def test_what_an_equation_cannot_be_is_refused():
@@ -555,6 +598,20 @@ def test_checkpointed_functions_are_computed_again():
 def f_block(jitted, x):
     """Bytes of the block, which is there since the first call."""
     return jitted.program(x).arena_nbytes
+
+
+def test_checkpointed_functions_in_derivatives_of_a_jitted_function():
+    """Where a jitted function is differentiated its checkpointed parts keep what they take and run twice."""
+    x = np.linspace(0, 1, 1000)
+    plain, again, nested = jit(chain(lambda f: f)), jit(chain(checkpoint)), jit(checkpoint(chain(checkpoint)))
+    assert bits(grad(plain)(x)) == bits(grad(again)(x)) == bits(grad(nested)(x)) == bits(grad(chain(checkpoint))(x))
+    programs = [[one.program for one in f.reversed(x)] for f in (plain, again, nested)]
+    counts = [tuple(names(program).count("tanh") for program in pair) for pair in programs]
+    assert counts == [(16, 0), (16, 16), (16, 12 + 16)]
+    # What the parts are given, the last one's result apart; each layer keeps some values else.
+    assert [len(forward.outputs) for forward, _ in programs] == [33, 4, 1]
+    for deeper in (hvp, lambda f: lambda x, v: grad(lambda x: np.sum(grad(f)(x) * v))(x)):
+        np.testing.assert_allclose(deeper(again)(x, x), deeper(plain)(x, x), rtol=1e-12)
 
 
 def test_checkpoints_in_checkpoints():

@@ -14,7 +14,7 @@ import pytest
 from tests.campaign.graphs import make_program
 from tests.program.test_tracing import bits, functions_of, traced
 from tests.rules.examples import label, typed_cases
-from tests.scale import sample
+from tests.scale import sample_of_each
 from tests.storage.helpers import measure_peak, run_python
 
 from ebbtide import grad, trace
@@ -36,7 +36,7 @@ def poisoned(planned):
     return planned
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.float32, np.complex64), 4), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.float32, np.complex64), 16), ids=label)
 def test_every_rule(case):
     """Each function and its pullback give the bits of the equations run one by one, whatever was in memory."""
     key, example, dtype = case

@@ -10,7 +10,7 @@ import pytest
 from tests.campaign.graphs import make_program
 from tests.rules.example import callable_of
 from tests.rules.examples import label, typed_cases
-from tests.scale import sample
+from tests.scale import sample_of_each
 
 from ebbtide import grad, hvp, jvp, trace, vjp
 from ebbtide.errors import TraceError
@@ -45,7 +45,7 @@ def functions_of(key, example):
     return f, both
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.float32, np.complex64), 2), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.float32, np.complex64), 8), ids=label)
 def test_every_rule(case):
     """The program of each function gives the function's bits."""
     key, example, dtype = case
@@ -56,7 +56,7 @@ def test_every_rule(case):
         assert bits(evaluate(program, operands)) == bits(f(*operands))
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.complex64, smooth=True), 3), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.complex64, smooth=True), 8), ids=label)
 def test_every_pullback(case):
     """The program of each function with its pullback gives the bits of both."""
     key, example, dtype = case

@@ -27,13 +27,18 @@ class Fixed:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One call: its arguments, and whether it has a derivative there, takes complex numbers and half precision."""
+    """
+    One call of a function: its arguments, whether it takes complex numbers and has a derivative there, whether it takes
+    real ones and half precision, and whether its operands may have their elements in another order.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     complex: bool = False
     smooth: bool = True
+    real: bool = True
     half: bool = True
+    rolled: bool = True
 
     def operands(self, dtype: Any) -> list[Any]:
         """Return the operands in a dtype; complex ones get an imaginary part."""
@@ -42,9 +47,8 @@ class Example:
 
     def takes(self, dtype: Any) -> bool:
         """Return whether NumPy has the function for this dtype."""
-        if dtype is np.float16:
-            return self.half
-        return self.complex or np.dtype(dtype).kind != "c"
+        dtype = np.dtype(dtype)
+        return (self.complex if dtype.kind == "c" else self.real) and (self.half or dtype != np.float16)
 
     def call(self, function: Callable[..., Any], operands: list[Any]) -> Any:
         """Call a function with these operands in the places of the example's own."""
@@ -77,18 +81,25 @@ def written(base: Any, index: Any, value: Any) -> Any:
     return array
 
 
-def copied_to(target: Any, value: Any, **kwargs: Any) -> Any:
-    """Return a copy of *target* into which *value* is copied."""
-    array = np.copy(target)
-    np.copyto(array, value, **kwargs)
-    return array
+def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that writes into its first argument as one that gives a copy of it, written."""
+
+    def written_copy(target: Any, *args: Any, **kwargs: Any) -> Any:
+        array = np.copy(target)
+        function(array, *args, **kwargs)
+        return array
+
+    return written_copy
+
+
+WRITING = frozenset({np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal})
 
 
 def callable_of(key: Any) -> Callable[..., Any]:
     """Return what a user calls for a key of the registry."""
     if isinstance(key, tuple):
-        return getattr(key[0], key[1])
-    return {operator.setitem: written, np.copyto: copied_to}.get(key, key)
+        return in_place(getattr(*key)) if key[1] == "at" else getattr(*key)
+    return in_place(key) if key in WRITING else written if key is operator.setitem else key
 
 
 def name_of(key: Any) -> str:

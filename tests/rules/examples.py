@@ -10,24 +10,39 @@ from typing import Any
 
 import numpy as np
 
+import ebbtide.numpy as enp
 from ebbtide.arrays.views import normal_index
+from ebbtide.rules.opaque import OPAQUE
 
 from .basic_examples import BASIC, PRODUCTS, REDUCTIONS
 from .example import Example, name_of
+from .fourier_examples import FOURIER
+from .functions_examples import ARRAYS, FUNCTIONS
+from .linalg_examples import LINALG
 from .scipy_examples import BY_FFT, SAMPLES, SUMS
 from .scipy_examples import WRAPPED as SCIPY
+from .scipy_linalg_examples import SCIPY_LINALG
 from .special_examples import SPECIAL
+from .statistics_examples import STATISTICS
 
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
     {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
+    | {np.tri}
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
-WRAPPED: dict[Any, tuple[Example, ...]] = {**SCIPY}
-EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **SPECIAL, **WRAPPED}
+WRAPPED: dict[Any, tuple[Example, ...]] = {**ARRAYS, **SCIPY, **SCIPY_LINALG}
+EXAMPLES: dict[Any, tuple[Example, ...]] = {
+    **BASIC, **FUNCTIONS, **STATISTICS, **SPECIAL, **LINALG, **FOURIER, **WRAPPED,
+}  # fmt: skip
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
-IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, *SUMS, *BY_FFT, *SAMPLES)
+IN_OTHER_ORDER = (
+    *PRODUCTS, *REDUCTIONS, *STATISTICS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES,
+    np.matvec, np.vecmat, np.convolve, np.correlate,
+)  # fmt: skip
+# Functions whose results have a shape or dtype that depends on values: on abstract arrays these raise.
+BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange})
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

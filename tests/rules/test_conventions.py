@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import operator
+import re
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from ebbtide.scipy import special, stats
 from ebbtide.testing import check_grads
 
 INF, NAN = np.inf, np.nan
+PAGE = Path(__file__).parents[2] / "docs" / "conventions.md"
 
 # (function, operands, derivative of the sum of the result with respect to each operand)
 POINTS = (
@@ -21,11 +26,27 @@ POINTS = (
     (np.fmax, ([1.0, 2.0, NAN, 1.0], [2.0, 2.0, 2.0, NAN]), ([0.0, 0.5, 0.0, 1.0], [1.0, 0.5, 1.0, 0.0])),
     (np.fmin, ([1.0, 2.0, NAN, 1.0], [2.0, 2.0, 2.0, NAN]), ([1.0, 0.5, 0.0, 1.0], [0.0, 0.5, 1.0, 0.0])),
     (np.maximum, ([NAN, 1.0], [0.0, NAN]), ([0.5, 0.5], [0.5, 0.5])),
+    (np.minimum, ([NAN, 1.0], [0.0, NAN]), ([0.5, 0.5], [0.5, 0.5])),
     (np.max, ([1.0, 3.0, 3.0, 0.0],), ([0.0, 0.5, 0.5, 0.0],)),
     (np.min, ([1.0, 0.0, 0.0, 0.0],), ([0.0, 1 / 3, 1 / 3, 1 / 3],)),
     (np.max, ([1.0, NAN, NAN, 0.0],), ([0.0, 0.5, 0.5, 0.0],)),
+    (np.min, ([1.0, NAN, NAN, 0.0],), ([0.0, 0.5, 0.5, 0.0],)),
     (lambda x: np.clip(x, -1, 1), ([-2.0, -1.0, 0.0, 1.0, 2.0],), ([0.0, 0.5, 1.0, 0.5, 0.0],)),
     (lambda x: np.sort(x) * [1.0, 2.0, 4.0], ([2.0, 1.0, 1.0],), ([4.0, 1.0, 2.0],)),
+    (lambda x: np.partition(x, 1) * [1.0, 2.0, 4.0], ([2.0, 1.0, 1.0],), ([4.0, 1.0, 2.0],)),
+    (lambda x: np.max(x, initial=2.0), ([2.0, 1.0],), ([0.5, 0.0],)),
+    (lambda x: np.min(x, initial=1.0), ([1.0, 2.0],), ([0.5, 0.0],)),
+    (np.nanmin, ([1.0, NAN, 1.0],), ([0.5, 0.0, 0.5],)),
+    (np.nanmean, ([1.0, NAN, 3.0],), ([0.5, 0.0, 0.5],)),
+    (np.nanvar, ([1.0, NAN, 3.0],), ([-1.0, 0.0, 1.0],)),
+    (np.nanstd, ([1.0, NAN, 3.0],), ([-0.5, 0.0, 0.5],)),
+    (np.nanstd, ([2.0, NAN, 2.0],), ([0.0, 0.0, 0.0],)),
+    (np.nancumsum, ([1.0, NAN, 3.0],), ([3.0, 0.0, 1.0],)),
+    (np.nancumprod, ([2.0, NAN, 3.0],), ([5.0, 0.0, 2.0],)),
+    (lambda x: np.mean(x, where=[True, False, True]), ([1.0, NAN, 3.0],), ([0.5, 0.0, 0.5],)),
+    (lambda x: np.var(x, where=[True, False, True]), ([1.0, NAN, 3.0],), ([-1.0, 0.0, 1.0],)),
+    (lambda x: np.percentile(x, 50.0), ([1.0, 2.0, 2.0],), ([0.0, 1.0, 0.0],)),
+    (lambda q: np.percentile(np.array([1.0, 2.0, 4.0]), q), (50.0,), (0.04,)),
     (np.absolute, ([-2.0, 0.0, 3.0],), ([-1.0, 0.0, 1.0],)),
     (np.absolute, ([3 + 4j, 0j],), ([0.6 - 0.8j, 0.0],)),
     (np.fabs, ([-2.0, 0.0, 3.0],), ([-1.0, 0.0, 1.0],)),
@@ -49,6 +70,31 @@ POINTS = (
     (lambda y: np.array([0.0, 2.0]) ** y, ([1.0, 2.0],), ([0.0, 4 * np.log(2)],)),
     (np.prod, ([2.0, 0.0, 3.0],), ([0.0, 6.0, 0.0],)),
     (np.prod, ([2.0, 0.0, 0.0],), ([0.0, 0.0, 0.0],)),
+    (np.cumprod, ([2.0, 0.0, 3.0],), ([1.0, 8.0, 0.0],)),
+    (np.multiply.accumulate, ([0.0, 2.0, 0.0],), ([3.0, 0.0, 0.0],)),
+    (np.maximum.accumulate, ([1.0, 1.0, 2.0, 0.0],), ([1.5, 0.5, 2.0, 0.0],)),
+    (np.minimum.accumulate, ([1.0, 1.0, 0.0, 2.0],), ([1.5, 0.5, 2.0, 0.0],)),
+    (lambda x: np.maximum.accumulate(x)[1:], ([1.0, NAN, 2.0],), ([0.75, 0.75, 0.5],)),
+    (np.fmax.accumulate, ([NAN, 1.0, NAN, 2.0],), ([1.0, 2.0, 0.0, 1.0],)),
+    (np.fmin.accumulate, ([3.0, NAN, 1.0],), ([2.0, 0.0, 1.0],)),
+    (np.nanmax, ([NAN, 1.0, 1.0, 0.0],), ([0.0, 0.5, 0.5, 0.0],)),
+    (np.fmin.reduce, ([NAN, 1.0, 1.0, 2.0],), ([0.0, 0.5, 0.5, 0.0],)),
+    (np.nansum, ([NAN, 1.0],), ([0.0, 1.0],)),
+    (np.nanprod, ([NAN, 0.0, 3.0],), ([0.0, 3.0, 0.0],)),
+    (np.nanstd, ([NAN, 2.0, 2.0],), ([0.0, 0.0, 0.0],)),
+    (lambda x: np.std(x, where=[True, True, False]), ([2.0, 2.0, NAN],), ([0.0, 0.0, 0.0],)),
+    (lambda x: np.max(x, where=[True, False, True], initial=3.0), ([3.0, 9.0, 1.0],), ([0.5, 0.0, 0.0],)),
+    (lambda x: np.sum(x, where=[True, False]), ([1.0, NAN],), ([1.0, 0.0],)),
+    (np.median, ([1.0, 1.0, 2.0, 0.0],), ([0.5, 0.5, 0.0, 0.0],)),
+    (np.median, ([NAN, 1.0, 3.0],), ([0.0, 0.0, 1.0],)),
+    (np.nanmedian, ([NAN, 1.0, 3.0],), ([0.0, 0.5, 0.5],)),
+    (lambda q: np.quantile([1.0, 2.0, 4.0], q), ([0.0, 0.25, 0.5, 1.0],), ([2.0, 2.0, 4.0, 4.0],)),
+    (lambda q: np.quantile([1.0, 2.0, 4.0], q, method="hazen"), ([0.0, 0.25, 0.5, 1.0],), ([0.0, 3.0, 6.0, 0.0],)),
+    (lambda q: np.percentile([1.0, 2.0, 4.0], q, method="nearest"), ([10.0, 60.0],), ([0.0, 0.0],)),
+    (np.unique, ([2.0, 1.0, 2.0],), ([1.0, 1.0, 0.0],)),
+    (np.logaddexp.reduce, ([-INF, -INF],), ([0.5, 0.5],)),
+    (np.logaddexp.reduce, ([INF, 1.0],), ([1.0, 0.0],)),
+    (np.hypot.reduce, ([0.0, 0.0],), ([0.0, 0.0],)),
     (lambda x, y: np.where([True, False], x, y), ([1.0, NAN], [NAN, 1.0]), ([1.0, 0.0], [0.0, 1.0])),
     (lambda x, y: np.where([True, False], x, y), ([1.0, INF], [INF, 1.0]), ([1.0, 0.0], [0.0, 1.0])),
     (np.logaddexp, ([-INF, -INF, 0.0], [0.0, -INF, 0.0]), ([0.0, 0.5, 0.5], [1.0, 0.5, 0.5])),
@@ -60,6 +106,7 @@ POINTS = (
     (special.logsumexp, ([INF, 0.0, INF],), ([0.5, 0.0, 0.5],)),
     (lambda x: special.logsumexp(x, b=np.array([1.0, 0.0])), ([2.0, 700.0],), ([1.0, 0.0],)),
     (original.xlogy, ([0.0, 2.0], [0.5, 0.5]), ([np.log(0.5)] * 2, [0.0, 4.0])),
+    (original.xlog1py, ([0.0, 2.0], [-0.5, -0.5]), ([np.log(0.5)] * 2, [0.0, 4.0])),
     (original.rel_entr, ([1.0], [0.5]), ([np.log(2) + 1], [-2.0])),
     (lambda y: original.rel_entr(0.0, y), ([0.0, 0.5],), ([0.0, 0.0],)),
     (lambda y: original.kl_div(0.0, y), ([0.0, 0.5],), ([1.0, 1.0],)),
@@ -127,3 +174,85 @@ def test_second_order_at_ties():
     """Derivatives of derivatives exist at ties, where the first one is shared."""
     assert grad(grad(lambda x: np.maximum(x, 0.0) * x))(0.0) == 1.0
     check_grads(np.prod, np.array([1.5, 0.0, 2.0]))
+
+
+STEPS = (
+    (np.floor, ()), (np.ceil, ()), (np.rint, ()), (np.trunc, ()), (np.round, ()), (np.sign, ()),
+    (np.floor_divide, (0.5,)), (np.heaviside, (0.5,)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "rest"), STEPS)
+def test_steps(function, rest):
+    """A function that is constant but for steps gives a plain array, whose derivative is 0 in both modes."""
+    x = np.array([-1.5, 0.0, 0.5, 2.0])
+    value = function(x, *rest)
+    types = []
+
+    def f(x):
+        found = function(x, *rest)
+        types.append(type(found))
+        return np.sum(found * x)
+
+    assert np.array_equal(grad(f)(x), value)
+    assert jvp(f, (x,), (x,))[1] == np.sum(value * x)
+    assert set(types) == {np.ndarray}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [np.argmax, np.argsort, np.argmin, np.nonzero, np.isnan, np.histogram, np.digitize, operator.lt, operator.eq],
+)
+def test_searches(function):
+    """Comparisons and searches give plain arrays, of which nothing depends on the operand."""
+    x = np.array([2.0, -1.0, 0.5])
+    rest = {operator.lt: (0.0,), operator.eq: (0.0,), np.digitize: ([0.0],)}.get(function, ())
+
+    def f(x):
+        found = function(x, *rest)
+        for part in found if isinstance(found, tuple) else (found,):
+            assert isinstance(part, (np.ndarray, np.generic))
+        return np.sum(x * 2.0)
+
+    assert np.array_equal(grad(f)(x), np.full(3, 2.0))
+    assert jvp(f, (x,), (x,))[1] == 3.0
+
+
+def rows_of(page):
+    """Return for each row of the table of a page the names of its functions, of `x ** y` the operator."""
+    lines = [line for line in page.splitlines() if line.startswith("| ") and "`" in line.split("|")[1]]
+    return [re.findall(r"`([^`]+)`", line.split("|")[1]) for line in lines]
+
+
+def mentioned_in(source):
+    """Return how often each name, attribute, keyword and operator of powers is used in a source."""
+    nodes = list(ast.walk(ast.parse(source)))
+    found = Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
+    found.update(node.id for node in nodes if isinstance(node, ast.Name))
+    found.update(f"{node.arg}=" for node in nodes if isinstance(node, ast.keyword))
+    found["x ** y"] = sum(isinstance(node, ast.Pow) for node in nodes)
+    return found
+
+
+def test_correlation_cut_off():
+    """Where rounding makes a correlation larger than 1, `corrcoef` cuts it off; its derivative is that of the formula."""
+    x = np.array([1.0, 2.0, 4.0])
+    gradient = grad(lambda x: np.corrcoef(x, 3.0 * np.array([1.0, 2.0, 4.0]))[0, 1])(x)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-15)
+
+
+def test_each_row_has_a_test():
+    """Each function of each row of the table is tested here, as often at least as there are rows of it."""
+    rows = rows_of(PAGE.read_text(encoding="utf-8"))
+    assert len(rows) > 15
+    wanted = Counter(name.rpartition(".")[2] for row in rows for name in row)
+    found = mentioned_in(Path(__file__).read_text(encoding="utf-8"))
+    assert {name: count for name, count in wanted.items() if found[name] < count} == {}
+
+
+def test_rows_without_a_test_are_found():
+    """A row of a function that no test names, or of one more point of it, is found missing."""
+    page = "| `sinc`, `special.zeta` | 0 | 1 |\n| `sinc` | nan | nan |\n| comparisons, `x ** y` | 0 | 0 |"
+    assert rows_of(page) == [["sinc", "special.zeta"], ["sinc"], ["x ** y"]]
+    assert mentioned_in("np.sinc(x) ** 2")["sinc"] == 1
+    assert mentioned_in("np.sinc(x) ** 2")["x ** y"] == 1

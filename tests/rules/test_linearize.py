@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from tests.scale import sample
+from tests.scale import sample_of_each
 
 from ebbtide import jvp, linearize
 
@@ -21,7 +21,7 @@ def bits(value: Any) -> list[Any]:
     return [(leaf.dtype, leaf.shape, leaf.tobytes()) for leaf in leaves]
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.complex64, smooth=True), 3), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.complex64, smooth=True), 10), ids=label)
 def test_every_rule(case):
     """The pushforward of each operation gives the bits of forward mode, for one tangent after the other."""
     key, example, dtype = case

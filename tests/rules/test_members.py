@@ -9,37 +9,37 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from tests.rules.example import callable_of
-from tests.rules.examples import IN_OTHER_ORDER, label, typed_cases
-from tests.scale import sample
+from tests.rules.example import WRITING, callable_of
+from tests.rules.examples import BY_VALUES, IN_OTHER_ORDER, label, typed_cases
+from tests.scale import sample_of_each
 
 from ebbtide import TraceError, jvp, vjp, vmap
 from ebbtide.arrays import constants
 from ebbtide.arrays.batched import BatchTrace, by_members
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.opaque import OPAQUE
 
-# What gives no array: texts and dtypes.
-NO_ARRAYS = (str, np.dtype)
+# What gives no array: texts, dtypes and Python numbers.
+NO_ARRAYS = (str, np.dtype, bool, int)
 # What takes the values of its others in its first operand.
-WRITTEN = (operator.setitem, np.copyto, np.full_like)
+WRITTEN = (operator.setitem, np.full_like, *WRITING)
 # What is done for one member after the other where the array that is searched is mapped, or the keys are; and what
 # SciPy does over all axes of both operands.
 ONE_BY_ONE = frozenset(
     {"searchsorted", "lexsort", "convolve", "correlate", "convolve2d", "correlate2d", "lfilter"}
 )
+BATCHED = [c for c in typed_cases(np.float32, np.complex128, smooth=True) if c[0] not in BY_VALUES]
 
 
-def varied(x: Any, k: int) -> Any:
+def varied(x: Any, k: int, rolled: bool) -> Any:
     """Return a member of the same domain, shape and dtype as an operand."""
-    if np.size(x) > 1:
+    if np.size(x) > 1 and rolled:
         return np.reshape(np.roll(np.ravel(x), k), np.shape(x))
     return np.asarray(x * (1 + k / 64)).astype(x.dtype)[()]
 
 
-def batch_of(x: Any, size: int) -> Any:
+def batch_of(x: Any, size: int, example: Any) -> Any:
     """Return so many members on a first axis."""
-    return np.stack([varied(x, k) for k in range(size)]) if size else np.zeros((0, *np.shape(x)), x.dtype)
+    return np.stack([varied(x, k, example.rolled) for k in range(size)]) if size else np.zeros((0, *np.shape(x)), x.dtype)
 
 
 def leaves_of(value: Any) -> list[Any]:
@@ -72,7 +72,7 @@ def compare(found: list[Any], expected: list[list[Any]], *, exact: bool = False)
             np.testing.assert_allclose(array, wanted, rtol=bound, atol=bound * largest)
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float64), 2), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64), 5), ids=label)
 def test_values(case):
     """A function of operands of which some are mapped gives the values of each member, most to the bit."""
     key, example, dtype = case
@@ -80,9 +80,9 @@ def test_values(case):
     for way in ways(key, operands):
         axes = tuple([0 if is_mapped else None for is_mapped in way])
         for size in (0, 1, 3):
-            given = [batch_of(x, size) if m else x for x, m in zip(operands, way, strict=True)]
-            if key in OPAQUE:
-                with pytest.raises(TraceError, match=r"test_members\.py|examples\.py"):
+            given = [batch_of(x, size, example) if m else x for x, m in zip(operands, way, strict=True)]
+            if key in BY_VALUES:
+                with pytest.raises(TraceError, match=r"test_members\.py|examples?\.py"):
                     vmap(f, axes)(*given)
                 continue
             found = vmap(f, axes)(*given)
@@ -94,7 +94,7 @@ def test_values(case):
                 assert [(x.dtype, x.shape) for x in found] == [(dtype, (0, *shape)) for dtype, shape in shapes]
 
 
-@pytest.mark.parametrize("case", sample(typed_cases(np.float32, np.complex128, smooth=True), 3), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(BATCHED, 10), ids=label)
 def test_derivatives(case):
     """Derivatives of members, and derivatives of a function of members, are those of each member, in both modes."""
     key, example, dtype = case
@@ -102,7 +102,7 @@ def test_derivatives(case):
     some = ways(key, operands)
     for way in (some[0], some[-1]):
         axes = tuple([0 if is_mapped else None for is_mapped in way])
-        given = [batch_of(x, 3) if m else x for x, m in zip(operands, way, strict=True)]
+        given = [batch_of(x, 3, example) if m else x for x, m in zip(operands, way, strict=True)]
         members = [[x[k] if m else x for x, m in zip(given, way, strict=True)] for k in range(3)]
         tangents = [np.cos(x).astype(x.dtype) for x in given]
         of_members = [[x[k] if m else x for x, m in zip(tangents, way, strict=True)] for k in range(3)]
@@ -150,7 +150,7 @@ class Watched:
 
 
 @pytest.mark.parametrize(
-    "case", sample([c for c in typed_cases(np.float64) if c[0] not in OPAQUE], 2), ids=label
+    "case", sample_of_each([c for c in typed_cases(np.float64) if c[0] not in BY_VALUES], 5), ids=label
 )
 def test_every_operation_has_a_batch_rule(case, monkeypatch):
     """No operation but the stated ones is done for one member after the other, in derivatives too."""
@@ -160,7 +160,7 @@ def test_every_operation_has_a_batch_rule(case, monkeypatch):
         assert example.kwargs == {}  # a fact of dtypes
         return
     watched = Watched(monkeypatch)
-    given = [batch_of(x, 2) for x in operands]
+    given = [batch_of(x, 2, example) for x in operands]
     vmap(f)(*given)
     if example.smooth:
         vmap(lambda *xs: vjp(f, *xs)[1]([np.ones_like(x) for x in f(*xs)]))(*given)

@@ -131,17 +131,17 @@ def test_multivariate_normal(function, x):
     call = getattr(stats.multivariate_normal, function)
     expected = getattr(original.multivariate_normal, function)(x, MEAN, covariance(ROOT))
     np.testing.assert_array_equal(vjp(lambda x: call(x, MEAN, covariance(ROOT)), x)[0], expected)
-    check_grads(lambda x, mean, root: call(x, mean, covariance(root)), x, MEAN, ROOT, order=1)
+    check_grads(lambda x, mean, root: call(x, mean, covariance(root)), x, MEAN, ROOT)
 
 
 def test_short_forms_of_a_normal_distribution():
     """A number or a diagonal stands for a covariance, and nothing for a mean, as in SciPy; one variable as many."""
     normal = stats.multivariate_normal
-    check_grads(lambda x, d: normal.logpdf(x, MEAN, d), POINTS, np.array([0.7, 1.3]), order=1)
-    check_grads(lambda x, v: normal.logpdf(x, MEAN, v), POINTS, np.array(1.3), order=1)
-    check_grads(lambda x, v: normal.logpdf(x, cov=v), np.array([0.7, 1.3]), np.array(1.3), order=1)
-    check_grads(normal.pdf, np.array(0.7), np.array(1.3), order=1)
-    check_grads(lambda root: normal.entropy(cov=covariance(root)), ROOT, order=1)
+    check_grads(lambda x, d: normal.logpdf(x, MEAN, d), POINTS, np.array([0.7, 1.3]))
+    check_grads(lambda x, v: normal.logpdf(x, MEAN, v), POINTS, np.array(1.3))
+    check_grads(lambda x, v: normal.logpdf(x, cov=v), np.array([0.7, 1.3]), np.array(1.3))
+    check_grads(normal.pdf, np.array(0.7), np.array(1.3))
+    check_grads(lambda root: normal.entropy(cov=covariance(root)), ROOT)
     slopes = vmap(grad(normal.logpdf), (0, None))(POINTS, MEAN)
     np.testing.assert_allclose(slopes, MEAN - POINTS, rtol=1e-13)
     with pytest.raises(TraceError, match="allow_singular"):

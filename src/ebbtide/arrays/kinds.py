@@ -30,10 +30,10 @@ from ebbtide.arrays.primitive import (
 )
 from ebbtide.arrays.traced import TracedArray
 
-UNARY, BINARY = ("x",), ("x", "y")
+UNARY, BINARY, CHOSEN = ("x",), ("x", "y"), ("x", "where")
 NUMBERS = frozenset({float, int})
 # Operands of these types go to NumPy as they are.
-PLAIN = frozenset({np.ndarray, float, int, complex, bool, np.float64, np.float32})
+PLAIN = frozenset({np.ndarray, float, int, bool, np.float64, np.float32})
 
 
 def _elementwise_pull(derivative: Any) -> Pull | None:
@@ -117,6 +117,11 @@ def elementwise(
     return primitive
 
 
+def numpy_complex(x: Any, other: Any) -> Any:
+    """Return a Python complex number as NumPy's, of the other's precision: by itself it makes Python's of np.float64."""
+    return np.result_type(other.dtype, x).type(x) if type(x) is complex else x
+
+
 def handler_of(primitive: Primitive) -> Callable[..., Any]:
     """Return the handler of an elementwise primitive of one or two operands, with a short way to the tape."""
 
@@ -138,7 +143,7 @@ def handler_of(primitive: Primitive) -> Callable[..., Any]:
                     return trace.mixed(primitive, first, x, y, True)
         elif type(y) is TracedArray and y._trace.fast and type(x) in PLAIN:
             return y._trace.mixed(primitive, second, y, x, False)
-        return primitive.bind((x, y))
+        return primitive.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
     count = len(primitive.operands or ())
     if len(primitive.signature((1 << count) - 1, count).pulls) < count:
@@ -207,6 +212,7 @@ def linear_of_many(
     batch: Callable[..., Any],
     name: str | None = None,
     last: int | None = None,
+    consume: Callable[..., Any] | None = None,
     result: str = PASSED,
 ) -> Primitive:
     """
@@ -219,6 +225,7 @@ def linear_of_many(
         batch: `batch(*operands, **params)`: the operation on all members, which are on the first axis of each operand.
         name: Name in messages.
         last: Number of the operand whose transpose may use up the cotangent.
+        consume: `consume(g, params)` does that transpose in the memory of the cotangent.
         result: Who owns what the transpose returns.
 
     Returns:
@@ -229,7 +236,7 @@ def linear_of_many(
         def rule(g: Any, kind: ArrayType, params: Any) -> Any:
             return matched(transpose(k, g, kind, **(params or {})), kind)
 
-        return Pull(rule, (), result, last=k == last)
+        return Pull(rule, (), result, last=k == last, consume=consume if k == last else None)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         full = [zeros_like(v) if t is None else t for t, v in zip(tangents, values, strict=True)]
@@ -258,8 +265,8 @@ def multilinear(
         function: `function(x, y, **params)`.
         transposes: `(of_x(g, y, type, **params), of_y(g, x, type, **params))`.
         infer: `infer(type_x, type_y, **params)`: type of the output.
-        batch: `batch(x, y, mapped_x, mapped_y)`: the operation on all members, which are on the first axis of the
-            operands that are mapped.
+        batch: `batch(x, y, mapped_x, mapped_y, **params)`: the operation on all members, which are on the first axis of
+            the operands that are mapped.
         accumulate: `(into_x(target, g, params, y), into_y(target, g, params, x))`, which add the
             cotangent into an owned array and return whether they could.
         name: Name in messages.
@@ -286,7 +293,7 @@ def multilinear(
 
     primitive = Primitive(
         function, name=name, operands=BINARY, pull=pulls.__getitem__, push=push, infer=infer,
-        batch=lambda values, mapped, params, size: batch(*values, *mapped),
+        batch=lambda values, mapped, params, size: batch(*values, *mapped, **params),
     )  # fmt: skip
     return primitive
 
@@ -298,43 +305,42 @@ def reduction(
     *,
     infer: Callable[..., ArrayType],
     keep: Mapping[str, Callable[..., Any]] | None = None,
-    result: str = FRESH,
     name: str | None = None,
 ) -> Primitive:
     """
-    Declare a reduction over the axes `axis` with `keepdims=True`.
+    Declare a reduction of the chosen elements along the axes `axis`, with `keepdims=True`.
 
     Args:
-        function: `function(x, axis=, keepdims=True)`.
-        vjp: `vjp(g, type, axis, *saved)`: cotangent of the operand; the names of the parameters after
-            `axis` say what is saved.
-        jvp: `jvp(t, axis, *saved)`: tangent of the output, with the same names.
-        infer: `infer(type, axis=, keepdims=)`.
-        keep: Kept values by name; functions of `x`, `out` or both.
-        result: Who owns what *vjp* returns.
+        function: `function(x, where, axis=, keepdims=True, **params)`; `where` is True for all elements.
+        vjp: `vjp(g, type, params, *saved)`: cotangent of the operand; the names of the parameters after
+            `params` say what is saved: `x`, `where`, `out`, kept values.
+        jvp: `jvp(t, params, *saved)`: tangent of the output.
+        infer: `infer(type, type of where, **params)`.
+        keep: Kept values by name; functions of `x`, `where` and `out`.
         name: Name in messages.
 
     Returns:
         The primitive.
     """
-    needs = needs_of(vjp, 3)
 
     def rule(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
-        return matched(vjp(g, kind, params["axis"], *saved), kind)
+        return matched(vjp(g, kind, params, *saved), kind)
 
-    pull = Pull(rule, needs, result, temporaries=2)
+    pull = Pull(rule, needs_of(vjp, 3), FRESH, temporaries=2)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
-        known = {"x": values[0], "out": out}
+        known = {"x": values[0], "where": values[1], "out": out}
         saved = [known[n] if n in known else kept(n) for n in needs_of(jvp, 2)]
-        return matched(jvp(tangents[0], params["axis"], *saved), type_of(out))
+        return matched(jvp(tangents[0], params, *saved), type_of(out))
 
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
-        return primitive.bind(values, {**params, "axis": tuple([a + 1 for a in params["axis"]])})
+        operands = aligned((full(values[0], mapped[0], size), values[1]), (True, mapped[1]))
+        return primitive.bind(operands, {**params, "axis": tuple([a + 1 for a in params["axis"]])})
 
     primitive = Primitive(
-        function, name=name, operands=UNARY, pull=lambda k: pull, push=push, infer=infer, keep=keep, batch=of_members
-    )
+        function, name=name, operands=CHOSEN, pull=lambda k: None if k else pull, push=push, infer=infer, keep=keep,
+        batch=of_members,
+    )  # fmt: skip
     return primitive
 
 

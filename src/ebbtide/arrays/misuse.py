@@ -17,11 +17,10 @@ def as_array() -> TraceError:
     """Return the error for a traced array that has to become a plain one, as `np.array([x, y])` makes it."""
     return TraceError(
         f"A traced array cannot become a plain one (at {user_line()}): its derivative would be lost. "
-        "For np.array([x, y]) write np.stack([x, y]); for np.asarray(x) write x; for np.full(shape, x) write "
-        "np.broadcast_to(x, shape); for table[x] make the table an argument of the function; "
-        f"{_STORE}; for a function that takes plain arrays only declare a rule with "
-        "ebbtide.primitive(fun, vjp=...); for a plain copy that is constant to the derivative write "
-        "ebbtide.stop_gradient(x)."
+        "For np.array([x, y]), np.asarray, np.full, np.arange and np.r_ write ebbtide.numpy.array([x, y]), and so on; "
+        f"for table[x] make the table an argument of the function; {_STORE}; for a function that takes plain arrays "
+        "only declare a rule with ebbtide.primitive(fun, vjp=...); for a plain copy that is constant to the derivative "
+        "write ebbtide.stop_gradient(x)."
     )
 
 
@@ -66,6 +65,24 @@ def into_plain(name: str) -> TraceError:
 def in_place_shape(new: Any) -> TraceError:
     """Return the error for `x.shape = new`."""
     return TraceError(f"The shape of a traced array cannot be set (at {user_line()}): write x = x.reshape({new}).")
+
+
+def output_type(name: str, target: Any, result: Any, *, same_type: bool, whole: bool = True) -> Exception | None:
+    """Return the error for a result that does not fit into what was given as `out=`, or None."""
+    if whole and target.shape != result.shape:
+        fits = not same_type and len(target.shape) >= len(result.shape)
+        pairs = zip(result.shape[::-1], target.shape[::-1], strict=False)
+        if not fits or any(n not in (1, m) for n, m in pairs):
+            return ValueError(
+                f"{name} at {user_line()} cannot write a result of shape {result.shape} into out= of shape "
+                f"{target.shape}."
+            )
+    if target.dtype != result.dtype and (same_type or not np.can_cast(result.dtype, target.dtype, "same_kind")):
+        return TypeError(
+            f"{name} at {user_line()} cannot write a result of {result.dtype} into out= of {target.dtype}. Make it "
+            f"with np.zeros_like(x, dtype=np.{result.dtype})."
+        )
+    return None
 
 
 def in_place_type(name: str, before: Any, after: Any) -> Exception | None:

@@ -45,6 +45,8 @@ class Pull:
         temporaries: How many arrays of the size of the larger of cotangent and operand the rule takes for a moment.
         trusted: Whether the rule is elementwise and always returns the type of the operand, so that nobody need look.
         last: Whether to do this pull after the others, because it may use up the cotangent.
+        consume: `consume(g, params)` makes the result in the memory of the cotangent, where the sweep owns that and
+            this is its last use.
     """
 
     rule: Callable[..., Any]
@@ -54,6 +56,7 @@ class Pull:
     scaled: bool = False
     accumulate: Callable[..., bool] | None = None
     last: bool = False
+    consume: Callable[..., Any] | None = None
     temporaries: int = 0
     trusted: bool = False
 

@@ -9,50 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ebbtide.arrays import misuse
-from ebbtide.arrays.registry import HANDLERS, of_vectors
+from ebbtide.arrays.methods import binary, method, unary
+from ebbtide.arrays.outputs import into, partly
+from ebbtide.arrays.registry import HANDLERS
 from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
 from ebbtide.errors import RuleMissingError, TraceError
-
-
-def _binary(ufunc: np.ufunc) -> tuple[Any, Any, Any]:
-    """Return the operator methods (x op y, y op x, x op= y) of a ufunc with two operands."""
-
-    def forward(self: TracedArray, other: Any) -> Any:
-        try:
-            return HANDLERS[ufunc](self, other)
-        except TraceError as error:
-            return of_vectors(ufunc, self, other, error)
-
-    def reflected(self: TracedArray, other: Any) -> Any:
-        try:
-            return HANDLERS[ufunc](other, self)
-        except TraceError as error:
-            return of_vectors(ufunc, other, self, error)
-
-    def in_place(self: TracedArray, other: Any) -> Any:
-        return self._updated(HANDLERS[ufunc](self, other), ufunc)
-
-    return forward, reflected, in_place
-
-
-def _unary(ufunc: np.ufunc) -> Any:
-    """Return the operator method of a ufunc with one operand."""
-
-    def method(self: TracedArray) -> Any:
-        return HANDLERS[ufunc](self)
-
-    return method
-
-
-def _method(function: Any) -> Any:
-    """Return a method that calls the NumPy function of the same meaning."""
-
-    def method(self: TracedArray, *args: Any, **kwargs: Any) -> Any:
-        return HANDLERS[function](self, *args, **kwargs)
-
-    method.__name__ = function.__name__
-    method.__doc__ = f"See `numpy.{function.__name__}`."
-    return method
 
 
 @final
@@ -116,6 +77,7 @@ class TracedArray:
 
     def _ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = kwargs.pop("out", None)
+        where = kwargs.pop("where", True) if method == "__call__" else True
         handler = HANDLERS.get(ufunc if method == "__call__" else (ufunc, method))
         if handler is None:
             name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
@@ -123,19 +85,22 @@ class TracedArray:
                 f"There is no derivative rule for {name}, called at {self._trace.here()}. Write it with "
                 "operations that have one, or declare it with ebbtide.primitive(fun, vjp=...)."
             )
-        if kwargs.get("where", True) is not True:
+        if where is not True and (out is None or len(out) > 1):
             raise TraceError(
                 f"{ufunc.__name__} with where= leaves elements undefined, which has no derivative. "
                 f"At {self._trace.here()} write np.where(condition, {ufunc.__name__}(...), other)."
             )
-        kwargs = {k: v for k, v in kwargs.items() if not (k == "where" or (k == "casting" and v == "same_kind"))}
+        usual = {k for k, v in kwargs.items() if (k == "casting" and v == "same_kind") or (k == "where" and v is True)}
+        kwargs = {k: v for k, v in kwargs.items() if k not in usual}
         if method == "__call__" and kwargs:
             raise TraceError(
                 f"{ufunc.__name__} with {', '.join(sorted(kwargs))}= cannot be traced (at {self._trace.here()}). "
                 "Cast the operands or the result with astype instead."
             )
+        if where is not True:
+            return partly(handler, inputs, where, out, ufunc.__name__)
         result = handler(*inputs, **kwargs)
-        return result if out is None else into(out[0], result, ufunc.__name__)
+        return result if out is None else into(out, result, ufunc.__name__, same_type=method != "__call__")
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         handler = HANDLERS.get(function)
@@ -147,7 +112,7 @@ class TracedArray:
             )
         out = kwargs.pop("out", None) if "out" in kwargs else None
         result = handler(*args, **kwargs)
-        return result if out is None else into(out, result, function.__name__)
+        return result if out is None else into(out, result, function.__name__, same_type=True)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise misuse.as_array()
@@ -278,6 +243,9 @@ class TracedArray:
             raise TypeError(f"iteration over an array without axes, at {self._trace.here()}")
         return (self[i] for i in range(len(self)))
 
+    def __contains__(self, value: Any) -> bool:
+        return bool(np.any(self == value))
+
     def __repr__(self) -> str:
         return f"TracedArray({bottom(self.present())!r})"
 
@@ -313,6 +281,18 @@ class TracedArray:
         """Sort the elements in place along an axis."""
         self[...] = HANDLERS[np.sort](self, axis, **kwargs)
 
+    def partition(self, kth: Any, axis: int = -1, **kwargs: Any) -> None:
+        """Partition the elements in place along an axis."""
+        self[...] = np.partition(self, kth, axis, **kwargs)
+
+    def put(self, indices: Any, values: Any, mode: Any = "raise") -> None:
+        """See `numpy.put`."""
+        HANDLERS[np.put](self, indices, values, mode)
+
+    def compress(self, condition: Any, axis: int | None = None) -> Any:
+        """See `numpy.compress`."""
+        return HANDLERS[np.compress](condition, self, axis)
+
     def copy(self, order: str = "C") -> TracedArray:
         """Return a copy, which is traced too."""
         return HANDLERS[np.copy](self, order)
@@ -337,56 +317,54 @@ class TracedArray:
         """See `numpy.clip`."""
         return HANDLERS[np.clip](self, min, max, **kwargs)
 
-    ravel = _method(np.ravel)
-    squeeze = _method(np.squeeze)
-    swapaxes = _method(np.swapaxes)
-    diagonal = _method(np.diagonal)
-    trace = _method(np.trace)
-    repeat = _method(np.repeat)
-    take = _method(np.take)
-    dot = _method(np.dot)
-    sum = _method(np.sum)
-    prod = _method(np.prod)
-    mean = _method(np.mean)
-    std = _method(np.std)
-    var = _method(np.var)
-    max = _method(np.max)
-    min = _method(np.min)
-    cumsum = _method(np.cumsum)
-    conj = conjugate = _method(np.conjugate)
-    round = _method(np.round)
-    argmax = _method(np.argmax)
-    argmin = _method(np.argmin)
-    argsort = _method(np.argsort)
-    any = _method(np.any)
-    all = _method(np.all)
-    nonzero = _method(np.nonzero)
+    ravel = method(np.ravel)
+    squeeze = method(np.squeeze)
+    swapaxes = method(np.swapaxes)
+    diagonal = method(np.diagonal)
+    trace = method(np.trace)
+    repeat = method(np.repeat)
+    take = method(np.take)
+    dot = method(np.dot)
+    sum = method(np.sum)
+    prod = method(np.prod)
+    mean = method(np.mean)
+    std = method(np.std)
+    var = method(np.var)
+    max = method(np.max)
+    min = method(np.min)
+    cumsum = method(np.cumsum)
+    conj = conjugate = method(np.conjugate)
+    round = method(np.round)
+    argmax = method(np.argmax)
+    argmin = method(np.argmin)
+    argsort = method(np.argsort)
+    any = method(np.any)
+    all = method(np.all)
+    nonzero = method(np.nonzero)
+    cumprod = method(np.cumprod)
+    choose = method(np.choose)
+    argpartition = method(np.argpartition)
+    searchsorted = method(np.searchsorted)
 
-    __add__, __radd__, __iadd__ = _binary(np.add)
-    __sub__, __rsub__, __isub__ = _binary(np.subtract)
-    __mul__, __rmul__, __imul__ = _binary(np.multiply)
-    __truediv__, __rtruediv__, __itruediv__ = _binary(np.true_divide)
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary(np.floor_divide)
-    __mod__, __rmod__, __imod__ = _binary(np.remainder)
-    __pow__, __rpow__, __ipow__ = _binary(np.power)
-    __matmul__, __rmatmul__, __imatmul__ = _binary(np.matmul)
-    __lt__, __gt__ = _binary(np.less)[:2]
-    __le__, __ge__ = _binary(np.less_equal)[:2]
-    __eq__ = _binary(np.equal)[0]
-    __ne__ = _binary(np.not_equal)[0]
-    __neg__ = _unary(np.negative)
-    __pos__ = _unary(np.positive)
-    __abs__ = _unary(np.absolute)
-
-
-def into(target: Any, result: Any, name: str) -> Any:
-    """
-    Write *result* into the array that the user gave as `out=`, and return that array.
-
-    Raises:
-        TraceError: The target is a plain array, which cannot take a traced value.
-    """
-    if not isinstance(target, TracedArray):
-        raise misuse.into_plain(name)
-    target[...] = result
-    return target
+    __add__, __radd__, __iadd__ = binary(np.add)
+    __sub__, __rsub__, __isub__ = binary(np.subtract)
+    __mul__, __rmul__, __imul__ = binary(np.multiply)
+    __truediv__, __rtruediv__, __itruediv__ = binary(np.true_divide)
+    __floordiv__, __rfloordiv__, __ifloordiv__ = binary(np.floor_divide)
+    __mod__, __rmod__, __imod__ = binary(np.remainder)
+    __pow__, __rpow__, __ipow__ = binary(np.power)
+    __matmul__, __rmatmul__, __imatmul__ = binary(np.matmul)
+    __divmod__, __rdivmod__ = binary(np.divmod)[:2]
+    __and__, __rand__ = binary(np.bitwise_and)[:2]
+    __or__, __ror__ = binary(np.bitwise_or)[:2]
+    __xor__, __rxor__ = binary(np.bitwise_xor)[:2]
+    __lshift__, __rlshift__ = binary(np.left_shift)[:2]
+    __rshift__, __rrshift__ = binary(np.right_shift)[:2]
+    __lt__, __gt__ = binary(np.less)[:2]
+    __le__, __ge__ = binary(np.less_equal)[:2]
+    __eq__ = binary(np.equal)[0]
+    __ne__ = binary(np.not_equal)[0]
+    __neg__ = unary(np.negative)
+    __pos__ = unary(np.positive)
+    __abs__ = unary(np.absolute)
+    __invert__ = unary(np.invert)

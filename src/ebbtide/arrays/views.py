@@ -39,7 +39,9 @@ class Sharing:
         or 8, are of views that have died.
     """
 
-    __slots__ = ("guard", "line", "path", "private", "reachable", "room", "root", "seen", "static", "version", "views")
+    __slots__ = (
+        "copied", "guard", "line", "path", "private", "reachable", "room", "root", "seen", "static", "version", "views",
+    )  # fmt: skip
 
     def __init__(
         self, root: TracedArray | None = None, path: tuple[Any, ...] = (), *, reachable: bool = False
@@ -50,6 +52,7 @@ class Sharing:
         self.version = 0  # how often this array was written
         self.seen = 0  # the root's version that this view's value is of
         self.private = False  # made by a write here, in no tape and no other array: the next write needs no copy
+        self.copied = False  # a view through which elements are written but not looked at: x.flat[:2] is a copy
         self.static = False  # a view of a static value of a region, which must not change there
         self.line = ""
         self.views: list[weakref.ref[TracedArray]] = []  # of a root: what has to hear that its trace is another one
@@ -133,6 +136,7 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
     mine = view.sharing()
     mine.root, mine.path = root, (*path, (primitive, params))
     mine.reachable = sharing.reachable
+    mine.copied = always
     mine.seen = root.sharing().version
     mine.line = view._trace.here()
     root.sharing().note(view)

@@ -6,7 +6,6 @@ import importlib.util
 import io
 import os
 import time
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.demo import burgers
 from ebbtide.errors import BudgetError
 from ebbtide.optimize.taylor import taylor_remainders
+from ebbtide.profiling.peak import measured_peak
 
 # Far within the 1/4 up to which `burgers.direction` is stable, and far above the rounding of order 2.
 DISTANCES = (2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11, 2.0**-12)
@@ -174,18 +174,11 @@ def _print_plan(plan: Any) -> None:
 
 def _function_alone(case: Case) -> tuple[int, float, float]:
     """Return the peak bytes, the value and the seconds of the function without a gradient."""
-    tracing = tracemalloc.is_tracing()
-    if not tracing:
-        tracemalloc.start()
-    tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
-    start = time.perf_counter()
-    value = float(case.misfit(case.initial, case.problem.viscosity))
-    elapsed = time.perf_counter() - start
-    peak = tracemalloc.get_traced_memory()[1] - before
-    if not tracing:
-        tracemalloc.stop()
-    return peak, value, elapsed
+    with measured_peak() as peak:
+        start = time.perf_counter()
+        value = float(case.misfit(case.initial, case.problem.viscosity))
+        elapsed = time.perf_counter() - start
+    return peak.nbytes, value, elapsed
 
 
 def _print_measured(profile: Any, alone: int, case: Case) -> list[tuple[bool, str]]:

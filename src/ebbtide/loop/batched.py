@@ -12,6 +12,7 @@ from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.loop.collect import Seen
 from ebbtide.loop.options import Options
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle
@@ -46,7 +47,7 @@ def batched_loop(
     pairs = [trace.split(leaf) for leaf in leaves]
     mapped = [is_mapped or is_array(array) for array, is_mapped in pairs]
     inputs, is_one = _of_all(trace, inputs)
-    shapes: list[Any] = []
+    seen = Seen()
 
     def lower(values: list[Any], flags: list[bool]) -> list[Any]:
         """Return leaves as the loop has them."""
@@ -76,7 +77,7 @@ def batched_loop(
             settle(outs)
             after = lower(after, mapped)
             outs = [full(*trace.split(out), trace.size) for out in outs]
-        shapes[:] = [shape]
+        seen.structure = shape
         return (after, outs) if options.outputs else after
 
     condition: Any = options.until
@@ -93,7 +94,7 @@ def batched_loop(
         return unflatten(structure, raised(trace, result, mapped))
     final, emitted = result
     of_members = [trace.members(np.moveaxis(out, 1, 0)) for out in emitted]
-    return unflatten(structure, raised(trace, final, mapped)), unflatten(shapes[0], of_members)
+    return unflatten(structure, raised(trace, final, mapped)), unflatten(seen.structure, of_members)
 
 
 @final

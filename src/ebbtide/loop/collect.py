@@ -11,6 +11,20 @@ from ebbtide.arrays.traced import TracedArray
 
 
 @final
+class Seen:
+    """
+    The structure of what steps emit, as the last step has shown it.
+
+    It is no list: what a function of a program finds in one must stay as it was.
+    """
+
+    __slots__ = ("structure",)
+
+    def __init__(self) -> None:
+        self.structure: Any = None
+
+
+@final
 class Collector:
     """Where each step's cotangents of inputs and static values go; see `timeloop`."""
 

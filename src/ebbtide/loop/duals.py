@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,9 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.loop.collect import Seen
 from ebbtide.loop.options import Options
+from ebbtide.tape.tangent import TangentTrace
 
 
 def dual_loop(
@@ -44,7 +48,7 @@ def dual_loop(
         pairs = zip(values, tangents, strict=True)
         return [v if t is None or type(t) is float else TracedArray(trace, t, v) for v, t in pairs]
 
-    shapes: list[Any] = []
+    seen = Seen()
 
     def dual_step(pair: Any, x: Any) -> Any:
         values, tangents = pair
@@ -70,7 +74,7 @@ def dual_loop(
         if not options.outputs:
             return split(after)
         outs, structure_out = flatten(emitted)
-        shapes[:] = [structure_out]
+        seen.structure = structure_out
         values_out, tangents_out = split(outs)
         return split(after), (values_out, [_stackable(v, t) for v, t in zip(values_out, tangents_out, strict=True)])
 
@@ -81,14 +85,24 @@ def dual_loop(
     foreign = inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray, list, tuple))
     if isinstance(inputs, (list, tuple)):
         pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
-    with entered(tangent=None, traces=tuple(t for t in current().traces if t is not trace)):
+    with _outside(trace):
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)
         result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **rest)
     if not options.outputs:
         return unflatten(structure, join(*result))
     final, emitted = result
-    return unflatten(structure, join(*final)), unflatten(shapes[0], join(*emitted))
+    return unflatten(structure, join(*final)), unflatten(seen.structure, join(*emitted))
+
+
+@contextmanager
+def _outside(trace: TangentTrace) -> Iterator[None]:
+    """Run the block without a forward mode; that which is around it, inside of the tape too, is the innermost then."""
+    context = current()
+    others = tuple([other for other in context.traces if other is not trace])
+    inside = [other for other in others if type(other) is TangentTrace and other.level > context.tape.level]
+    with entered(tangent=inside[-1] if inside else None, traces=others):
+        yield
 
 
 def _refuse_traced(x: Any, kind: str) -> None:

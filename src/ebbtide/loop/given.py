@@ -7,31 +7,30 @@ each run they are given those values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
-from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import Context, current, entered
-from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.reach import bound_now
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import ReleasedValueError, TraceError
+from ebbtide.errors import TraceError
 from ebbtide.loop.options import Options
+from ebbtide.program.calls import Call
 from ebbtide.program.surroundings import Surroundings
-from ebbtide.tape.account import account
-from ebbtide.tape.linear_region import split
-from ebbtide.tape.node import Node
-from ebbtide.tape.recording import Recording
-from ebbtide.tape.tangent import TangentTrace
 
 # What tells an array of a trace: the array in the user's closure may be another object with the same two.
 Key = tuple[int, int]
+_OTHER_ARRAY = (
+    "A step of a time loop in a traced function uses at {line} an array from outside that it did not use when the "
+    "function was traced, with the first step, or that was written in place after the loop. What a step uses from "
+    "outside is found once: use it in the first step too, by np.where(i == n, x, y), write into a copy, or put jit "
+    "around the step instead of the loop."
+)
 
 
 def key_of(array: TracedArray) -> Key:
@@ -48,18 +47,25 @@ class Given:
         traces: The traces.
         known: The values.
         around: The region in which the program runs.
+        problem: What is wrong, and what to do, where the function uses another array of these traces.
 
     Memory:
         The values, by reference.
     """
 
-    __slots__ = ("_known", "_traces", "around", "closed", "fast", "level")
+    stands_in = True  # a trace of a program asks it what an array of a trace that has ended is here
 
-    def __init__(self, traces: tuple[Any, ...], known: dict[Key, Any], around: Any) -> None:
+    __slots__ = ("_known", "_problem", "_traces", "around", "closed", "fast", "level")
+
+    def __init__(
+        self, traces: tuple[Any, ...], known: dict[Key, Any], around: Any, problem: str = _OTHER_ARRAY
+    ) -> None:
+        self._problem = problem
         self._traces = traces
         self._known = known
         self.around = around
-        self.level = current().level
+        # It is no derivative: a loop that runs in it may be one for all members of a batch.
+        self.level = 0
         self.closed = False
         self.fast = False
 
@@ -88,12 +94,7 @@ class Given:
         try:
             found = self._known[key_of(operand)]
         except KeyError:
-            raise TraceError(
-                f"A step of a time loop in a traced function uses at {user_line()} an array from outside that it did "
-                "not use when the function was traced, with the first step, or that was written in place after the "
-                "loop. What a step uses from outside is found once: use it in the first step too, by "
-                "np.where(i == n, x, y), write into a copy, or put jit around the step instead of the loop."
-            ) from None
+            raise TraceError(self._problem.format(line=user_line())) from None
         return found.frozen() if type(found) is TracedArray else found
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
@@ -112,22 +113,22 @@ def in_region(context: Context) -> bool:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class LoopCall:
+class LoopCall(Call):
     """
-    What a time loop of a traced function is, its operands apart.
+    A time loop of a traced function; its operands are leaves of the state and of the inputs, and static values.
 
     Args:
         timeloop: The loop.
         step: The user's step.
+        steps: The number of steps; None with `until=`.
         structure: Structure of the state.
         inputs: The user's inputs; None where their leaves are operands.
-        rows: Structure of the inputs whose leaves are operands; None where they are not.
+        tree: Structure of the inputs whose leaves are operands; None where they are not.
         options: The other arguments of the loop.
+        rows: Numbers of the operands that are leaves of the inputs.
         statics: The arrays from outside that a step uses.
         traces: The traces that these belong to, or may belong to.
-        level: That of the context in which the loop was traced.
         surroundings: What the user's functions reached then.
-        places: For each operand its place among those whose gradients are wanted, or None.
 
     Memory:
         References to what the step closes over: arrays of traces, which hold no data.
@@ -135,214 +136,61 @@ class LoopCall:
 
     timeloop: Callable[..., Any]
     step: Callable[..., Any]
+    steps: int | None
     structure: Any
     inputs: Any
-    rows: Any
+    tree: Any
     options: Options
+    rows: range
     statics: tuple[TracedArray, ...]
     traces: tuple[Any, ...]
-    level: int
     surroundings: tuple[Surroundings, ...]
-    places: tuple[int | None, ...] = ()
+    level: int
+    kinds: list[ArrayType]
+    numbers: list[bool]
+    name: str = "timeloop"
 
-    def run(
-        self,
-        *,
-        steps: int | None,
-        state: Sequence[Any],
-        inputs: Sequence[Any] = (),
-        static: Sequence[Any] = (),
-        tangents: Sequence[Any] = (),
-    ) -> tuple[Any, ...]:
-        """
-        Run the loop.
+    def params(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """See `Call.params`."""
+        params: dict[str, Any] = {"steps": self.steps, "state": list(operands[: self.rows.start])}
+        if self.rows:
+            params["inputs"] = list(operands[self.rows.start : self.rows.stop])
+        if self.statics:
+            params["static"] = list(operands[self.rows.stop :])
+        return params
 
-        Args:
-            steps: The number of steps; None with `until=`.
-            state: Leaves of the initial state.
-            inputs: Leaves of the inputs, if these are operands.
-            static: Values of the static values.
-            tangents: For each operand in this order its tangent, or None; empty if no derivative is taken along.
+    def operands(self, params: dict[str, Any]) -> list[Any]:
+        """See `Call.operands`."""
+        return [*params["state"], *params.get("inputs", ()), *params.get("static", ())]
 
-        Returns:
-            The leaves of the final state and the outputs; their tangents follow, if there are any.
-        """
-        operands = [*state, *inputs, *static]
-        with self._entered(tangents) as trace:
-            results = self._loop(steps, _duals(trace, operands, tangents), len(state), len(inputs))
-            return _parts(trace, results)
+    def takes(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """See `Call.takes`: the loop copies its state."""
+        return operands[self.rows.start :]
 
-    def run_saving(
-        self,
-        *,
-        steps: int | None,
-        state: Sequence[Any],
-        inputs: Sequence[Any] = (),
-        static: Sequence[Any] = (),
-        tangents: Sequence[Any] = (),
-    ) -> tuple[Any, ...]:
-        """
-        Run the loop, and keep what its reverse sweep needs.
-
-        Returns:
-            (what the reverse sweep needs, *what `run` returns).
-
-        Memory:
-            That of `timeloop` when it is differentiated, until the first result is pulled back or dropped.
-        """
-        operands = [*state, *inputs, *static]
-        counts = len(state), len(inputs)
-        del state, inputs, static
-
-        def loop(active: list[Any]) -> list[Any]:
-            pairs = zip(self.places, operands, strict=True)
-            return self._loop(steps, [x if place is None else active[place] for place, x in pairs], *counts)
-
-        with self._entered(tangents) as trace, account(None) as acct:
-            operands[:] = _duals(trace, operands, tangents)
-            # Of an operand that is there several times the last is as good as the first.
-            wanted = {place: x for place, x in zip(self.places, operands, strict=True) if place is not None}
-            recording = Recording(loop, ([wanted[place] for place in range(len(wanted))],), {}, (0,), acct)
-            del wanted
-            roots = recording.roots()
-            acct.keep_open()
-            held = HeldLoop(recording, [node for node, _ in roots], trace)
-            return (held, *_parts(trace, [value for _, value in roots]))
-
-    def _loop(self, steps: int | None, operands: list[Any], states: int, rows: int) -> list[Any]:
-        """Return the leaves of the results, with operands as the loop sees them."""
+    def run(self, operands: list[Any]) -> list[Any]:
+        """See `Call.run`."""
         name = next((name for name in (one.changed() for one in self.surroundings) if name is not None), None)
         if name is not None:
             raise TraceError(
                 f"The name {name}, which a step of a time loop in a traced function uses, stands for another object "
                 "than when the function was traced. Pass what changes as an argument, in the state, or as inputs=."
             )
-        state, inputs, static = operands[:states], operands[states : states + rows], operands[states + rows :]
+        first, last = self.rows.start, self.rows.stop
+        state, inputs, static = operands[:first], operands[first:last], operands[last:]
         known = dict(zip(map(key_of, self.statics), static, strict=True))
 
         def bound(function: Any) -> Any:
             # What a function closes over itself it is given at once, and need not ask for in each step.
             return bound_now(function, lambda array: known.get(key_of(array.present()), array))
 
-        given = bound(self.inputs) if self.rows is None else unflatten(self.rows, inputs)
+        given = bound(self.inputs) if self.tree is None else unflatten(self.tree, inputs)
         options = self.options.as_arguments() | {"until": bound(self.options.until)}
-        with entered(capture=Given(self.traces, known, current().capture)):
+        # What a program runs is not traced, whatever is around the program.
+        capture = Given(self.traces, known, current().capture)
+        with self.inside(), entered(capture=capture, follower=None):
             found = self.timeloop(
-                bound(self.step), unflatten(self.structure, state), steps, inputs=given, **options
+                bound(self.step), unflatten(self.structure, state), self.steps, inputs=given, **options
             )
         if not self.options.outputs:
             return flatten(found)[0]
         return flatten(found[0])[0] + flatten(found[1])[0]
-
-    @contextmanager
-    def _entered(self, tangents: Sequence[Any]) -> Iterator[TangentTrace | None]:
-        """Run the block in forward mode if there are tangents, inside of all traces that the step knows."""
-        level = max(current().level, self.level)
-        if not tangents:
-            with entered(level=level):
-                yield None
-            return
-        trace = TangentTrace(level + 1)
-        with _forward(trace):
-            yield trace
-
-
-@final
-class HeldLoop:
-    """
-    What a time loop in a program holds for its reverse sweep.
-
-    Memory:
-        Snapshots and saved values, until `pull_back` takes them, or it is dropped.
-    """
-
-    __slots__ = ("_nodes", "_recording", "_trace")
-
-    def __init__(self, recording: Recording, nodes: list[Node | None], trace: TangentTrace | None) -> None:
-        self._recording: Recording | None = recording
-        self._nodes = nodes
-        self._trace = trace
-
-    def take(self, retain: bool) -> tuple[Recording, list[Node | None], TangentTrace | None]:
-        """
-        Return the recording, the nodes of its results, and the forward mode of its values; it is not taken again.
-
-        Raises:
-            ReleasedValueError: It was taken before.
-        """
-        recording, nodes = self._recording, self._nodes
-        if recording is None:
-            raise ReleasedValueError("The time loop was swept before, and what its sweep needs is gone.")
-        if not retain:
-            self._recording, self._nodes = None, []
-        return recording, nodes, self._trace
-
-
-def pull_back(
-    *,
-    held: HeldLoop,
-    cotangents: Sequence[Any],
-    tangents: Sequence[Any] = (),
-    keep: Sequence[Any] = (),
-    retain: bool = False,
-) -> tuple[Any, ...]:
-    """
-    Run the reverse sweep of a time loop.
-
-    Args:
-        held: What `LoopCall.run_saving` returned first.
-        cotangents: For each result its cotangent, or None.
-        tangents: For each of them its tangent, or None; empty if no derivative is taken along.
-        keep: What the sweep uses by reference, so that the program keeps it until now.
-        retain: Whether there is another sweep to come.
-
-    Returns:
-        The cotangents of the operands that are active; their tangents follow, if any derivative is taken along.
-    """
-    del keep
-    recording, nodes, trace = held.take(retain)
-    del held
-    with _forward(trace):
-        pairs = zip(nodes, _duals(trace, cotangents, tangents), strict=True)
-        seeds = [(node, g, False) for node, g in pairs if node is not None and g is not None]
-        del nodes, pairs, cotangents
-        try:
-            (gradients,) = recording.gradients(seeds, retain=retain)
-        finally:
-            if not retain:
-                recording.account.close()
-        found = _parts(trace, gradients)
-    # A cotangent may pass through, and its memory is used again. Without tangents the sweep knows.
-    return found if trace is None else tuple([np.array(x) if isinstance(x, np.ndarray) else x for x in found])
-
-
-@contextmanager
-def _forward(trace: TangentTrace | None) -> Iterator[None]:
-    """Run the block in forward mode, also after the first time; as it is where there is none."""
-    if trace is None:
-        yield
-        return
-    level = max(current().level, trace.level)
-    with entered(level=level, tangent=trace, traces=(*current().traces, trace)):
-        trace.closed = False
-        try:
-            yield
-        finally:
-            trace.closed = True
-
-
-def _duals(trace: TangentTrace | None, values: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-    """Return values joined with their tangents."""
-    if trace is None or not tangents:
-        return list(values)
-    pairs = zip(values, tangents, strict=True)
-    return [value if tangent is None else TracedArray(trace, tangent, value) for value, tangent in pairs]
-
-
-def _parts(trace: TangentTrace | None, values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return values, and after them the tangents of those that can have one."""
-    if trace is None:
-        return tuple(values)
-    pairs = [split(trace, value) for value in values]
-    tangents = [zeros_like(value) if tangent is None else tangent for value, tangent in pairs if is_array(value)]
-    return (*[value for value, _ in pairs], *tangents)

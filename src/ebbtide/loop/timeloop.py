@@ -46,7 +46,7 @@ from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
-from ebbtide.loop.traced import symbolic_trace, traced_loop
+from ebbtide.loop.traced import traced_loop
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.storage import Disk, Storage
@@ -144,9 +144,8 @@ def timeloop(
     check_vectors(state)
     leaves, structure = flatten(state)
     check_arguments(length, leaves, inputs, options)
-    symbols = symbolic_trace(context)
-    if length and symbols is not None:
-        found = traced_loop(timeloop, symbols, step, leaves, structure, length, inputs, options)
+    if length and context.follower is not None:
+        found = traced_loop(timeloop, step, leaves, structure, length, inputs, options)
         if found is not None:
             return found
     refuse_inner(resume, context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any, final
 from ebbtide.arrays.context import current, entered
 from ebbtide.budget import format_bytes
 from ebbtide.ledger import KINDS, Ledger, SavedEntry, Timeline
+from ebbtide.profiling.lines import lines_of
 from ebbtide.profiling.loops import LoopReport
+from ebbtide.profiling.peak import Peak, measured_peak
 from ebbtide.profiling.plot import draw_timeline
 
 # A printed profile fits on a screen.
@@ -44,22 +45,27 @@ class Profile:
     """
 
     __slots__ = (
-        "_ledger", "_limit", "_on_plan", "_predicted_peak", "bytes_written", "gradient_error", "held_bytes", "loops",
-        "peak_bytes", "predicted_steps_forward", "steps_forward",
+        "_ledger", "_limit", "_on_plan", "_peak", "_predicted_peak", "bytes_written", "gradient_error", "held_bytes",
+        "loops", "predicted_steps_forward", "steps_forward",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger, on_plan: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, ledger: Ledger, peak: Peak, on_plan: Callable[[Any], None] | None = None) -> None:
         self._ledger = ledger
+        self._peak = peak
         self._on_plan = on_plan
         self._limit: int | None = None
         self._predicted_peak: int | None = None
-        self.peak_bytes = 0
         self.held_bytes = 0
         self.steps_forward = 0
         self.predicted_steps_forward = 0
         self.bytes_written = 0
         self.gradient_error = 0.0
         self.loops: list[LoopReport] = []
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak of memory in the block less what was allocated at its start; 0 in the block."""
+        return self._peak.nbytes
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -70,6 +76,13 @@ class Profile:
     def saved(self) -> list[SavedEntry]:
         """What each line saved: bytes held at most at a time, dtype, shape, operation, place and reason."""
         return sorted((self._ledger.entries or {}).values(), key=lambda entry: -entry.bytes)
+
+    def now(self) -> tuple[list[SavedEntry], dict[str, int], int]:
+        """Return what each line now holds, the largest first, the bytes held of each kind, and what is allocated."""
+        nbytes = self._peak.held
+        held = [entry.now() for entry in (self._ledger.entries or {}).values()]
+        found = sorted([entry for entry in held if entry is not None], key=lambda entry: -entry.bytes)
+        return found, dict(self._ledger.held), nbytes
 
     @property
     def timeline(self) -> Timeline:
@@ -138,16 +151,8 @@ class Profile:
             *([f"rounded       {self.gradient_error:>12.1e}  of the gradient, estimated"][: bool(self.gradient_error)]),
             *[f"loop          {loop.line}" for loop in self.loops[:_MOST_LOOPS]],
             "",
-            f"{'bytes':>12}  {'count':>7}  {'dtype':<10} {'shape':<16} {'operation':<12} {'reason':<10} place",
+            *lines_of(self.saved, _MOST_LINES),
         ]
-        for entry in self.saved[:_MOST_LINES]:
-            shape = "x".join(map(str, entry.shape)) or "-"
-            lines.append(
-                f"{format_bytes(entry.bytes):>12}  {entry.count:>7}  {entry.dtype:<10} {shape:<16} "
-                f"{entry.operation:<12} {entry.reason:<10} {entry.location}"
-            )
-        if len(self.saved) > _MOST_LINES:
-            lines.append(f"... and {len(self.saved) - _MOST_LINES} more lines")
         return "\n".join(lines)
 
 
@@ -179,20 +184,12 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
     ledger = Ledger(watched=True)
     ledger.timeline = Timeline()
     ledger.entries = {}
-    report = Profile(ledger, on_plan)
-    ledger.report = report
     ledger.limit = current().ledger.limit
-    running = tracemalloc.is_tracing()
-    if not running:
-        tracemalloc.start()
-    tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
-    try:
-        with entered(ledger=ledger):
-            yield report
-    finally:
-        report.peak_bytes = tracemalloc.get_traced_memory()[1] - before
-        report.held_bytes = ledger.peak
-        ledger.report = None
-        if not running:
-            tracemalloc.stop()
+    with measured_peak() as peak:
+        ledger.report = report = Profile(ledger, peak, on_plan)
+        try:
+            with entered(ledger=ledger):
+                yield report
+        finally:
+            report.held_bytes = ledger.peak
+            ledger.report = None

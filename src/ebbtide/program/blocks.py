@@ -34,15 +34,19 @@ class Block:
 @final
 class Blocks:
     """
-    The blocks that programs of one function share: one for each run at the same time.
+    What the programs of one function share: blocks, one for each run at the same time, and who runs them.
+
+    Args:
+        chained: Whether elementwise equations that follow each other are done by the compiled `Chain`.
 
     Memory:
         The blocks, until they are dropped.
     """
 
-    __slots__ = ("_spare",)
+    __slots__ = ("_spare", "chained")
 
-    def __init__(self) -> None:
+    def __init__(self, *, chained: bool = False) -> None:
+        self.chained = chained
         self._spare: list[Block] = []
 
     def take(self) -> Block:

@@ -9,11 +9,12 @@ from ebbtide.program.values import Values
 
 def delayed(values: Values, forward: int = 0) -> list[int]:
     """
-    Return the numbers of equations in an order in which values are born later, and no more is held meanwhile.
+    Return the numbers of equations in an order in which values are born later, and no more is held until they are.
 
     An equation is put off until its first use where that keeps what it reads no longer, or no more bytes of it longer
     than its own value has: as the product for the operand of a layer, which a sweep computes before the one for its
-    weights, while the second is what lets the layer's input go.
+    weights, while the second is what lets the layer's input go. In the moment in which it is computed a value is there
+    with what it reads, so that the peak may be higher: the caller takes the better order.
 
     Args:
         values: Those of a program.

@@ -17,9 +17,8 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import Ledger
 from ebbtide.program.check import passed
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.evaluate import compute
+from ebbtide.program.following import follow
 from ebbtide.program.layout import find_layout, packed_strides
-from ebbtide.program.lifetimes import releases
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, needed, remove_dead, skip_identities
 from ebbtide.program.symbolic import SymbolicTrace
@@ -120,28 +119,6 @@ class Reversal:
         forward, reverse = trace.equations[: self._count], trace.equations[self._count :]
         program = replace(self.program, outputs=tuple(self._results), equations=tuple(forward))
         return _split(program, self.strides, given, cotangents, outputs, reverse)
-
-
-def follow(program: Program, inputs: Sequence[Any], trace: SymbolicTrace) -> list[Any]:
-    """Return the outputs of a program for symbols of a trace, or arrays of a derivative whose values are symbols."""
-    known: dict[Variable, Any] = dict(zip(program.inputs, inputs, strict=True))
-    for equation, dying in zip(program.equations, releases(program), strict=True):
-        before = len(trace.equations)
-        result = compute(equation, known)
-        # Who calls is of no interest: the user's line is that of the equation.
-        made = trace.equations[before:]
-        trace.equations[before:] = [_like(one, equation) for one in made]
-        if type(result) is TracedArray and type(result._trace) is Tape and result._node is not None:
-            result._node.code, result._node.instruction = equation.where.code, equation.where.instruction
-        known[equation.output] = result
-        for variable in dying:
-            del known[variable]
-    return [known[output] if type(output) is Variable else output for output in program.outputs]
-
-
-def _like(made: Equation, equation: Equation) -> Equation:
-    """Return an equation that stands where another one stood."""
-    return replace(made, where=equation.where, errors=made.errors or equation.errors, again=equation.again)
 
 
 def push_forward(program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> Program:

@@ -90,6 +90,8 @@ class Equation:
         errors: What the function had set with np.errstate where the operation stands, as (kind, treatment).
         again: What tells the runs of a checkpointed function apart: the same values in two runs are computed twice.
             None outside of such functions, and in the first run.
+        within: What tells the checkpointed functions apart in which it stands, the outermost first, where no gradient
+            is taken in the traced function: whoever takes one computes them again.
     """
 
     primitive: Primitive | None
@@ -101,6 +103,7 @@ class Equation:
     where: Place
     errors: tuple[tuple[str, Any], ...] = ()
     again: object | None = None
+    within: tuple[object, ...] = ()
     inputs: tuple[Variable, ...] = field(init=False)
 
     def __post_init__(self) -> None:

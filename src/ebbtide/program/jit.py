@@ -16,9 +16,10 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, check_budget
+from ebbtide.program.aliases import AliasedProgram
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.equation import OBJECT
-from ebbtide.program.planned import PlannedProgram
+from ebbtide.program.planned import PlannedProgram, strides_of
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
 from ebbtide.program.tracing import name_argument, name_of, trace_leaves
@@ -100,7 +101,7 @@ class _Known:
     Args:
         planned: The program.
         executable: The program as it is run on plain arrays of this kind.
-        whole: Whether it is one operation where it is differentiated.
+        derived: The program where it is differentiated; None if the function runs as it stands there.
         surroundings: What the function reached when it was traced.
         captured: Which of the traced arrays among them are inputs.
         pattern: Which of the traced arrays are the same.
@@ -111,7 +112,7 @@ class _Known:
 
     planned: PlannedProgram
     executable: Executable
-    whole: bool
+    derived: AliasedProgram | None
     surroundings: Surroundings
     captured: tuple[int, ...]
     pattern: tuple[int, ...]
@@ -175,8 +176,8 @@ class Jitted:
                 known.planned.check_donated(values)
             del args, kwargs
             results = known.executable.run(values)
-        elif known.whole:
-            results = known.planned.apply(values)
+        elif known.derived is not None:
+            results = known.derived.apply(values)
         else:
             return self._f(*args, **kwargs)
         return results[0] if known.single else unflatten(known.structure, results)
@@ -211,9 +212,9 @@ class Jitted:
         """
         known, values = self._look_up(args, {})
         wanted = _leaves_of(args, _numbers("argnums", argnums))
-        if known is not None and known.whole:
+        if known is not None and known.derived is not None:
             active = tuple([place for place, number in enumerate(known.dynamic) if number in wanted])
-            found = known.planned.reversed_for(active, values)
+            found = known.derived.core.reversed_for(active, values)
             if found is not None:
                 return found.executables
         raise TypeError(f"There is no reverse program of {name_of(self._f)} for argnums={argnums!r}.")
@@ -319,13 +320,13 @@ class Jitted:
         self._note_miss(key)
         captured = tuple([numbers[id(array)] for array in origins])
         planned = PlannedProgram(traced.program, self._blocks, donated, self._limit)
-        executable = planned.executable([*values, *origins], donated)
-        # Results that are views follow what is written into what they are views of; loops and checkpointed functions
-        # have ways of their own to be differentiated.
-        whole = all(executable.fresh) and not traced.checkpointed
-        whole = whole and all(equation.output.type is not OBJECT for equation in traced.program.equations)
+        strides = strides_of([*values, *origins])
+        executable = planned.planned(strides, donated)
+        # What a loop holds is known when it runs: it is differentiated where it keeps to the budget of who asks.
+        loops = any(equation.output.type is OBJECT for equation in traced.program.equations)
+        derived = None if loops else AliasedProgram(planned, strides)
         known = _Known(
-            planned, executable, whole, surroundings, captured, _pattern(around),
+            planned, executable, derived, surroundings, captured, _pattern(around),
             found[0], found[0].type is None, dynamic,
         )  # fmt: skip
         # One for plain arrays around the function, one for arrays that are differentiated.

@@ -44,6 +44,9 @@ def kernel_of(equation: Equation) -> Kernel | None:
             return None
         over = tuple(range(len(equation.arguments)))
         return Kernel(lambda out, *arguments: [f"{name}({', '.join(arguments)}, out={out})"], over)
+    if equation.name == "chain":
+        # Only its last operation writes, so it may do so over any operand. How the call reads, the source knows.
+        return Kernel(lambda out, *arguments: [], tuple(range(len(equation.arguments))))
     made_here = equation.primitive is not None or equation.name in ("add_product", "add_scatter")
     make = _KERNELS.get(equation.name) if made_here else None
     return None if make is None else make(equation)
@@ -59,11 +62,11 @@ def ufunc_text(ufunc: np.ufunc) -> str | None:
 
 def _reduction(equation: Equation) -> Kernel | None:
     params = equation.params
-    if set(params) - {"axis", "keepdims"}:
+    if set(params) - {"axis", "keepdims"} or any(x is not True for x in equation.arguments[1:]):
         return None
     call = "np.add.reduce" if equation.name == "sum" else f"np.{equation.name}"
     rest = f"axis={params['axis']}, keepdims={params['keepdims']}"
-    return Kernel(lambda out, x: [f"{call}({x}, {rest}, out={out})"])
+    return Kernel(lambda out, x, where=None: [f"{call}({x}, {rest}, out={out})"])
 
 
 def _matmul(equation: Equation) -> Kernel:
@@ -140,7 +143,7 @@ def index_text(index: Sequence[Any], name: Callable[[Any], str] | None = None) -
             parts.append(":".join(ends if part.step is None else [*ends, str(int(part.step))]))
         else:
             parts.append("..." if part is Ellipsis else "None" if part is None else str(int(part)))
-    return ", ".join(parts) if len(parts) != 1 else f"{parts[0]}" if parts[0] != "..." else "..."
+    return ", ".join(parts) or "()"
 
 
 def _add_at(equation: Equation) -> Kernel:
@@ -197,7 +200,7 @@ def view_text(equation: Equation, x: str) -> str | None:
             return f"np.transpose({x}, {params['axes']})"
         case "getitem":
             index = index_text(params["index"])
-            return None if index is None else f"{x}[{index or '()'}]"
+            return None if index is None else f"{x}[{index}]"
         case "broadcast_to":
             return f"np.broadcast_to({x}, {params['shape']})"
         case "real" | "imag":
@@ -229,7 +232,7 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
     params = equation.params
     match equation.name:
         case "getitem":
-            return f"{arguments[0]}[{index_text(params['index'], name) or '()'}]"
+            return f"{arguments[0]}[{index_text(params['index'], name)}]"
         case "gather":
             return f"{arguments[0]}[{', '.join(arguments[1:])}]"
         case "where" if equation.primitive is not None:

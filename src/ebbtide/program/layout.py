@@ -6,6 +6,7 @@ The order matters to the last bit: a sum goes along memory. So each value has th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -128,16 +129,17 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     index = equation.params.get("index", ())
     by_arrays = equation.name == "getitem" and any(isinstance(part, np.ndarray) for part in index)
     usual = all(_in_c_order(v.type.shape, layout.strides[v]) for v in equation.inputs)
-    if (usual and not by_arrays) or equation.name in ("scatter", "add_at"):
+    if (usual and not by_arrays) or equation.name in ("scatter", "add_at", "cross"):
         return None
-    if equation.name == "setitem":
+    if equation.name in ("setitem", "add.at"):
         return np.array(_small(equation.arguments[0], layout), order="K")
     arguments, params = substitute((equation.arguments, equation.params), lambda v: _small(v, layout))
     arguments = tuple([_small(x, layout) if isinstance(x, np.ndarray) else x for x in arguments])
     if by_arrays:
         params = {**params, "index": tuple([_small_index(part) for part in index])}
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of few elements, or of zeros
             made = equation.function(*arguments, **params)
     except (ValueError, TypeError, IndexError, np.linalg.LinAlgError):
         return None  # its parameters, or zeros, do not fit

@@ -74,10 +74,12 @@ class Literals:
 
     def _defined(self, text: str) -> str:
         """Return the name that stands for a text, which is evaluated once."""
-        for name, known in self.definitions.items():
-            if known == text:
-                return name
-        name = f"constant_{len(self.definitions) + 1}"
+        known = next((name for name, one in self.definitions.items() if one == text), None)
+        return self.define("constant", text) if known is None else known
+
+    def define(self, kind: str, text: str) -> str:
+        """Return a new name, which begins with *kind*, that stands for a text."""
+        name = f"{kind}_{len(self.definitions) + 1}"
         while name in self._taken:
             name += "_"
         self.definitions[name] = text

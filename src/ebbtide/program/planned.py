@@ -61,6 +61,10 @@ class PlannedProgram:
         self._reversals: dict[Any, Reversed | None] = {}
         self._pushes: dict[Any, PlannedProgram | None] = {}
 
+    def of(self, program: Program) -> PlannedProgram:
+        """Return another program that is planned as this one is."""
+        return PlannedProgram(program, self._blocks, self.donated, self._limit)
+
     def executable(self, values: Sequence[Any], donated: tuple[int, ...] = ()) -> Executable:
         """Return the program as it is planned for values that lie in memory as these do."""
         return self.planned(strides_of(values), donated)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, final
@@ -13,6 +14,7 @@ import numpy as np
 
 from ebbtide.program.accumulation import add_products, add_scatters
 from ebbtide.program.blocks import Blocks
+from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
@@ -31,7 +33,7 @@ class Executable:
     Args:
         program: The program.
         strides: Of each of its inputs, in bytes.
-        blocks: Where it runs; by default in blocks of its own.
+        blocks: Where and how it runs; by default in blocks of its own.
         donated: Numbers of the inputs whose memory it may use: they are overwritten.
         limit: The bytes that a run may take above its inputs, results included; None for no budget.
         rungs: The ladder of the program, if it is known.
@@ -59,10 +61,17 @@ class Executable:
         # Once, before values are computed again: so sums take the same products, with the same bits, for all budgets.
         program = passed(program, add_products, add_scatters)
         self.rung = plain_rung(program, strides) if limit is None else within(rungs or ladder(program, strides), limit)
-        self.program = program = passed(self.rung.program)
+        self._blocks = Blocks() if blocks is None else blocks
         self.layout = self.rung.layout
+        most = None if limit is None else limit - objects_of(self.rung.program)
         given = [program.inputs[number] for number in donated]
-        self.memory = plan_memory(program, self.layout, None if limit is None else limit - objects_of(program), given)
+        self.memory = plan_memory(self.rung.program, self.layout, most, given)
+        if self._blocks.chained:
+            chained = replace(self.rung, program=chain_equations(self.rung.program, self.layout))
+            memory = plan_memory(chained.program, self.layout, most, given)
+            if memory.peak <= self.memory.peak:
+                self.rung, self.memory = chained, memory
+        self.program = program = passed(self.rung.program)
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.
         self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
@@ -71,7 +80,6 @@ class Executable:
         self.source = source.text
         self._constants = source.constants
         self._run, self._lay_out = _compiled(self.source, program.name, self)
-        self._blocks = Blocks() if blocks is None else blocks
         self._key = object()
         weakref.finalize(self, self._blocks.forget, self._key)
 

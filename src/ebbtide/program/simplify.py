@@ -54,7 +54,7 @@ def merge_common(program: Program) -> Program:
     found: dict[Any, Variable] = {}
 
     def earlier(equation: Equation) -> Variable | None:
-        told = equation.errors, equation.again
+        told = equation.errors, equation.again, equation.within
         key = (equation.function, equation.name, _key(equation.arguments), _key(equation.params), *told)
         known = found.setdefault(key, equation.output)
         return None if known is equation.output else known

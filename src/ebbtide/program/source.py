@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
+from ebbtide.program.chains import Links
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import allocation_text, expression_text, ufunc_text, view_text
 from ebbtide.program.layout import Layout, ufunc_of
@@ -129,6 +130,8 @@ class Source:
             statements = self._memory.kernels[output].write(name, *arguments)
             if equation.name == "add_product":
                 self._literals.imports["from ebbtide.rules.products import add_product"] = None
+            if isinstance(equation.function, Links):
+                statements = [f"{self._chain(equation.function)}({', '.join([*arguments, name])})"]
             if any("scipy.special." in text for text in statements):
                 self._literals.imports["import scipy.special"] = None
             if buffer.apart and given_up is not None:
@@ -147,9 +150,31 @@ class Source:
             return [f"{name} = {text}"]
         return [f"{name} = {self._expression(equation)}"]
 
+    def _chain(self, function: Links) -> str:
+        """Return the name of a chain, which is made once."""
+        self._literals.imports["from ebbtide.machine import Chain"] = None
+        lines = [f"{function.links[-1].registers[-1] + 1},"]
+        for link in function.links:
+            name = ufunc_text(link.ufunc) or ""
+            if name.startswith("scipy"):
+                self._literals.imports["import scipy.special"] = None
+            lines.append(f"({', '.join([name, repr(link.types), *map(str, link.registers)])}),  # {link.where}")
+        return self._literals.define("chain", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
+
+    def _fresh(self, variable: Variable) -> str:
+        """Return the memory that NumPy gives to an array that lies as a value does."""
+        shape, strides = variable.type.shape, self._layout.strides[variable]
+        order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
+        text = f"np.empty({tuple(shape[axis] for axis in order)}, {self._dtype(variable)})"
+        back = tuple(order.index(axis) for axis in range(len(shape)))
+        return text if list(back) == sorted(back) else f"{text}.transpose{back}"
+
     def _allocated(self, equation: Equation, name: str) -> list[str]:
         """Return the statements that compute a value in memory of its own."""
         arguments = [self._literals.value(argument) for argument in equation.arguments]
+        if isinstance(equation.function, Links):
+            run = f"{self._chain(equation.function)}({', '.join([*arguments, name])})"
+            return [f"{name} = {self._fresh(equation.output)}", run]
         memory = allocation_text(equation, arguments, self._dtype(equation.output))
         if memory is None:
             return [f"{name} = {self._expression(equation)}"]
@@ -233,7 +258,7 @@ def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:
     """Return names that Python takes, each once."""
     taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide",
-             "add_product"}  # fmt: skip
+             "add_product", "Chain"}  # fmt: skip
     found: dict[Variable, str] = {}
     for variable, name in names.items():
         text = re.sub(r"\W+", "_", name).strip("_") or "value"

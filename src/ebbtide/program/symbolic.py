@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, final
 
@@ -44,16 +45,15 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "captured", "checkpointed", "closed", "equations", "fast", "level", "node",
-        "origins",
+        "_known", "_laid", "_layout", "captured", "closed", "equations", "fast", "level", "node", "origins", "within",
     )  # fmt: skip
 
     def __init__(self, level: int) -> None:
         self.level = level
         self.closed = False
         self.fast = False
-        # Whether there is a function in it that is to be computed again in a reverse sweep.
-        self.checkpointed = False
+        # The functions around the present operation that are to be computed again in a reverse sweep.
+        self.within: tuple[object, ...] = ()
         # Where the innermost sweep is, which says so.
         self.node: Node | None = None
         self.equations: list[Equation] = []
@@ -75,6 +75,16 @@ class SymbolicTrace:
         self.closed = True
         equations, self.equations = tuple(self.equations), []
         return equations
+
+    @contextmanager
+    def checkpoint(self) -> Iterator[None]:
+        """Run the block, in which a function is called that is to be computed again in a reverse sweep."""
+        before = self.within
+        self.within = (*before, object())
+        try:
+            yield
+        finally:
+            self.within = before
 
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* come from outside."""
@@ -137,6 +147,8 @@ class SymbolicTrace:
                 f"{primitive.name} at {self.here()} uses an array of a traced function after the function had "
                 "returned. Return the array from the function."
             )
+        if any(map(self._is_given, operands)):
+            return current().capture.process(primitive, operands, params)
         if primitive.infer is None:
             raise TraceError(
                 f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
@@ -154,13 +166,22 @@ class SymbolicTrace:
         variable = Variable(kind, primitive.name, is_number=is_number)
         return self._recorded(primitive, primitive.function, arguments, params, variable)
 
+    def _is_given(self, value: Any) -> bool:
+        """Return whether an array is one of a trace that has ended, for which a function is given another value."""
+        if type(value) is not TracedArray or value._trace is self or not value._trace.closed:
+            return False
+        capture = current().capture
+        return getattr(capture, "stands_in", False) and capture.covers(value._trace)
+
     def _recorded(
         self, primitive: Primitive | None, function: Any, arguments: tuple[Any, ...], params: Any, output: Variable
     ) -> TracedArray:
         errors = tuple([(kind, how) for kind, how in np.geterr().items() if how != UNSET])
         again = current().again
         self.equations.append(
-            Equation(primitive, function, output.name, arguments, params, output, self._place(), errors, again)
+            Equation(
+                primitive, function, output.name, arguments, params, output, self._place(), errors, again, self.within
+            )
         )
         return self.array(output)
 
@@ -206,6 +227,9 @@ class SymbolicTrace:
                 return array
         if array._trace is self:
             return array._node
+        if self._is_given(array):
+            given = current().capture.lift(array)
+            return self.entry(given) if type(given) is TracedArray else given
         outside = array.frozen()
         # Two values may have one tangent.
         key = id(outside._node), id(outside._value)

@@ -31,12 +31,10 @@ class Traced:
     Args:
         program: The program.
         captured: The arrays from outside that it met, as the function has them: they are its last inputs.
-        checkpointed: Whether there are functions in it that are to be computed again in a reverse sweep.
     """
 
     program: Program
     captured: tuple[TracedArray, ...]
-    checkpointed: bool
 
 
 def trace_leaves(
@@ -82,7 +80,7 @@ def trace_leaves(
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), equations)
     program = passed(program, remove_dead, skip_identities, merge_common)
-    return Traced(program, tuple(trace.origins), trace.checkpointed)
+    return Traced(program, tuple(trace.origins))
 
 
 @final

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.constants import constant
 from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.answers import answer
+from ebbtide.rules.answers import answer, refusal
 
 
 def _created(function: Any) -> Any:
@@ -65,6 +66,47 @@ def _linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, ax
     return spaced if axis == 0 else np.moveaxis(spaced, 0, axis)
 
 
+def _logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+) -> Any:
+    """Return powers of a base whose exponents are evenly spaced."""
+    if np.ndim(base):
+        raise refusal("np.logspace of several bases has no derivative rule; call it for one base at a time.")
+    made = np.power(base, np.linspace(start, stop, num, endpoint, axis=axis))
+    return made if dtype is None else np.astype(made, dtype)
+
+
+def _find_zeros(end: Any) -> None:
+    if np.any(end == 0):
+        raise ValueError("Geometric sequence cannot include zero")
+
+
+_refuse_zeros = constant(_find_zeros, lambda end: None)  # nothing is known of abstract arrays
+
+
+def _geomspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
+) -> Any:
+    """Return numbers evenly spaced on a scale of logarithms, at least in double precision, as NumPy does it."""
+    start, stop = (v if type(v) is TracedArray else np.asarray(v) for v in (start, stop))
+    for end in (start, stop):
+        _refuse_zeros(end)
+    wide = np.result_type(type_of(start).dtype, type_of(stop).dtype, np.float64 if dtype is None else dtype, float(num))
+    start, stop = np.astype(start, wide), np.astype(stop, wide)
+    sign = np.sign(start)
+    first, last = start / sign, stop / sign
+    made = _logspace(np.log10(first), np.log10(last), num, endpoint, dtype=wide)
+    if num > 0:
+        made[0] = first
+        if num > 1 and endpoint:
+            made[-1] = last
+    made = made * sign
+    made = np.moveaxis(made, 0, axis) if axis else made
+    return made if dtype is None else np.astype(made, dtype)
+
+
 answer(np.linspace, _linspace)
-for _function in (np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity):
+answer(np.logspace, _logspace)
+answer(np.geomspace, _geomspace)
+for _function in (np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity, np.tri):
     answer(_function, _created(_function))

@@ -14,9 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from scipy import special
 
-from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.kinds import NUMBERS, elementwise, handler_of
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.constants import constant
+from ebbtide.arrays.constants import elementwise as same
+from ebbtide.arrays.kinds import NUMBERS, elementwise, handler_of, numpy_complex
 from ebbtide.arrays.registry import register
 from ebbtide.rules.answers import answer
 
@@ -80,7 +83,7 @@ def power(x: Any, y: Any) -> Any:
             return np.square(x)
         if y == 0.5:
             return np.sqrt(x)
-    return _power.bind((x, y))
+    return _power.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
 
 def _float_power(x: Any, y: Any) -> Any:
@@ -219,6 +222,36 @@ declare(
 # with: floor(x / y) would be 10 for 1.0 and 0.1, whose remainder is 1.0 - 9 * 0.1.
 declare(np.remainder, d=(1, lambda x, y: np.negative(np.floor_divide(x, y))))
 declare(np.fmod, d=(1, lambda x, y: np.negative(np.rint((x - np.fmod(x, y)) / y))))
+
+register(np.divmod, lambda x, y: (np.floor_divide(x, y), np.remainder(x, y)))
+
+# Parts of a number: the whole part and the exponent are steps.
+_fraction = elementwise(lambda x: np.modf(x)[0], d=1, name="modf")
+_whole = constant(lambda x: np.modf(x)[1], lambda x: ArrayType(x.shape, np.modf(np.ones((), x.dtype))[1].dtype), same)
+_exponent = constant(lambda x: np.frexp(x)[1], lambda x: ArrayType(x.shape, np.dtype(np.int32)), same)
+_mantissa = elementwise(
+    lambda x: np.frexp(x)[0], d=lambda g, x: np.ldexp(g, np.negative(_exponent(x))), name="frexp"
+)
+register(np.modf, lambda x: (_fraction.bind((x,)), _whole(x)))
+register(np.frexp, lambda x: (_mantissa.bind((x,)), _exponent(x)))
+_ldexp = elementwise(np.ldexp, d=(lambda g, y: np.ldexp(g, y), 0))
+register(np.ldexp, lambda x, y: _ldexp.bind((x, np.asarray(y)[()] if type(y) is int else y)))
+
+
+def _real_if_close(a: Any, tol: float = 100) -> Any:
+    """Return the real part where the imaginary part is all rounding."""
+    dtype = type_of(a).dtype
+    if dtype.kind != "c":
+        return a
+    limit = np.finfo(dtype).eps * tol if tol > 1 else tol
+    return np.real(a) if np.all(np.absolute(np.imag(a)) < limit) else a
+
+
+answer(np.real_if_close, _real_if_close)
+
+# The modified Bessel function of order 0, and those of its derivatives, whose order is no operand of a user.
+_iv = elementwise(special.iv, d=(0, lambda x, y: (_iv.bind((x - 1, y)) + _iv.bind((x + 1, y))) * 0.5), name="iv")
+answer(np.i0, elementwise(np.i0, d=lambda x: _iv.bind((type_of(x).dtype.type(1), x))))
 
 # sin(pi x) / (pi x): near zero the difference in the slope cancels, so a series takes over.
 SERIES = (-1 / 3, 1 / 30, -1 / 840, 1 / 45360, -1 / 3991680, 1 / 518918400)

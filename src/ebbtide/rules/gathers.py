@@ -142,6 +142,23 @@ _ADDED: tuple[Any, ...] = (None, *[_added_of(count) for count in _COUNTS])
 _PUTS: tuple[Any, ...] = (None, *[_put_of(count) for count in _COUNTS])
 
 
+def added_along(g: Any, indices: Any, kind: ArrayType) -> Any:
+    """Return zeros of the shape of a type, to which *g* is added at the places *indices* along the last axis."""
+    grids = [np.arange(n).reshape((-1,) + (1,) * (kind.ndim - k - 1)) for k, n in enumerate(kind.shape[:-1])]
+    whole = ArrayType(kind.shape, type_of(g).dtype)
+    return _ADDED[kind.ndim].bind((g, *grids, plain(indices)), {"whole": whole})
+def added(value: Any, indices: Any, whole: ArrayType) -> Any:
+    """
+    Return zeros of a type after *value* has been added to places on the first axis, all of those for one place.
+
+    Args:
+        value: What is added; of the shape of the indices.
+        indices: Numbers of the places, traced or not.
+        whole: The type of the result, of one axis.
+    """
+    return matched(_ADDED[1].bind((value, indices), {"whole": ArrayType(whole.shape, type_of(value).dtype)}), whole)
+
+
 @final
 class _Places:
     """

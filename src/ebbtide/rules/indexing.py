@@ -123,7 +123,7 @@ def _scatter_members(g: Any, index: tuple[Any, ...], whole: ArrayType) -> Any:
     return _scatter.bind((g,), {"index": (slice(None), *index), "whole": of_all})
 
 
-def _write_members(base: Any, value: Any, index: tuple[Any, ...], in_place: bool) -> Any:
+def _write_members(base: Any, value: Any, index: tuple[Any, ...], in_place: bool, primitive: Any = None) -> Any:
     ndim = _ndim_read(index, base.ndim - 1)
     if value.ndim - 1 > ndim:  # NumPy drops leading axes of length 1
         value = np.reshape(value, (value.shape[0], *value.shape[value.ndim - ndim :]))
@@ -131,7 +131,7 @@ def _write_members(base: Any, value: Any, index: tuple[Any, ...], in_place: bool
     value = np.moveaxis(value, 0, front) if front else value
     if type(base) is np.ndarray and not base.flags.writeable:
         base, in_place = np.array(base, order="C"), True  # what was the same for all members
-    return _write.bind((base, value), {"index": (slice(None), *index), "in_place": in_place})
+    return (primitive or _write).bind((base, value), {"index": (slice(None), *index), "in_place": in_place})
 
 
 _scatter = linear(
@@ -161,24 +161,52 @@ def _winners(shape: tuple[int, ...], index: tuple[Any, ...], written: tuple[int,
     return last[index] == order
 
 
+def _of_value(taken: Any, kind: ArrayType) -> Any:
+    """Return the cotangent of a written value from those of the elements that it went to."""
+    if taken.ndim < len(kind.shape):  # the value has further leading axes, all of one element
+        shape = kind.shape[len(kind.shape) - taken.ndim :]
+        taken = np.reshape(unbroadcast(taken, ArrayType(shape, kind.dtype)), kind.shape)
+    else:
+        taken = unbroadcast(taken, kind)
+    # A copy: the pull of the base may clear these elements in the same memory, or add to them.
+    return np.array(taken) if isinstance(taken, np.ndarray) else taken
+
+
 def _write_transpose(k: int, g: Any, kind: ArrayType, index: tuple[Any, ...], in_place: bool) -> Any:
     if k == 1:
         taken = g[index]
         if _repeats(index):
             taken = np.where(_winners(g.shape, index, np.shape(taken)), taken, type_of(g).dtype.type(0))
-        if taken.ndim < len(kind.shape):  # the value has further leading axes, all of one element
-            shape = kind.shape[len(kind.shape) - taken.ndim :]
-            taken = np.reshape(unbroadcast(taken, ArrayType(shape, kind.dtype)), kind.shape)
-        else:
-            taken = unbroadcast(taken, kind)
-        # A copy: the pull of the base may clear these elements in the same memory.
-        return np.array(taken) if isinstance(taken, np.ndarray) else taken
+        return _of_value(taken, kind)
     return _write.bind((g, type_of(g).dtype.type(0)), {"index": index, "in_place": False})
+
+
+def _clear(g: Any, params: Any) -> Any:
+    """Return the cotangent of the old array: zero where it was written."""
+    g[params["index"]] = 0
+    return g
 
 
 _write = linear_of_many(
     _write_function, _write_transpose, infer=lambda kind, value, index, in_place: kind, batch=_write_members,
-    name="setitem", last=0, result=FRESH,
+    name="setitem", last=0, consume=_clear, result=FRESH,
+)  # fmt: skip
+
+
+def _add_function(base: Any, value: Any, index: tuple[Any, ...], in_place: bool) -> Any:
+    target = base if in_place else np.array(base, order="K")
+    np.add.at(target, index, np.array(value) if in_place and np.may_share_memory(target, value) else value)
+    return target
+
+
+def _add_transpose(k: int, g: Any, kind: ArrayType, index: tuple[Any, ...], in_place: bool) -> Any:
+    return _of_value(g[index], kind) if k else g
+
+
+_add_to = linear_of_many(
+    _add_function, _add_transpose, infer=lambda kind, value, index, in_place: kind,
+    batch=lambda base, value, index, in_place: _write_members(base, value, index, in_place, _add_to),
+    name="add.at", last=0,
 )  # fmt: skip
 _read = linear(
     lambda x, index: x[index],
@@ -199,6 +227,8 @@ def getitem(x: TracedArray, index: Any) -> Any:
         return read_places(x, params["index"])
     made = _read.bind((x,), params)
     if type(made) is TracedArray and isinstance(bottom(made), (np.ndarray, ArrayType)) and _is_basic(params["index"]):
+        if x._sharing is not None and x._sharing.copied:
+            return np.copy(made)
         return linked(made, x, _read, params)
     return made
 
@@ -208,6 +238,28 @@ def setitem(x: TracedArray, index: Any, value: Any) -> Any:
     index = normalized(index)
     if is_traced(index):
         return write_places(x, index, value)
+    if type_of(x).dtype.kind not in "fc":
+        value = _settled(value)  # cast to integers or booleans, whose derivative is zero
+    return _write.bind((x, value), {"index": index, "in_place": _is_ours(x, value)})
+
+
+def add_into(x: TracedArray, index: Any, value: Any) -> Any:
+    """
+    Return the array that x is after np.add.at(x, index, value): places that an index names twice get both values.
+
+    Raises:
+        TraceError: The index is traced.
+    """
+    index = normalized(index)
+    if is_traced(index):
+        raise refusal("An index of ufunc.at cannot be traced: write x[index] = ... for an index without repetitions.")
+    if type_of(x).dtype.kind not in "fc":
+        value = _settled(value)
+    return _add_to.bind((x, value), {"index": index, "in_place": _is_ours(x, value)})
+
+
+def _is_ours(x: TracedArray, value: Any) -> bool:
+    """Return whether nothing else holds the memory of an array, so that a write of *value* needs no copy of it."""
     sharing = x.sharing()
     array = x._value
     # On a tape or in a batch; a tangent may be that of several arrays.
@@ -216,10 +268,7 @@ def setitem(x: TracedArray, index: Any, value: Any) -> Any:
     alone = sharing.private and sharing.root is None and (type(array) is np.ndarray or batched)
     known = batched or type(value) is not TracedArray or type(bottom(value)) is np.ndarray or value.shape == ()
     same_trace = type(value) is not TracedArray or value._trace is x._trace
-    in_place = alone and known and same_trace and innermost((x,)) is x._trace and (records or batched)
-    if type_of(x).dtype.kind not in "fc":
-        value = _settled(value)  # cast to integers or booleans, whose derivative is zero
-    return _write.bind((x, value), {"index": index, "in_place": in_place})
+    return alone and known and same_trace and innermost((x,)) is x._trace and (records or batched)
 
 
 _settled = constant(np.asarray, stand_in_type(np.asarray), elementwise)
@@ -260,20 +309,4 @@ answer(
     lambda condition, a, axis=None: take(a, np.flatnonzero(condition), axis),
 )
 
-def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
-    where = (slice(None),) * axes_of(axis, a.ndim)[0]
-    for _ in range(n):
-        a = a[(*where, slice(1, None))] - a[(*where, slice(None, -1))]
-    return a
-
-
-answer(np.diff, _diff)
-
-
-def _put_values(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
-    if type(dst) is not TracedArray:
-        raise refusal("np.copyto cannot write traced values into a plain array; make it with np.zeros_like(x).")
-    dst[...] = src if where is True else np.where(where, src, dst)
-
-
-answer(np.copyto, _put_values)
+answer(np.extract, lambda condition, arr: take(np.ravel(arr), np.flatnonzero(condition)))

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear_of_many
+from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
@@ -126,3 +127,119 @@ answer(np.split, _split_evenly)
 answer(np.vsplit, lambda ary, sections: _split_evenly(ary, sections, 0))
 answer(np.hsplit, lambda ary, sections: _split_evenly(ary, sections, 1 if ary.ndim > 1 else 0))
 answer(np.dsplit, lambda ary, sections: _split_evenly(ary, sections, 2))
+
+
+def _unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    if not x.ndim:
+        raise ValueError("Input array must be at least 1-d.")
+    return tuple(np.moveaxis(x, axis, 0))
+
+
+answer(np.unstack, _unstack)
+
+# Blocks and grids.
+
+
+def _depth(arrays: Any) -> int:
+    return 1 + max(map(_depth, arrays), default=0) if type(arrays) is list else 0
+
+
+def _leaves(arrays: Any) -> list[Any]:
+    return [leaf for part in arrays for leaf in _leaves(part)] if type(arrays) is list else [arrays]
+
+
+def _block(arrays: Any) -> Any:
+    """Return an array of nested lists of blocks."""
+    depth = _depth(arrays)
+    ndim = max(depth, *[np.ndim(leaf) for leaf in _leaves(arrays)])
+
+    def assemble(part: Any, level: int) -> Any:
+        if type(part) is list:
+            if level >= depth or not part:
+                raise ValueError("List depths are mismatched, or a list of blocks is empty.")
+            return concatenate([assemble(one, level + 1) for one in part], axis=level - depth)
+        if level != depth:
+            raise ValueError(f"List depths are mismatched: an array at depth {level} and others at depth {depth}.")
+        part = part if type(part) is TracedArray else np.asarray(part)
+        return np.reshape(part, (1,) * (ndim - part.ndim) + part.shape)
+
+    return assemble(arrays, 0) if depth else np.copy(arrays)
+
+
+def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Any, ...]:
+    """Return grids of coordinates."""
+    if indexing not in ("xy", "ij"):
+        raise ValueError("Valid values for `indexing` are 'xy' and 'ij'.")
+    places = list(range(len(xi)))
+    if indexing == "xy" and len(xi) > 1:
+        places[:2] = 1, 0
+    shapes = [tuple(-1 if k == place else 1 for k in range(len(xi))) for place in places]
+    grids: Any = [np.reshape(x, shape) for x, shape in zip(xi, shapes, strict=True)]
+    if not sparse:
+        grids = np.broadcast_arrays(*grids)
+    return tuple([np.copy(grid) for grid in grids] if copy else grids)
+
+
+def _ix(*args: Any) -> tuple[Any, ...]:
+    """Return arrays whose outer product is an index."""
+    parts = [a if type(a) is TracedArray else np.ix_(a)[0] for a in args]
+    if any(part.ndim != 1 for part in parts):
+        raise ValueError("Cross index must be 1 dimensional")
+    return tuple([np.reshape(p, (1,) * k + (-1,) + (1,) * (len(args) - k - 1)) for k, p in enumerate(parts)])
+
+
+answer(np.block, _block)
+answer(np.meshgrid, _meshgrid)
+answer(np.ix_, _ix)
+
+# More or fewer elements.
+
+
+def _resize(a: Any, new_shape: Any) -> Any:
+    shape = (int(new_shape),) if np.ndim(new_shape) == 0 else tuple(int(n) for n in new_shape)
+    size = int(np.prod(shape))
+    a = np.ravel(a)
+    if not a.shape[0] or not size:
+        return np.zeros_like(a, shape=shape)
+    times = -(-size // a.shape[0])
+    return np.reshape(concatenate([a] * times)[:size] if times * a.shape[0] != size or times > 1 else a.copy(), shape)
+
+
+def _along(a: Any, axis: int | None) -> tuple[Any, int]:
+    """Return an array and the axis along which its elements come and go; without an axis, all are on one."""
+    if axis is None:
+        return np.ravel(a), 0
+    return a, axes_of(axis, a.ndim)[0]
+
+
+def _delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
+    arr, axis = _along(arr, axis)
+    kept = np.delete(np.arange(arr.shape[axis]), obj)
+    return np.take(arr, kept, axis)
+
+
+def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
+    arr = arr if type(arr) is TracedArray else np.asarray(arr)
+    values = values if type(values) is TracedArray else np.asarray(values)
+    arr, axis = _along(arr, axis)
+    size = arr.shape[axis]
+    if np.ndim(obj) == 0 and not isinstance(obj, slice):
+        values = np.reshape(values, (1,) * (arr.ndim - values.ndim) + values.shape)
+        # One number: the values go there one after the other.
+        values = np.moveaxis(values, 0, axis) if values.ndim == arr.ndim else values
+        count = values.shape[axis]
+    else:
+        count = np.insert(np.zeros(size), obj, 0).size - size
+    # NumPy says with numbers which element comes from where; those of new ones are negative.
+    sources = np.insert(np.arange(size), obj, -1 - np.arange(count))
+    empty = np.zeros((*arr.shape[:axis], sources.size, *arr.shape[axis + 1 :]), type_of(arr).dtype)
+    made = constant_like(arr if type(arr) is TracedArray else values, empty)
+    around = (slice(None),) * axis
+    made[(*around, sources >= 0)] = arr
+    made[(*around, np.argsort(-1 - sources)[size:])] = values
+    return made
+
+
+answer(np.resize, _resize)
+answer(np.delete, _delete)
+answer(np.insert, _insert)

@@ -32,11 +32,14 @@ FACTS = (
     np.shape, np.ndim, np.size, np.iscomplexobj, np.isrealobj, np.result_type, np.can_cast, np.min_scalar_type,
 )  # fmt: skip
 
+# Elements of an array, of which there are more or less by their values: their rules are with those of sorting.
+SELECTIONS = (np.unique, np.trim_zeros)
 # What depends on the values of an array in a way that shape and dtype do not tell: the shape of the result, a Python
 # number or text, or memory. On abstract arrays these raise.
 OPAQUE = (
     np.nonzero, np.flatnonzero, np.argwhere, np.count_nonzero, np.allclose, np.array_equal, np.array_equiv,
-    np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string,
+    np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string, np.histogram_bin_edges,
+    *SELECTIONS,
 )  # fmt: skip
 
 # How the searches are done for all members of a batch; the others are done for one after the other.
@@ -54,7 +57,8 @@ for _function in COMPARISONS + STEPS + SEARCHES + FACTS:
     _batch = BATCHES.get(_function) if _function in SEARCHES else elementwise
     register(_function, constant(_function, _infer, _batch))
 for _function in OPAQUE:
-    register(_function, constant(_function))
+    if _function not in SELECTIONS:
+        register(_function, constant(_function))
 for _ufunc in (np.logical_and, np.logical_or):
     _batch = along(1, 0, several=True)
     register(((_ufunc, "reduce"),), constant(_ufunc.reduce, stand_in_type(_ufunc.reduce), _batch))

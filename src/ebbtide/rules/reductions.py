@@ -1,19 +1,23 @@
-# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
-"""Rules of reductions: sum, mean, extrema, products, variances, cumulative sums."""
+"""
+Rules of reductions: sum, mean, product, variance, extrema, and reductions by other ufuncs.
+
+Each value is NumPy's own. Which elements are chosen, with where=, is an operand without a derivative, so that it may be
+traced; the versions that leave out nan have the same rules, with a mask of the elements that are numbers.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear, reduction
-from ebbtide.arrays.primitive import BORROWED
-from ebbtide.arrays.registry import register
+from ebbtide.arrays.outputs import into
+from ebbtide.arrays.primitive import BORROWED, Primitive
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer, refusal
 
 
@@ -41,32 +45,78 @@ def spread(g: Any, kind: ArrayType, axis: tuple[int, ...], keepdims: bool) -> An
     return np.broadcast_to(g, kind.shape)
 
 
-def _count(kind: ArrayType, axis: tuple[int, ...]) -> int:
-    return math.prod(kind.shape[a] for a in axis)
+def given(value: Any) -> bool:
+    """Return whether the user gave an optional argument."""
+    return value is not None and value is not np._NoValue
 
 
-def _spread_chosen(g: Any, kind: ArrayType, axis: Any, keepdims: bool, where: Any = True, **_: Any) -> Any:
-    """Return the cotangent of the operand of a sum: zero where it was left out."""
-    full = spread(g, kind, axis, keepdims)
-    return full if where is True else np.where(where, full, 0)
+def placed(result: Any, out: Any, name: str) -> Any:
+    """Return the result of a function, written into what the user gave as `out`."""
+    return result if out is None else into(out, result, name, same_type=True)
 
 
-def _spread_mean(g: Any, kind: ArrayType, axis: Any, keepdims: bool, where: Any = True, dtype: Any = None) -> Any:
-    """Return the cotangent of the operand of a mean."""
-    if where is True:
-        return spread(g / max(_count(kind, axis), 1), kind, axis, keepdims)
-    count = np.sum(np.broadcast_to(where, kind.shape), axis=axis, keepdims=keepdims, dtype=kind.dtype)
-    return np.where(where, spread(g / count, kind, axis, keepdims), 0)
+def dropped(result: Any, a: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
+    """Return the result of a reduction with kept axes in the shape that the user asked for."""
+    if keepdims and keepdims is not np._NoValue:
+        return result
+    return np.reshape(result, reduced(type_of(a), axes, False).shape)
 
 
-def _total_type(function: Any) -> Any:
-    """Return the rule for the type of a sum or mean: integers and booleans give larger dtypes."""
+def chosen_of(where: Any) -> Any:
+    """Return which elements are chosen, as an operand that the user does not change."""
+    if not given(where) or where is True:
+        return True
+    return where if type(where) is TracedArray else np.array(where)
 
-    def infer(kind: ArrayType, axis: Any, keepdims: bool, dtype: Any = None, **_: Any) -> ArrayType:
-        dtype = function(np.ones(1, kind.dtype), dtype=dtype).dtype
-        return ArrayType(reduced(kind, axis, keepdims).shape, dtype)
+
+def _typed(function: Callable[..., Any]) -> Callable[..., ArrayType]:
+    """Return the rule for the type of a reduction: NumPy has larger dtypes for some, and real ones for others."""
+
+    def infer(kind: ArrayType, *where: Any, axis: Any, keepdims: bool, dtype: Any = None, **_: Any) -> ArrayType:
+        params = {} if dtype is None else {"dtype": dtype}
+        result = function(np.ones(1, kind.dtype), axis=0, keepdims=True, **params)
+        return ArrayType(reduced(kind, axis, keepdims).shape, result.dtype)
 
     return infer
+
+
+def _choosing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reduction of NumPy's as a function of the elements that are chosen."""
+
+    def choosing(x: Any, where: Any, **params: Any) -> Any:
+        return function(x, **params) if where is True else function(x, where=where, **params)
+
+    return choosing
+
+
+def declare(function: Any, vjp: Callable[..., Any], jvp: Callable[..., Any], *, keep: Any = None) -> Primitive:
+    """Return the primitive of a reduction of NumPy's that has where=."""
+    return reduction(_choosing(function), vjp, jvp, infer=_typed(function), keep=keep, name=function.__name__)
+
+
+def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of real numbers of the same precision, in the machine's order of bytes."""
+    return np.real(np.zeros((), dtype)).dtype.newbyteorder("=")
+
+
+def count_of(kind: ArrayType, axis: tuple[int, ...], where: Any) -> Any:
+    """Return how many elements are chosen: a number, or an array that has the axes."""
+    if where is True:
+        return math.prod(kind.shape[a] for a in axis)
+    return np.sum(np.broadcast_to(where, kind.shape), axis=axis, keepdims=True, dtype=real_dtype(kind.dtype))
+
+
+def at_least(count: Any, least: int) -> Any:
+    """Return a number of elements, or *least* where it is smaller."""
+    return max(count, least) if isinstance(count, (int, float)) else np.maximum(count, least)
+
+
+def only(where: Any, value: Any, other: Any = 0) -> Any:
+    """Return a value where elements are chosen, and another one where they are not."""
+    return value if where is True else np.where(where, value, other)
+
+
+# Sums and means. Without where= they are linear, and save nothing.
 
 
 def _of_members(function: Any) -> Any:
@@ -75,101 +125,87 @@ def _of_members(function: Any) -> Any:
 
 
 _sum = linear(
-    np.sum, _spread_chosen, infer=_total_type(np.sum), batch=_of_members(np.sum), result=BORROWED, name="sum"
-)
+    np.sum,
+    lambda g, kind, axis, keepdims, **_: spread(g, kind, axis, keepdims),
+    infer=_typed(np.sum), batch=_of_members(np.sum), result=BORROWED, name="sum",
+)  # fmt: skip
 _mean = linear(
-    np.mean, _spread_mean, infer=_total_type(np.mean), batch=_of_members(np.mean), result=BORROWED, name="mean"
-)
+    np.mean,
+    lambda g, kind, axis, keepdims, **_: spread(g / max(count_of(kind, axis, True), 1), kind, axis, keepdims),
+    infer=_typed(np.mean), batch=_of_members(np.mean), result=BORROWED, name="mean",
+)  # fmt: skip
 
 
-def _given(value: Any) -> bool:
-    """Return whether the user gave an optional argument."""
-    return value is not None and value is not np._NoValue
+def _sum_pull(g: Any, kind: ArrayType, params: Any, where: Any) -> Any:
+    return only(where, np.broadcast_to(g, kind.shape))
 
 
-def _with_axes(primitive: Any) -> Any:
-    """Return the handler of a linear reduction with NumPy's arguments."""
-
-    def handler(a: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
-        if type(where) is TracedArray:  # another one for each member of a batch
-            chosen = np.sum(np.where(where, a, type_of(a).dtype.type(0)), axis, dtype, keepdims=keepdims)
-            mask = np.broadcast_to(where, a.shape)
-            return chosen if primitive is _sum else chosen / np.sum(mask, axis, chosen.dtype, keepdims=keepdims)
-        params = {"axis": axes_of(axis, np.ndim(a)), "keepdims": bool(keepdims) and keepdims is not np._NoValue}
-        if dtype is not None:
-            params["dtype"] = np.dtype(dtype)
-        if where is not True and where is not np._NoValue:
-            params["where"] = np.array(where)  # ours: the user's may change
-        return primitive.bind((a,), params)
-
-    return handler
+def _sum_push(t: Any, params: Any, where: Any) -> Any:
+    return np.sum(t, axis=params["axis"], keepdims=True, where=where)
 
 
-def total(a: Any, axis: Any = None, dtype: Any = None, *, initial: Any = None, **kwargs: Any) -> Any:
+def _mean_pull(g: Any, kind: ArrayType, params: Any, where: Any) -> Any:
+    return only(where, np.broadcast_to(g / at_least(count_of(kind, params["axis"], where), 1), kind.shape))
+
+
+def _mean_push(t: Any, params: Any, where: Any) -> Any:
+    count = at_least(count_of(type_of(t), params["axis"], where), 1)
+    return np.sum(t, axis=params["axis"], keepdims=True, where=where) / count
+
+
+_sum_of_chosen = declare(np.sum, _sum_pull, _sum_push)
+_mean_of_chosen = declare(np.mean, _mean_pull, _mean_push)
+
+
+def with_options(params: dict[str, Any], name: str, dtype: Any = None, initial: Any = None) -> dict[str, Any]:
+    """Return the parameters of a reduction with those that the user gave."""
+    if dtype is not None:
+        params["dtype"] = np.dtype(dtype)
+    if given(initial):
+        if type(initial) is TracedArray:
+            sign = "+" if "sum" in name or name == "add" else "*"
+            raise refusal(
+                f"np.{name} with a traced initial= has no derivative rule; write np.{name}(x) {sign} initial."
+            )
+        params["initial"] = initial
+    return params
+
+
+def _summed(
+    primitive: Primitive, of_chosen: Primitive, a: Any, axis: Any, dtype: Any, keepdims: Any, where: Any, initial: Any
+) -> Any:
+    """Return the sum or mean."""
+    axes = axes_of(axis, np.ndim(a))
+    where = chosen_of(where)
+    params = with_options({"axis": axes}, primitive.name, dtype, initial)
+    if where is True and not given(initial):
+        return primitive.bind((a,), {**params, "keepdims": bool(keepdims) and keepdims is not np._NoValue})
+    return dropped(of_chosen.bind((a, where), {**params, "keepdims": True}), a, axes, keepdims)
+
+
+def total(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None,
+    where: Any = True,
+) -> Any:  # fmt: skip
     """Return the sum along axes."""
-    result = _sum_along(a, axis, dtype, **kwargs)
-    return result + initial if _given(initial) else result
+    return placed(_summed(_sum, _sum_of_chosen, a, axis, dtype, keepdims, where, initial), out, "sum")
 
 
-_sum_along = _with_axes(_sum)
+def mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+) -> Any:
+    """Return the mean along axes."""
+    return placed(_summed(_mean, _mean_of_chosen, a, axis, dtype, keepdims, where, None), out, "mean")
+
+
 answer(np.sum, total)
-register(((np.add, "reduce"),), lambda a, axis=0, **kwargs: np.sum(a, axis=axis, **kwargs))
-answer(np.mean, _with_axes(_mean))
+answer(np.mean, mean)
+
+# Products: the derivative is the product of the others, right with any number of zeros.
 
 
-def _extremum(function: Any, name: str) -> Any:
-    """Return the handler of max or min; elements that tie share the derivative equally."""
-
-    def shares(mask: Any, axis: Any, dtype: Any) -> Any:
-        return mask / np.sum(mask, axis=axis, keepdims=True, dtype=dtype)
-
-    def vjp(g: Any, kind: Any, axis: Any, mask: Any) -> Any:
-        return g * shares(mask, axis, type_of(g).dtype)
-
-    def jvp(t: Any, axis: Any, mask: Any) -> Any:
-        return np.sum(t * shares(mask, axis, type_of(t).dtype), axis=axis, keepdims=True)
-
-    # The mask is also set where both are nan: nan is what NumPy returns then, and it comes from there.
-    keep = {"mask": lambda x, out: np.logical_or(np.equal(x, out), np.not_equal(x, x))}
-    primitive = reduction(
-        function, vjp, jvp, infer=lambda kind, axis, keepdims: reduced(kind, axis, keepdims), keep=keep, name=name
-    )
-
-    def handler(
-        a: Any, axis: Any = None, *, keepdims: Any = False, initial: Any = None, where: Any = True
-    ) -> Any:
-        if where is not True and where is not np._NoValue:
-            if not _given(initial):
-                raise ValueError(f"np.{name} with where= wants initial=, the value of an empty selection.")
-            a = np.where(where, a, type_of(a).dtype.type(initial))
-        axes = axes_of(axis, np.ndim(a))
-        result = _drop_axes(primitive.bind((a,), {"axis": axes, "keepdims": True}), a, axes, keepdims)
-        if not _given(initial):
-            return result
-        return np.maximum(result, initial) if name == "max" else np.minimum(result, initial)
-
-    return handler
-
-
-def _drop_axes(result: Any, a: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
-    """Return the result of a reduction with kept axes in the shape that the user asked for."""
-    if keepdims and keepdims is not np._NoValue:
-        return result
-    shape = reduced(type_of(a), axes, False).shape
-    return np.reshape(result, shape)
-
-
-for _functions, _ufunc, _name in (
-    ((np.max,), np.maximum, "max"),
-    ((np.min,), np.minimum, "min"),
-):
-    _handler = _extremum(_functions[0], _name)
-    answer(_functions[0], _handler)
-    register(((_ufunc, "reduce"),), lambda a, axis=0, _h=_handler, **kwargs: _h(a, axis=axis, **kwargs))
-
-
-def _others(x: Any, axis: tuple[int, ...]) -> Any:
-    """Return for each element the product of the others, right with any number of zeros."""
+def others(x: Any, axis: tuple[int, ...]) -> Any:
+    """Return for each element the product of the others."""
     if 0 in x.shape:
         return x
     kept = [k for k in range(x.ndim) if k not in axis]
@@ -178,131 +214,119 @@ def _others(x: Any, axis: tuple[int, ...]) -> Any:
     shape = moved.shape
     flat = np.reshape(moved, (*shape[: len(kept)], math.prod(shape[len(kept) :])))
     one = np.ones((*flat.shape[:-1], 1), type_of(x).dtype)
-    # Products of all before and of all after, by doubling: O(n log n) and no division by zero.
-    before = _running(np.concatenate([one, flat[..., :-1]], axis=-1))
-    after = _running(np.concatenate([one, flat[..., :0:-1]], axis=-1))[..., ::-1]
+    before = np.cumprod(np.concatenate([one, flat[..., :-1]], axis=-1), axis=-1)
+    after = np.cumprod(np.concatenate([one, flat[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
     return np.transpose(np.reshape(before * after, shape), tuple(int(k) for k in np.argsort(order)))
 
 
-def _running(x: Any) -> Any:
-    """Return the running product along the last axis."""
-    step = 1
-    while step < x.shape[-1]:
-        x = np.concatenate([x[..., :step], x[..., step:] * x[..., :-step]], axis=-1)
-        step *= 2
-    return x
+def product_slope(x: Any, where: Any, params: Any) -> Any:
+    """Return the derivatives of a product of the chosen elements."""
+    dtype = params.get("dtype")
+    x = x if dtype is None else np.astype(x, dtype)
+    slope = only(where, others(only(where, x, 1), params["axis"]))
+    return slope * params["initial"] if "initial" in params else slope
 
 
-_prod = reduction(
+_prod = declare(
     np.prod,
-    lambda g, kind, axis, x: g * _others(x, axis),
-    lambda t, axis, x: np.sum(t * _others(x, axis), axis=axis, keepdims=True),
-    infer=lambda kind, axis, keepdims: reduced(kind, axis, keepdims),
-    name="prod",
+    lambda g, kind, params, x, where: g * product_slope(x, where, params),
+    lambda t, params, x, where: np.sum(t * product_slope(x, where, params), axis=params["axis"], keepdims=True),
 )
 
 
-def prod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: Any = False) -> Any:
+def prod(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None,
+    where: Any = True,
+) -> Any:  # fmt: skip
     """Return the product of elements; the derivative is right with any number of zeros."""
-    if dtype is not None:
-        a = np.astype(a, dtype)
     axes = axes_of(axis, np.ndim(a))
-    return _drop_axes(_prod.bind((a,), {"axis": axes, "keepdims": True}), a, axes, keepdims)
+    params = with_options({"axis": axes, "keepdims": True}, "prod", dtype, initial)
+    return placed(dropped(_prod.bind((a, chosen_of(where)), params), a, axes, keepdims), out, "prod")
 
 
 answer(np.prod, prod)
-register(((np.multiply, "reduce"),), lambda a, axis=0, **kwargs: np.prod(a, axis=axis, **kwargs))
+
+# Extrema: elements that tie share the derivative equally.
 
 
-def variance(a: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
-    """Return the variance along axes, also of complex numbers."""
-    if dtype is not None:
-        a = np.astype(a, dtype)
-    axes = axes_of(axis, np.ndim(a))
-    squares = _squared_size(a - np.mean(a, axis=axes, keepdims=True))
-    keep = bool(keepdims) and keepdims is not np._NoValue
-    return np.sum(squares, axis=axes, keepdims=keep) / max(_count(type_of(a), axes) - ddof, 0)
+def _limit(combine: np.ufunc, dtype: np.dtype[Any]) -> Any:
+    """Return the number that is no larger (for a maximum) or smaller (for a minimum) than any other."""
+    largest = combine in (np.maximum, np.fmax)
+    if dtype.kind in "fc":
+        return -math.inf if largest else math.inf
+    if dtype.kind == "b":
+        return not largest
+    return np.iinfo(dtype).min if largest else np.iinfo(dtype).max
 
 
-def _squared_size(x: Any) -> Any:
-    """Return |x|^2, with the arithmetic of NumPy's variance."""
-    if type_of(x).dtype.kind == "c":
-        return np.square(np.real(x)) + np.square(np.imag(x))
-    return np.square(x)
+def _shares(mask: Any, axis: Any, dtype: Any) -> Any:
+    return mask / np.maximum(np.sum(mask, axis=axis, keepdims=True, dtype=real_dtype(dtype)), 1)
 
 
-def _root(squares: Any) -> Any:
-    """Return the square root of a sum of squares, with a zero derivative at zero."""
-    at_zero = np.equal(squares, 0)
-    return np.where(at_zero, squares, np.sqrt(np.where(at_zero, 1, squares)))
+def extremum(function: Any, combine: np.ufunc, mask: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """
+    Return the handler of a maximum or minimum.
+
+    Args:
+        function: Computes it on plain arrays.
+        combine: The ufunc that takes the initial value in.
+        mask: `mask(x, out)` says which elements are the extremum.
+        name: Name in messages.
+    """
+    primitive = reduction(
+        lambda x, where, axis, keepdims: function(x, axis=axis, keepdims=keepdims),
+        lambda g, kind, params, mask: g * _shares(mask, params["axis"], type_of(g).dtype),
+        lambda t, params, mask: np.sum(
+            t * _shares(mask, params["axis"], type_of(t).dtype), axis=params["axis"], keepdims=True
+        ),
+        infer=lambda kind, where, axis, keepdims: reduced(kind, axis, keepdims),
+        keep={"mask": mask},
+        name=name,
+    )
+
+    def handler(
+        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None, where: Any = True
+    ) -> Any:
+        if given(where) and where is not True:
+            if not given(initial):
+                raise ValueError(f"np.{name} with where= wants initial=, the value of an empty selection.")
+            dtype = type_of(a).dtype
+            a = np.where(where, a, dtype.type(_limit(combine, dtype)))
+        axes = axes_of(axis, np.ndim(a))
+        result = primitive.bind((a, True), {"axis": axes, "keepdims": True})
+        result = combine(result, initial) if given(initial) else result
+        return placed(dropped(result, a, axes, keepdims), out, name)
+
+    return handler
 
 
-answer(np.var, variance)
+def _is_extremum(x: Any, out: Any) -> Any:
+    # The mask is also set where both are nan: nan is what NumPy returns then, and it comes from there.
+    return np.logical_or(np.equal(x, out), np.not_equal(x, x))
 
 
-def deviation(a: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
-    """Return the standard deviation along axes; its derivative is zero where all elements are equal."""
-    return _root(variance(a, axis, dtype, ddof=ddof, keepdims=keepdims))
+def is_equal(x: Any, out: Any) -> Any:
+    """Return which elements are the extremum of those that are numbers."""
+    return np.equal(x, out)
 
 
-answer(np.std, deviation)
-
-
-def _reversed_cumsum(g: Any, kind: ArrayType, axis: int) -> Any:
-    return np.flip(np.cumsum(np.flip(g, axis), axis=axis), axis)
-
-
-_cumsum = linear(
-    np.cumsum,
-    _reversed_cumsum,
-    infer=lambda kind, axis: kind,
-    batch=lambda x, axis: np.cumsum(x, axis=axis + 1),
-    name="cumsum",
+maximum = extremum(np.max, np.maximum, _is_extremum, "max")
+minimum = extremum(np.min, np.minimum, _is_extremum, "min")
+for _function, _handler in ((np.max, maximum), (np.amax, maximum), (np.min, minimum), (np.amin, minimum)):
+    answer(_function, _handler)
+answer(
+    np.ptp,
+    lambda a, axis=None, out=None, keepdims=False: placed(
+        np.max(a, axis, keepdims=keepdims) - np.min(a, axis, keepdims=keepdims), out, "ptp"
+    ),
 )
 
-
-def cumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """Return the running sum along an axis, of all elements if *axis* is None."""
-    if dtype is not None:
-        a = np.astype(a, dtype)
-    if axis is None:
-        a, axis = np.reshape(a, -1), 0
-    return _cumsum.bind((a,), {"axis": axes_of(axis, np.ndim(a))[0]})
-
-
-answer(np.cumsum, cumsum)
 answer(
     np.trace, lambda a, offset=0, axis1=0, axis2=1: np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1)
 )
 
 
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002 - NumPy's name
-    """Return the Euclidean norm of vectors or Frobenius norm of matrices; its derivative at zero is zero."""
-    axes = axes_of(axis, x.ndim)
-    if not (ord is None or (ord == 2 and len(axes) == 1) or (ord == "fro" and len(axes) == 2)):
-        raise refusal(
-            f"np.linalg.norm with ord={ord!r} over {len(axes)} axes has no derivative rule; only the Euclidean and "
-            "the Frobenius norm have. Write it with np.sum, np.abs and np.max."
-        )
-    if axis is not None or (ord == "fro" and x.ndim != 2):
-        squares = np.real(np.conjugate(x) * x) if type_of(x).dtype.kind == "c" else np.square(x)
-        return _root(np.sum(squares, axis=axes, keepdims=keepdims))
-    # Without an axis NumPy multiplies by BLAS, which rounds otherwise than a sum, and in the order of memory.
-    flat = _as_in_memory(x)
-    if type_of(x).dtype.kind == "c":
-        squares = np.dot(np.real(flat), np.real(flat)) + np.dot(np.imag(flat), np.imag(flat))
-    else:
-        squares = np.dot(flat, flat)
-    return np.reshape(_root(squares), (1,) * x.ndim) if keepdims else _root(squares)
-
-
-def _as_in_memory(x: Any) -> Any:
-    """Return the elements of a traced array in the order in which they lie in memory, as `ravel(order="K")` does."""
-    value = bottom(x.present())
-    axes = list(range(x.ndim))
-    if isinstance(value, np.ndarray) and 0 not in value.strides:
-        axes.sort(key=lambda axis: -abs(value.strides[axis]))
-    return np.ravel(x if axes == sorted(axes) else np.transpose(x, axes))
-
-
-answer(np.linalg.norm, norm)
+def root(squares: Any) -> Any:
+    """Return the square root of a sum of squares, with a zero derivative at zero."""
+    at_zero = np.equal(squares, 0)
+    return np.where(at_zero, squares, np.sqrt(np.where(at_zero, 1, squares)))

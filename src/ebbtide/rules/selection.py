@@ -13,7 +13,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import constant, stand_in_type
 from ebbtide.arrays.constants import elementwise as elementwise_constant
-from ebbtide.arrays.kinds import elementwise, linear
+from ebbtide.arrays.kinds import elementwise, linear, linear_of_many
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
@@ -48,7 +48,7 @@ _real = linear(
     infer=_real_type,
     batch=np.real,
     aliases=True,
-    put=lambda base, params, view: view + np.imag(base) * 1j,
+    put=lambda base, params, view: _complex.bind((view, np.imag(base))),
     name="real",
 )
 _imag = linear(
@@ -57,8 +57,29 @@ _imag = linear(
     infer=_real_type,
     batch=np.imag,
     aliases=True,
-    put=lambda base, params, view: np.real(base) + view * 1j,
+    put=lambda base, params, view: _complex.bind((np.real(base), view)),
     name="imag",
+)
+
+
+
+def _joined_parts(x: Any, y: Any) -> Any:
+    """Return x + i y, of nan and infinities too: a product with i would mix them."""
+    made = np.empty(np.shape(x), np.result_type(x, np.complex64))
+    made.real, made.imag = x, y
+    return made[()]
+
+
+def _part_transpose(k: int, g: Any, kind: ArrayType) -> Any:
+    return np.real(np.multiply(g, 1j) if k else g)
+
+
+_complex = linear_of_many(
+    _joined_parts,
+    _part_transpose,
+    infer=lambda x, y: ArrayType(x.shape, np.result_type(x.dtype, np.complex64)),
+    batch=lambda x, y: _complex.bind((x, y)),
+    name="complex",
 )
 
 

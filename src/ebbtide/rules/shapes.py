@@ -196,6 +196,7 @@ def _diag(v: Any, k: int = 0) -> Any:
 
 
 answer(np.diag, _diag)
+answer(np.diagflat, lambda v, k=0: _diag(np.ravel(v), k))
 
 _broadcast = linear(
     np.broadcast_to,

@@ -53,10 +53,10 @@ def _of_exponentials(x: Any, axis: Any, keepdims: bool = True, b: Any = None, si
 
 
 _logsumexp = reduction(
-    _of_exponentials,
-    lambda g, kind, axis, x, out: g * _shares(x, out, axis),
-    lambda t, axis, x, out: np.sum(t * _shares(x, out, axis), axis=axis, keepdims=True),
-    infer=_type_of_sum,
+    lambda x, where, axis, keepdims: _of_exponentials(x, axis),
+    lambda g, kind, params, x, out: g * _shares(x, out, params["axis"]),
+    lambda t, params, x, out: np.sum(t * _shares(x, out, params["axis"]), axis=params["axis"], keepdims=True),
+    infer=lambda kind, where, axis, keepdims: _type_of_sum(kind, axis),
     name="logsumexp",
 )
 
@@ -122,7 +122,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
         return _sum_with_weights(a, axis, b, keepdims, return_sign)
     a = np.reshape(a, (1,)) if a.ndim == 0 else a
     axes = axes_of(axis, a.ndim)
-    out = _logsumexp.bind((a,), {"axis": axes, "keepdims": True})
+    out = _logsumexp.bind((a, True), {"axis": axes, "keepdims": True})
     return out if keepdims else np.squeeze(out, axes)
 
 

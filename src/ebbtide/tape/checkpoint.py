@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, final
@@ -68,10 +69,10 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         linear = linear_trace(context)
         if linear is not None and is_alone(linear, context):
             return linear_checkpoint(f, args, kwargs, linear)
-        if context.follower is not None:
-            context.follower.checkpointed = True
         if tape is None or context.tangent is not None:
-            return f(*args, **kwargs)  # forward mode keeps nothing: there is nothing to save
+            # Forward mode keeps nothing: there is nothing to save. A program is told what it may have to.
+            with nullcontext() if context.follower is None else context.follower.checkpoint():
+                return f(*args, **kwargs)
         region = Region(tape)
         leaves, structure = flatten((args, kwargs))
         values = [region.value(leaf) for leaf in leaves]

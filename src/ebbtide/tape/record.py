@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.context import current
 from ebbtide.arrays.kinds import PLAIN
 from ebbtide.arrays.location import OURS, is_ours, user_line
 from ebbtide.arrays.primitive import Primitive, Signature, plain
@@ -264,12 +265,9 @@ class Tape:
         """
         if self.closed:
             raise self._escaped(primitive)
-        if self.outer is not None:
+        if self.level > 1:
             operands = tuple([self.adopt(operand) for operand in operands])
-        values = []
-        active = 0
-        bit = 1
-        deeper = False
+        values, active, bit, deeper = [], 0, 1, False
         for operand in operands:
             if type(operand) is TracedArray:
                 if operand._sharing is not None:
@@ -321,8 +319,9 @@ class Tape:
     def adopt(self, operand: Any) -> Any:
         """Return an operand as the region sees it: arrays of the tapes around are static values."""
         if type(operand) is TracedArray:
-            if operand._trace is not self and self.covers(operand._trace):
-                return self.lift(operand)
+            capture = None if operand._trace is self else current().capture
+            if capture is not None and capture.covers(operand._trace):
+                return capture.lift(operand)  # the capture is this tape, or gives a function in it other values
         elif type(operand) is np.ndarray and self.constancy is not None:
             self.constancy.meet(operand)
         return operand

@@ -234,10 +234,11 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
             elif running is not None and pull.accumulate is not None and kind.nbytes > BLOCK:
                 result = _accumulated(watch, pull, g, params, values, running)
         if result is None:
-            result = pull.rule(g, kind, params, *values)
+            in_place = exclusive and pull.consume is not None and type(g) is np.ndarray
+            result = pull.consume(g, params) if in_place else pull.rule(g, kind, params, *values)  # type: ignore[misc]
             if not pull.trusted:
                 result = _checked(result, node, parent)
-            fresh = pull.result is FRESH or _ownership(pull, result, g, exclusive)
+            fresh = in_place or pull.result is FRESH or _ownership(pull, result, g, exclusive)
             shared = shared or not fresh
             if running is None:
                 _insert(watch, slots, heap, parent, result, fresh)

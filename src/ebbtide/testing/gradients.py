@@ -69,7 +69,9 @@ def check_grads(
     }
 
     def function(*point: Any) -> list[Any]:
-        return _differentiable(f(*unflatten(structure, point)))
+        # A function may write into its arguments, which are run again.
+        own = [np.array(x) if isinstance(x, np.ndarray) else x for x in point]
+        return _differentiable(f(*unflatten(structure, own)))
 
     _check(function, leaves, order, tuple(modes), limits, "", paths_of(structure))
 
@@ -85,27 +87,27 @@ def _check(
 ) -> None:
     """Check the derivatives of a function from some arrays to a list of arrays."""
     random = np.random.default_rng(SEED + order)
-    direction = [_like(leaf, random) for leaf in point]
+    direction = [drawn_like(leaf, random) for leaf in point]
     outputs = f(*point)
-    cotangent = [_like(output, random) for output in outputs]
+    cotangent = [drawn_like(output, random) for output in outputs]
     expected = _differences(f, point, direction, limits["eps"])
     tangents: list[Any] = []
     if "fwd" in modes:
         tangents = jvp(f, point, direction)[1]
         for k, (tangent, output, number) in enumerate(zip(tangents, outputs, expected, strict=True)):
-            _compare_types(tangent, output, f"{name}jvp: the tangent of output {k}")
-            _compare(tangent, number, limits, f"{name}jvp: output {k} along a random direction")
+            compare_types(tangent, output, f"{name}jvp: the tangent of output {k}")
+            compare(tangent, number, limits, f"{name}jvp: output {k} along a random direction")
     if "rev" in modes:
         gradients = vjp(f, *point)[1](cotangent)
         for gradient, leaf, place in zip(gradients, point, places, strict=True):
-            _compare_types(gradient, leaf, f"{name}vjp: the cotangent of argument {place}")
-        reverse = _pairing(gradients, direction)
-        scale = _pairing_scale(cotangent, expected) + _pairing_scale(gradients, direction)
+            compare_types(gradient, leaf, f"{name}vjp: the cotangent of argument {place}")
+        reverse = pairing(gradients, direction)
+        scale = pairing_scale(cotangent, expected) + pairing_scale(gradients, direction)
         bound = {**limits, "atol": limits["atol"] + limits["rtol"] * scale}
-        _compare(reverse, _pairing(cotangent, expected), bound, f"{name}vjp: a random cotangent with the direction")
+        compare(reverse, pairing(cotangent, expected), bound, f"{name}vjp: a random cotangent with the direction")
         if tangents:
             bound = {**limits, "rtol": 0.0, "atol": limits["exact"] * (1.0 + scale)}
-            _compare(reverse, _pairing(cotangent, tangents), bound, f"{name}vjp against jvp, the dot-product test")
+            compare(reverse, pairing(cotangent, tangents), bound, f"{name}vjp against jvp, the dot-product test")
     if order > 1:
         further = {"fwd": partial(_forward, f, direction), "rev": partial(_reverse, f, cotangent)}
         for mode in modes:
@@ -128,7 +130,7 @@ def _differentiable(outputs: Any) -> list[Any]:
     return [x for x in flatten(outputs)[0] if type_of(x).dtype.kind in "fc"]
 
 
-def _like(value: Any, random: np.random.Generator) -> Any:
+def drawn_like(value: Any, random: np.random.Generator) -> Any:
     """Return random numbers of the type of a value; complex ones for a complex value."""
     kind = type_of(value)
     drawn = random.standard_normal(kind.shape)
@@ -142,7 +144,7 @@ def _differences(f: Callable[..., list[Any]], point: list[Any], direction: list[
     """Return the central finite difference of each output along a direction."""
     ahead = f(*[_moved(x, eps, t) for x, t in zip(point, direction, strict=True)])
     behind = f(*[_moved(x, -eps, t) for x, t in zip(point, direction, strict=True)])
-    return [(_precise(a) - _precise(b)) / (2 * eps) for a, b in zip(ahead, behind, strict=True)]
+    return [(precise(a) - precise(b)) / (2 * eps) for a, b in zip(ahead, behind, strict=True)]
 
 
 def _moved(x: Any, step: float, direction: Any) -> Any:
@@ -150,32 +152,32 @@ def _moved(x: Any, step: float, direction: Any) -> Any:
     return x + direction * step
 
 
-def _precise(x: Any) -> Any:
+def precise(x: Any) -> Any:
     """Return a copy in double precision: of arrays that the next run of the function might write, too."""
     return np.array(x, np.result_type(type_of(x).dtype, np.float64))
 
 
-def _pairing(cotangents: Any, tangents: Any) -> float:
+def pairing(cotangents: Any, tangents: Any) -> float:
     """Return the change of a real function with these cotangents along these tangents."""
     pairs = zip(cotangents, tangents, strict=True)
-    return float(sum(np.real(np.sum(_precise(g) * _precise(t))) for g, t in pairs))
+    return float(sum(np.real(np.sum(precise(g) * precise(t))) for g, t in pairs))
 
 
-def _pairing_scale(cotangents: Any, tangents: Any) -> float:
+def pairing_scale(cotangents: Any, tangents: Any) -> float:
     """Return the sum of the magnitudes of the terms of a pairing, to which its rounding error is relative."""
     pairs = zip(cotangents, tangents, strict=True)
-    return float(sum(np.sum(np.abs(_precise(g) * _precise(t))) for g, t in pairs))
+    return float(sum(np.sum(np.abs(precise(g) * precise(t))) for g, t in pairs))
 
 
-def _compare_types(derivative: Any, value: Any, what: str) -> None:
+def compare_types(derivative: Any, value: Any, what: str) -> None:
     """Raise unless a derivative has the shape and dtype of what it is the derivative of."""
     if type_of(derivative) != type_of(value):
         raise AssertionError(f"{what} is of type {type_of(derivative)}, and has to be of type {type_of(value)}.")
 
 
-def _compare(found: Any, expected: Any, limits: dict[str, float], what: str) -> None:
+def compare(found: Any, expected: Any, limits: dict[str, float], what: str) -> None:
     """Raise unless two derivatives agree; nan and infinities agree with nothing."""
-    found, expected = _precise(found), _precise(expected)
+    found, expected = precise(found), precise(expected)
     if not found.size:
         return
     limit = limits["atol"] + limits["rtol"] * float(np.max(np.abs(expected)))

@@ -40,7 +40,7 @@ def is_one(argnums: int | Sequence[int]) -> bool:
     return isinstance(argnums, (int, np.integer))
 
 
-def _scalar(value: Any, name: str) -> Any:
+def _scalar(value: Any, name: str, *, holomorphic: bool) -> Any:
     """Return a scalar output, or say what to use for others."""
     kind = output_type(value, name, "").dtype
     if np.shape(bottom(value)) != ():
@@ -48,12 +48,27 @@ def _scalar(value: Any, name: str) -> Any:
             f"{name} needs a function with a scalar output, and this one gives the shape {np.shape(bottom(value))}. "
             "Use vjp for the pullback of one cotangent, or jacobian for all derivatives."
         )
-    if kind.kind not in "fiub":
+    if holomorphic and kind.kind != "c":
+        raise TypeError(
+            f"{name} with holomorphic=True needs a function with a complex output, and this one gives {kind}. Leave "
+            "holomorphic= out for a real one."
+        )
+    if not holomorphic and kind.kind not in "fiub":
         raise TypeError(
             f"{name} needs a function with a real output, and this one gives {kind}. Take np.real, np.imag or "
-            "np.abs of it, or use vjp with a complex cotangent."
+            "np.abs of it, say holomorphic=True if it is, or use vjp with a complex cotangent."
         )
     return value
+
+
+def check_complex(recording: Recording, name: str) -> None:
+    """Raise unless all that is differentiated is complex, as the derivative of a holomorphic function has to be."""
+    for leaf in recording.leaves:
+        if leaf.type.dtype.kind != "c":
+            raise TypeError(
+                f"{name} with holomorphic=True needs complex arguments, and one is of type {leaf.type}: a real one "
+                "gets real parts only. Make it complex."
+            )
 
 
 def value_and_grad(
@@ -62,6 +77,7 @@ def value_and_grad(
     has_aux: bool = False,
     budget: Budget | None = None,
     resume: str | Path | None = None,
+    holomorphic: bool = False,
 ) -> Callable[..., Any]:
     """
     Return a function that computes the value of *f* and its gradient.
@@ -73,13 +89,17 @@ def value_and_grad(
         budget: The bytes that a call may take; None for no bound.
         resume: A directory for the journals of the time loops of a call, in their order: killed and called again
             with the same arguments, they go on where they were. What is outside of the loops runs again.
+        holomorphic: Promise that *f* is holomorphic in all that is differentiated, all of it complex, with a complex
+            result: then the gradient is its complex derivative.
 
     Returns:
         A function with the arguments of *f* that returns (value, gradient), or ((value, aux), gradient).
-        The gradient has the structure, shapes and dtypes of its argument and belongs to the caller.
+        The gradient has the structure, shapes and dtypes of its argument and belongs to the caller. That of a real
+        function of complex numbers is `df/dx - i df/dy`.
 
     Raises:
-        TypeError: The output is no real scalar, or an input is no floating-point number.
+        TypeError: The output is no real scalar (with *holomorphic* no complex one, or an input is real), or an input is
+            no floating-point number.
         BudgetError: The budget is too small; says the least that would do.
         MutationError: An array that *f* used was changed before the reverse sweep came to it.
 
@@ -97,12 +117,14 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with account(budget) as acct, resumable(resume):
             recording = Recording(f, args, kwargs, argument_numbers(argnums, args), acct)
+            if holomorphic:
+                check_complex(recording, "grad")
             aux: Any = None
             if has_aux:
                 aux = _plain_aux(recording)
             single_output(recording.outputs, recording.structure, "grad")
             ((node, value),) = recording.roots()
-            value = _scalar(value, "grad")
+            value = _scalar(value, "grad", holomorphic=holomorphic)
             seed = type_of(value).dtype.type(1)
             seeds = [] if node is None else [(node, seed, False)]
             del node
@@ -137,6 +159,7 @@ def grad(
     has_aux: bool = False,
     budget: Budget | None = None,
     resume: str | Path | None = None,
+    holomorphic: bool = False,
 ) -> Callable[..., Any]:
     """
     Return a function that computes the gradient of *f*.
@@ -147,12 +170,13 @@ def grad(
         has_aux: Whether *f* returns (value, anything else).
         budget: The bytes that a call may take; None for no bound.
         resume: As for `value_and_grad`.
+        holomorphic: As for `value_and_grad`.
 
     Returns:
         A function with the arguments of *f* that returns the gradient, or (gradient, aux).
 
     Raises:
-        TypeError: The output is no real scalar, or an input is no floating-point number.
+        TypeError: As `value_and_grad`.
         BudgetError: The budget is too small; says the least that would do.
 
     Memory:
@@ -163,7 +187,7 @@ def grad(
         >>> grad(np.sin)(0.0)
         np.float64(1.0)
     """
-    both = value_and_grad(f, argnums, has_aux, budget, resume)
+    both = value_and_grad(f, argnums, has_aux, budget, resume, holomorphic)
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

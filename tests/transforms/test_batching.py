@@ -309,9 +309,9 @@ def test_loops_in_parts():
 def test_loops_of_numbers():
     """A number of the state becomes one for each member; an integer or a condition that differs is an error."""
     close(vmap(lambda k: timeloop(lambda u, i: u * k, 1.0, 3))(X[0]), X[0] ** 3)
-    with pytest.raises(TraceError, match=r"leaf \[1\].*test_vmap\.py.*in_axes=0"):
+    with pytest.raises(TraceError, match=r"leaf \[1\].*test_batching\.py.*in_axes=0"):
         vmap(lambda u: timeloop(lambda s, i: (s[0], np.argmax(s[0])), (u, 0), 3))(X)
-    with pytest.raises(TraceError, match=r"truth.*test_vmap\.py.*each member of vmap"):
+    with pytest.raises(TraceError, match=r"truth.*test_batching\.py.*each member of vmap"):
         vmap(lambda u: timeloop(lambda u, i: u * 2, u, until=lambda u: np.sum(u) > 9, max_steps=5))(X)
 
 
@@ -355,7 +355,7 @@ def test_users_primitives():
         close(vmap(lambda x, cube=cube: jvp(cube, (x,), (x,))[1])(X), 3 * X**3)
         close(jvp(vmap(cube), (X,), (X,))[1], 3 * X**3)
     assert calls[0] == (True,)
-    with pytest.raises(TraceError, match=r"plainly.*test_vmap\.py.*batch="):
+    with pytest.raises(TraceError, match=r"plainly.*test_batching\.py.*batch="):
         vmap(alone)(X[:0])
     assert vmap(together)(X[:0]).shape == (0, 5)
     with pytest.raises(TraceError, match=r"shapes \[\(\d,\), \(\d,\)"):
@@ -370,13 +370,13 @@ def inverse(x):
 
 
 REFUSED = (
-    (lambda x: x if np.sum(x) > 0 else -x, TraceError, r"`if`.*test_vmap\.py.*member of vmap.*np\.where"),
-    (lambda x: x[x > 0], TraceError, r"test_vmap\.py.*np\.where\(mask"),
-    (lambda x: range(int(x[0])), TraceError, r"`int`.*test_vmap\.py"),
-    (np.nonzero, TraceError, r"nonzero at .*test_vmap\.py.*member of vmap"),
-    (lambda x: f"{x[0]:.2f}", TraceError, r"text .*test_vmap\.py"),
-    (lambda x: W[np.argmax(x)], TraceError, r"test_vmap\.py.*table\[x\]"),
-    (inverse, RuleMissingError, r"inv.*test_vmap\.py"),
+    (lambda x: x if np.sum(x) > 0 else -x, TraceError, r"`if`.*test_batching\.py.*member of vmap.*np\.where"),
+    (lambda x: x[x > 0], TraceError, r"test_batching\.py.*np\.where\(mask"),
+    (lambda x: range(int(x[0])), TraceError, r"`int`.*test_batching\.py"),
+    (np.nonzero, TraceError, r"nonzero at .*test_batching\.py.*member of vmap"),
+    (lambda x: f"{x[0]:.2f}", TraceError, r"text .*test_batching\.py"),
+    (lambda x: W[np.argmax(x)], TraceError, r"test_batching\.py.*table\[x\]"),
+    (inverse, RuleMissingError, r"inv.*test_batching\.py"),
     (lambda x: "text", TypeError, "vmap was given a function that returned 'text'"),
 )
 
@@ -422,7 +422,7 @@ def test_vectors_of_registered_types():
         vmap(lambda x, f: f, (0, None))(X, field)
     with pytest.raises(TypeError, match="argument 1, a vector of a registered type"):
         vmap(lambda x, f: x)(X, field)
-    with pytest.raises(TraceError, match=r"test_vmap\.py.*no members"):
+    with pytest.raises(TraceError, match=r"test_batching\.py.*no members"):
         vmap(lambda x: velocity(spread(x[:4], field)))(X)
     with pytest.raises(TypeError, match="arguments of a function whose jacobian"):
         jacobian(velocity)(field)
@@ -445,7 +445,7 @@ def test_escaped_array():
     """An array of a batch that is used after it is an error."""
     escaped = []
     vmap(lambda x: escaped.append(x) or x)(X)
-    with pytest.raises(TraceError, match=r"test_vmap\.py.*vmap had called"):
+    with pytest.raises(TraceError, match=r"test_batching\.py.*vmap had called"):
         escaped[0] * 2
 
 

@@ -1,0 +1,117 @@
+"""Rules of choosing between several arrays, and of functions that NumPy applies to parts of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.kinds import NUMBERS
+from ebbtide.arrays.primitive import constant_like
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.reductions import axes_of
+
+
+def _array(value: Any) -> Any:
+    return value if type(value) is TracedArray or type(value) in NUMBERS else np.asarray(value)
+
+
+def _filled(made: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a result in the shape and dtype that all choices have together."""
+    if np.shape(made) != shape:
+        made = np.copy(np.broadcast_to(made, shape))
+    return made if type_of(made).dtype == dtype else np.astype(made, dtype)
+
+
+def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
+    """Return for each element the first of several arrays whose condition holds; each condition is a mask."""
+    conditions, choices = [_array(c) for c in condlist], [_array(c) for c in (*choicelist, default)]
+    if len(conditions) != len(choices) - 1 or not conditions:
+        raise ValueError(f"select: {len(conditions)} conditions for {len(choices) - 1} choices.")
+    for k, condition in enumerate(conditions):
+        if type_of(condition).dtype != np.bool_:
+            raise TypeError(f"invalid entry {k} in condlist: should be boolean ndarray")
+    shape = np.broadcast_shapes(*[np.shape(one) for one in (*conditions, *choices)])
+    dtype = np.result_type(*[c if type(c) in NUMBERS else type_of(c).dtype for c in choices])
+    made = choices[-1]
+    for condition, choice in zip(conditions[::-1], choices[-2::-1], strict=True):
+        made = np.where(condition, choice, made)
+    return _filled(made, shape, dtype)
+
+
+def choose(a: Any, choices: Any, mode: str = "raise") -> Any:
+    """Return for each element the array of that number."""
+    options = [c if type(c) is TracedArray else np.asarray(c) for c in choices]
+    numbers, count = a if type(a) is TracedArray else np.asarray(a), len(options)
+    if numbers.dtype.kind not in "iub":
+        raise refusal("np.choose wants integers that say which array to take from.")
+    if mode == "raise":
+        if np.any(np.logical_or(numbers < 0, numbers >= count)):
+            raise ValueError("invalid entry in choice array")
+    else:
+        numbers = np.mod(numbers, count) if mode == "wrap" else np.clip(numbers, 0, count - 1)
+    shape = np.broadcast_shapes(numbers.shape, *[option.shape for option in options])
+    made: Any = options[-1]
+    for k in range(count - 2, -1, -1):
+        made = np.where(np.equal(numbers, k), options[k], made)
+    return _filled(made, shape, np.result_type(*[type_of(option).dtype for option in options]))
+
+
+answer(np.select, select)
+answer(np.choose, choose)
+
+
+def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
+    """Return what functions give of the elements for which their conditions hold."""
+    x = x if type(x) is TracedArray else np.asarray(x)
+    single = np.isscalar(condlist)
+    given: Any = [condlist] if single else condlist
+    if not single and not isinstance(given[0], (list, np.ndarray, TracedArray)) and x.ndim:
+        given = [given]
+    if any(isinstance(c, TracedArray) for c in given):
+        raise refusal("np.piecewise wants conditions that are known here; write np.where(condition, f(x), g(x)).")
+    conditions = np.asarray(given, dtype=bool)
+    if len(conditions) == len(funclist) - 1:
+        conditions = np.concatenate([conditions, ~np.any(conditions, axis=0, keepdims=True)])
+    if len(conditions) != len(funclist):
+        raise ValueError(f"piecewise: {len(funclist)} functions for {len(conditions)} conditions.")
+    y = constant_like(x, np.zeros(x.shape, x.dtype))
+    for condition, function in zip(conditions, funclist, strict=True):
+        if not isinstance(function, Callable):
+            y[condition] = function
+        elif np.any(condition):
+            y[condition] = function(x[condition], *args, **kw)
+    return y
+
+
+def apply_along_axis(func1d: Any, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what a function gives of each vector along an axis."""
+    axis = axes_of(axis, arr.ndim)[0]
+    vectors = np.moveaxis(arr, axis, -1)
+    around = vectors.shape[:-1]
+    if 0 in around:
+        raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
+    made = [func1d(vectors[(*place, Ellipsis)], *args, **kwargs) for place in np.ndindex(around)]
+    made = [one if type(one) is TracedArray else np.asarray(one) for one in made]
+    first = made[0]
+    # NumPy has a buffer of the dtype of the first result.
+    made = [one if type_of(one).dtype == first.dtype else np.astype(one, first.dtype) for one in made]
+    full = np.reshape(np.stack(made), (*around, *first.shape))
+    places = range(len(around), len(around) + first.ndim)
+    return np.moveaxis(full, tuple(places), tuple(range(axis, axis + first.ndim)))
+
+
+def apply_over_axes(func: Any, a: Any, axes: Any) -> Any:
+    """Return what a function of an array and an axis gives, done for one axis after the other."""
+    for axis in axes_of(axes, a.ndim):
+        made = func(a, axis)
+        a = made if np.ndim(made) == a.ndim else np.expand_dims(made, axis)
+    return a
+
+
+answer(np.piecewise, piecewise)
+answer(np.apply_along_axis, apply_along_axis)
+answer(np.apply_over_axes, apply_over_axes)

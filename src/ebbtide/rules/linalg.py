@@ -1,0 +1,482 @@
+# ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
+"""
+Rules of linear algebra without factors: solving, inverses, determinants, powers, least squares.
+
+Cotangents are transposed, not conjugated: that of a complex z is df/dx - i df/dy, and an inverse or a determinant is a
+holomorphic function. Rules are made for a function, so that SciPy's of the same meaning have the same ones.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.batched import aligned, full, ndim_of
+from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.primitive import FRESH, Primitive, Pull, promoted, unbroadcast
+from ebbtide.arrays.registry import register
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.matrices import (
+    adjoint,
+    completed,
+    conjugated,
+    decomposition,
+    matrix_function,
+    on_stacks,
+    real_of,
+    transposed,
+)
+from ebbtide.rules.products import product
+from ebbtide.rules.reductions import others
+
+
+def solved_dtype(*kinds: ArrayType) -> Any:
+    """Return the dtype of what NumPy or SciPy computes of matrices of these types; integers become doubles."""
+    return np.result_type(*[k.dtype if k.dtype.kind in "fc" else np.dtype(float) for k in kinds])
+
+
+def as_array(x: Any) -> Any:
+    """Return an operand as an array; NumPy takes lists, too."""
+    return x if type(x) is TracedArray else np.asarray(x)
+
+
+def _column(v: Any, is_vector: bool) -> Any:
+    return np.expand_dims(v, -1) if is_vector else v
+
+
+def _vector(x: Any, is_vector: bool) -> Any:
+    return np.squeeze(x, -1) if is_vector else x
+
+
+def _times(t: Any, x: Any, params: Any, a: Any) -> Any:
+    return product(t, x)
+
+
+def _into(y: Any, x: Any, params: Any, a: Any) -> Any:
+    return product(y, transposed(x))
+
+
+def solver(
+    function: Callable[..., Any],
+    name: str,
+    back: Callable[..., Any],
+    ahead: Callable[..., Any],
+    times: Callable[..., Any] = _times,
+    into: Callable[..., Any] = _into,
+    beside: tuple[str, ...] = (),
+) -> Primitive:
+    """
+    Declare the solution x of a x = b, of which b is a vector if it has one axis.
+
+    Args:
+        function: `function(a, b, *beside, **params)`.
+        name: Name in messages.
+        back: `back(g, params, a, *beside)` solves with the transpose of a; g has columns.
+        ahead: `ahead(b, params, a, *beside)` solves with a; b has columns.
+        times: `times(t, x, params, a, *beside)`: what a change t of a does to x, where a is no plain matrix.
+        into: `into(y, x, params, a, *beside)`: the transpose of *times*; of a matrix it is y x^T.
+        beside: Names of operands that a is read with, of which no derivative is taken.
+
+    Returns:
+        The primitive. It saves a, and with respect to a also x.
+    """
+
+    def infer(a: ArrayType, b: ArrayType, *rest: ArrayType, **params: Any) -> ArrayType:
+        leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return ArrayType((*leading, *b.shape[-2:]), solved_dtype(a, b))
+
+    def of_b(g: Any, kind: ArrayType, params: Any, *given: Any) -> Any:
+        is_vector = len(kind.shape) == 1
+        return unbroadcast(_vector(back(_column(g, is_vector), params or {}, *given), is_vector), kind)
+
+    def of_a(g: Any, kind: ArrayType, params: Any, out: Any, *given: Any) -> Any:
+        is_vector = out.ndim < given[0].ndim
+        y = back(_column(g, is_vector), params or {}, *given)
+        return unbroadcast(-into(y, _column(out, is_vector), params or {}, *given), kind)
+
+    pulls = (
+        Pull(of_a, ("out", "a", *beside), FRESH, temporaries=3), Pull(of_b, ("a", *beside), FRESH, temporaries=2),
+    )  # fmt: skip
+
+    def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        given, is_vector = (values[0], *values[2:]), values[1].ndim == 1
+        terms = []
+        if tangents[1] is not None:
+            terms.append(_column(tangents[1], is_vector))
+        if tangents[0] is not None:
+            terms.append(-times(tangents[0], _column(out, is_vector), params or {}, *given))
+        sides = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+        return promoted([_vector(ahead(sides, params or {}, *given), is_vector)], out)
+
+    def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
+        is_vector = ndim_of(values[1], mapped[1]) == 1
+        a, b = aligned((values[0], _column(as_array(values[1]), is_vector)), mapped[:2])
+        rest = [full(x, m, size) for x, m in zip(values[2:], mapped[2:], strict=True)]
+        if beside and not mapped[0]:
+            a = full(a, False, size)
+        return _vector(ahead(b, params, a, *rest), is_vector)
+
+    return Primitive(
+        on_stacks(function, infer), name=name, operands=("a", "b", *beside), pull=lambda k: pulls[k] if k < 2 else None, push=push,
+        infer=infer, batch=of_members,
+    )  # fmt: skip
+
+
+solve_general = solver(
+    np.linalg.solve,
+    "solve",
+    back=lambda g, params, a: np.linalg.solve(transposed(a), g),
+    ahead=lambda b, params, a: np.linalg.solve(a, b),
+)
+answer(np.linalg.solve, lambda a, b: solve_general.bind((as_array(a), as_array(b))))
+
+
+def inverse_of(function: Callable[..., Any]) -> Primitive:
+    """Declare the inverse; it saves its output."""
+    return matrix_function(
+        function,
+        lambda g, params, out: -product(product(transposed(out), g), transposed(out)),
+        lambda t, params, out: -product(product(out, t), out),
+        infer=lambda kind, **params: kind,
+        name="inv",
+    )
+
+
+inverse = inverse_of(np.linalg.inv)
+answer(np.linalg.inv, lambda a: inverse.bind((a,)))
+
+
+def _scalars(g: Any) -> Any:
+    """Return a number for each matrix as something that multiplies matrices."""
+    return np.expand_dims(g, (-2, -1))
+
+
+def _traces(a: Any, b: Any) -> Any:
+    """Return the sum of all products of elements, for each matrix."""
+    return np.sum(a * b, axis=(-2, -1))
+
+
+def _cofactors_of(a: Any) -> Any:
+    # From singular values, as those of a singular matrix have no inverse to be made from.
+    u, s, vh = np.linalg.svd(a)
+    size = np.linalg.det(u) * np.linalg.det(vh)
+    return _scalars(size) * np.matmul(np.conjugate(u) * others(s, (s.ndim - 1,))[..., None, :], np.conjugate(vh))
+
+
+def _turned(t: Any, params: Any, x: Any, out: Any) -> Any:
+    """Return the change of the cofactors along t, which is its own transpose; not of singular matrices."""
+    whole = _scalars(_traces(t, out)) * out - product(product(out, transposed(t)), out)
+    return whole / _scalars(np.linalg.det(x))
+
+
+cofactors = matrix_function(_cofactors_of, _turned, _turned, infer=lambda kind: kind, name="cofactors")
+
+
+def determinant_of(function: Callable[..., Any], least: Any = np.float32) -> Primitive:
+    """
+    Declare the determinant; it saves the matrix. Its derivative, the cofactors, is right for singular ones, too.
+
+    Args:
+        function: `function(x, **params)`.
+        least: The dtype that the result has at least.
+    """
+    return matrix_function(
+        function,
+        lambda g, params, x: _scalars(g) * cofactors(x),
+        lambda t, params, x: _traces(cofactors(x), t),
+        infer=lambda kind, **params: ArrayType(kind.shape[:-2], np.result_type(kind.dtype, least)),
+        name="det",
+    )
+
+
+determinant = determinant_of(np.linalg.det)
+answer(np.linalg.det, lambda a: determinant.bind((a,)))
+
+
+def _sign_and_log_types(kind: ArrayType) -> list[ArrayType]:
+    shape = kind.shape[:-2]
+    return [ArrayType(shape, kind.dtype), ArrayType(shape, real_of(kind.dtype))]
+
+
+def _real_slogdet_tangents(t: Any, params: Any, x: Any) -> Any:
+    change = _traces(transposed(np.linalg.inv(x)), t[0])
+    return [np.zeros(change.shape, type_of(change).dtype), change]
+
+
+def _slogdet_vjp(gs: Any, params: Any, x: Any, out: Any) -> Any:
+    # The sign turns by the imaginary part of the change of the logarithm, which itself is the real part.
+    change = gs[1] - np.multiply(1j, np.real(np.multiply(1j, out[0] * gs[0])))
+    return _scalars(change) * transposed(np.linalg.inv(x))
+
+
+def _slogdet_tangents(t: Any, params: Any, x: Any, out: Any) -> Any:
+    change = _traces(transposed(np.linalg.inv(x)), t[0])
+    return [np.multiply(1j, np.imag(change)) * out[0], np.real(change)]
+
+
+_REAL_SLOGDET = decomposition(
+    np.linalg.slogdet,
+    lambda gs, params, x: _scalars(gs[1]) * transposed(np.linalg.inv(x)),
+    _real_slogdet_tangents,
+    kinds=_sign_and_log_types,
+    name="slogdet",
+)
+_COMPLEX_SLOGDET = decomposition(
+    np.linalg.slogdet, _slogdet_vjp, _slogdet_tangents, kinds=_sign_and_log_types, name="complex slogdet"
+)
+_SlogdetResult: Any = type(np.linalg.slogdet(np.eye(1)))
+
+
+def slogdet(a: Any) -> Any:
+    """
+    Return sign and logarithm of the determinant; not differentiable at singular matrices, where it raises.
+
+    Memory:
+        A record saves the matrix, and of a complex one the results.
+    """
+    call = _COMPLEX_SLOGDET if type_of(a).dtype.kind == "c" else _REAL_SLOGDET
+    return _SlogdetResult(*call(a))
+
+
+answer(np.linalg.slogdet, slogdet)
+
+
+def matrix_power(a: Any, n: Any) -> Any:
+    """Return a power of square matrices by the products that NumPy does."""
+    n = operator.index(n)
+    if n == 0:
+        return np.array(np.broadcast_to(np.eye(a.shape[-1], dtype=type_of(a).dtype), a.shape))
+    if n < 0:
+        a, n = np.linalg.inv(a), -n
+    if n == 3:
+        return np.matmul(np.matmul(a, a), a)
+    square, result = None, None
+    while n > 0:
+        square = a if square is None else np.matmul(square, square)
+        n, bit = divmod(n, 2)
+        if bit:
+            result = square if result is None else np.matmul(result, square)
+    return result
+
+
+answer(np.linalg.matrix_power, matrix_power)
+
+
+def _tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
+    a, b = as_array(a), as_array(b)
+    if axes is not None:
+        order = list(range(a.ndim))
+        for axis in axes:
+            order.remove(axis)
+            order.insert(a.ndim, axis)
+        a = np.transpose(a, order)
+    shape = a.shape[-(a.ndim - b.ndim) :]
+    size = prod(shape)
+    return np.reshape(np.linalg.solve(np.reshape(a, (size, size)), np.ravel(b)), shape)
+
+
+def _tensorinv(a: Any, ind: int = 2) -> Any:
+    if ind <= 0:
+        raise ValueError("Invalid ind argument.")
+    return np.reshape(np.linalg.inv(np.reshape(a, (prod(a.shape[ind:]), -1))), (*a.shape[ind:], *a.shape[:ind]))
+
+
+answer(np.linalg.tensorsolve, _tensorsolve)
+answer(np.linalg.tensorinv, _tensorinv)
+
+
+# Pseudo-inverses, of constant rank: where it changes there is no derivative.
+
+
+def _pinv_vjp(g: Any, params: Any, x: Any, out: Any) -> Any:
+    g, outer = conjugated(g), adjoint(out)
+    beside = adjoint(g) - product(x, product(out, adjoint(g)))  # outside of the range of x
+    across = adjoint(g) - product(product(adjoint(g), out), x)  # in its null space
+    whole = product(beside, product(out, outer)) + product(product(outer, out), across)
+    return conjugated(whole - product(product(outer, g), outer))
+
+
+def _pinv_jvp(t: Any, params: Any, x: Any, out: Any) -> Any:
+    outer, back = adjoint(out), adjoint(t)
+    beside = back - product(product(back, x), out)
+    across = back - product(out, product(x, back))
+    whole = product(product(out, outer), beside) + product(product(across, outer), out)
+    return whole - product(product(out, t), out)
+
+
+def pseudo_inverse_of(function: Callable[..., Any]) -> Primitive:
+    """Declare the pseudo-inverse of matrices whose rank does not change; it saves the matrix and its output."""
+    return matrix_function(
+        function, _pinv_vjp, _pinv_jvp,
+        infer=lambda kind, **params: ArrayType((*kind.shape[:-2], *kind.shape[:-3:-1]), kind.dtype),
+        name="pinv",
+    )  # fmt: skip
+
+
+_pinv = pseudo_inverse_of(np.linalg.pinv)
+
+
+def number_or_refuse(name: str, value: Any) -> Any:
+    """Return a tolerance, which has to be a number."""
+    if type(value) is TracedArray or np.ndim(value):
+        raise refusal(f"{name} has to be a number; call the function for each matrix where it differs.")
+    return value
+
+
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = np._NoValue) -> Any:
+    """
+    Return the pseudo-inverse; its derivative is that for the present rank.
+
+    Memory:
+        A record saves the matrix and the result.
+    """
+    params = {} if rcond is None else {"rcond": number_or_refuse("np.linalg.pinv: rcond=", rcond)}
+    if rtol is not np._NoValue:
+        params["rtol"] = number_or_refuse("np.linalg.pinv: rtol=", rtol)
+    if hermitian:
+        a, params["hermitian"] = completed(a, False), True
+    return _pinv.bind((a,), params)
+
+
+answer(np.linalg.pinv, pinv)
+
+
+def _least_squares_types(a: ArrayType, b: ArrayType, **params: Any) -> list[ArrayType]:
+    (m, n), count, dtype = a.shape[-2:], b.shape[-1], solved_dtype(a, b)
+    leading, real = a.shape[:-2], real_of(dtype)
+    sums = ArrayType((*leading, count if m > n else 0), real)
+    return [ArrayType((*leading, n, count), dtype), sums, ArrayType((*leading, min(m, n)), real)]
+
+
+def least_squares_of(function: Callable[..., Any], name: str) -> Callable[..., list[Any]]:
+    """
+    Declare least squares for a present rank that does not change.
+
+    Args:
+        function: `function(a, b, **params)`, of a matrix and a matrix of right-hand sides, returns the solutions, sums
+            of squares, the rank, and the singular values.
+        name: Name in messages.
+
+    Returns:
+        `call(a, b, **params)` of stacks returns solutions, sums of squares (nan without full rank) and singular values.
+    """
+
+    def computed(a: Any, b: Any, **params: Any) -> Any:
+        results = [np.zeros(part.shape, part.dtype) for part in _least_squares_types(type_of(a), type_of(b))]
+        for place in np.ndindex(a.shape[:-2]):
+            x, sums, _, s = function(a[place], b[place], **params)
+            results[0][place] = x
+            results[1][place] = sums.real if sums.size == results[1].shape[-1] else np.nan
+            results[2][place] = s
+        return results
+
+    def inverse(a: Any, params: Any) -> Any:
+        return np.linalg.pinv(a, params["cut"])
+
+    def of_a(gs: Any, params: Any, a: Any, b: Any, out: Any) -> Any:
+        g, sums, g_s = [conjugated(one) for one in gs]
+        x, rest, p = out[0], b - product(a, out[0]), inverse(a, params)
+        z = product(adjoint(p), g)
+        back = z if not sums.shape[-1] else z + 2 * rest * np.expand_dims(sums, -2)
+        across = adjoint(g) - product(product(adjoint(g), p), a)
+        whole = product(rest, adjoint(product(p, z))) + product(product(adjoint(p), x), across)
+        u, _, vh = np.linalg.svd(a, full_matrices=False)
+        return conjugated(whole - product(back, adjoint(x)) + product(u * np.expand_dims(g_s, -2), vh))
+
+    def of_b(gs: Any, params: Any, a: Any, b: Any, out: Any) -> Any:
+        whole = product(adjoint(inverse(a, params)), conjugated(gs[0]))
+        if gs[1].shape[-1]:
+            whole = whole + 2 * (b - product(a, out[0])) * np.expand_dims(gs[1], -2)
+        return conjugated(whole)
+
+    def tangents(ts: Any, params: Any, a: Any, b: Any, out: Any) -> Any:
+        t, side = ts
+        x, rest, p = out[0], b - product(a, out[0]), inverse(a, params)
+        moved = side - product(t, x)
+        across = product(adjoint(t), product(adjoint(p), x))
+        change = product(p, moved + product(adjoint(p), product(adjoint(t), rest)))
+        change = change + across - product(p, product(a, across))
+        sums = 2 * np.sum(np.real(conjugated(rest) * moved), axis=-2)
+        u, _, vh = np.linalg.svd(a, full_matrices=False)
+        values = np.real(np.sum(conjugated(u) * product(t, adjoint(vh)), axis=-2))
+        return [change, sums if out[1].shape[-1] else np.zeros(out[1].shape, type_of(sums).dtype), values]
+
+    call = decomposition(
+        lambda a, b, cut, **params: computed(a, b, **params), (of_a, of_b), tangents,
+        kinds=_least_squares_types, name=name, operands=("a", "b"),
+    )  # fmt: skip
+    return call
+
+
+def _numpy_least_squares(a: Any, b: Any, rcond: Any) -> Any:
+    return np.linalg.lstsq(a, b, rcond)
+
+
+_least_squares = least_squares_of(_numpy_least_squares, "lstsq")
+
+
+def solutions(call: Callable[..., Any], a: Any, b: Any, cut: Any, **params: Any) -> list[Any]:
+    """Return solutions, sums of squares, rank and singular values, of which the shapes follow NumPy's rules."""
+    a, b = as_array(a), as_array(b)
+    dtype, (m, n) = solved_dtype(type_of(a), type_of(b)), a.shape
+    cut = np.finfo(dtype).eps * max(m, n) if cut is None else number_or_refuse("lstsq: the cutoff", cut)
+    is_vector = b.ndim == 1
+    x, sums, s = call(a, _column(b, is_vector), cut=float(cut), **params)
+    rank = np.sum(np.greater(s, cut * np.max(s, initial=0)), dtype=np.int32)
+    if type(rank) is not TracedArray and rank != n:
+        sums = np.zeros(0, type_of(sums).dtype)
+    return [_vector(x, is_vector), sums, rank, s]
+
+
+def lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+    """
+    Return the solution of least squares, sums of squared residuals, the rank, and the singular values of a.
+
+    Memory:
+        A record saves a, b and the results.
+    """
+    return tuple(solutions(_least_squares, a, b, rcond, rcond=rcond))
+
+
+answer(np.linalg.lstsq, lstsq)
+
+
+answer(np.linalg.diagonal, lambda x, /, *, offset=0: np.diagonal(x, offset, -2, -1))
+answer(np.linalg.trace, lambda x, /, *, offset=0: np.trace(x, offset, -2, -1))
+answer(np.linalg.matrix_transpose, lambda x, /: np.matrix_transpose(x))
+answer(np.linalg.tensordot, lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes))
+answer(np.linalg.cross, lambda x1, x2, /, *, axis=-1: _cross(x1, x2, axis))
+
+
+def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    return np.vecdot(np.moveaxis(as_array(x1), axis, -1), np.moveaxis(as_array(x2), axis, -1))
+
+
+answer(np.linalg.vecdot, _vecdot)
+
+
+def _cross(x1: Any, x2: Any, axis: int) -> Any:
+    """Return the cross product of vectors of three elements."""
+    a, b = (np.moveaxis(as_array(x), axis, -1) for x in (x1, x2))
+    if a.shape[-1] != 3 or b.shape[-1] != 3:
+        raise ValueError(
+            "Both input arrays must be (arrays of) 3-dimensional vectors, "
+            f"but they are {a.shape[-1]} and {b.shape[-1]} dimensional instead."
+        )
+    rows = [a[..., j] * b[..., k] - a[..., k] * b[..., j] for j, k in ((1, 2), (2, 0), (0, 1))]
+    return np.stack(rows, axis)
+
+
+def _ranks(handler: Any, args: list[Any], kwargs: Any, mapped: list[bool], size: int) -> Any:
+    return handler(*args, **kwargs) if args[0].ndim > 2 and not any(mapped[1:]) else None
+
+
+register(
+    np.linalg.matrix_rank, constant(np.linalg.matrix_rank, stand_in_type(np.linalg.matrix_rank), _ranks)
+)

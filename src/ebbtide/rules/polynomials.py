@@ -1,0 +1,240 @@
+"""
+Rules of polynomials, whose coefficients are in the order of NumPy: the highest power first.
+
+Shape and dtype of `roots`, `polymul` and, of complex numbers, `poly` depend on values: on arrays of which only the type
+is known they are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.batched import ndim_of
+from ebbtide.arrays.constants import constant
+from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.rules.answers import answer, refusal
+
+
+def _array(value: Any) -> Any:
+    return value if type(value) is TracedArray else np.asarray(value)
+
+
+def _slopes(p: Any) -> Any:
+    """Return the coefficients of the derivative, in the dtype of those of the polynomial."""
+    dtype = type_of(p).dtype
+    return p[:-1] * np.arange(p.shape[0] - 1, 0, -1).astype(dtype) if p.shape[0] > 1 else np.zeros(1, dtype)
+
+
+def _moments(g: Any, x: Any, kind: ArrayType) -> Any:
+    """Return the sums of g times each power of x: the cotangents of coefficients."""
+    found = []
+    for _ in range(kind.shape[0]):
+        found.append(np.sum(g))
+        g = g * x
+    return matched(np.stack(found[::-1]), kind)
+
+
+def _value_push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+    p, x = values
+    terms = [] if tangents[0] is None else [_value.bind((tangents[0], x))]
+    if tangents[1] is not None:
+        terms.append(tangents[1] * _value.bind((_slopes(p), x)))
+    return promoted(terms, out)
+
+
+def _value_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
+    p, x = values
+    if not mapped[0]:
+        return _value.bind((p, x))
+    ndim = ndim_of(x, mapped[1])
+    y = np.zeros((size, *x.shape[mapped[1] :]), np.result_type(type_of(p).dtype, type_of(x).dtype))
+    for k in range(p.shape[1]):
+        y = y * x + np.reshape(p[:, k], (size, *(1,) * ndim))
+    return y
+
+
+_value = Primitive(
+    np.polyval,
+    operands=("p", "x"),
+    pull=(
+        Pull(lambda g, kind, params, x: _moments(g, x, kind), ("x",), FRESH, temporaries=2),
+        Pull(
+            lambda g, kind, params, p, x: matched(g * _value.bind((_slopes(p), x)), kind), ("p", "x"), FRESH,
+            temporaries=2,
+        ),
+    ).__getitem__,
+    push=_value_push,
+    infer=lambda p, x: ArrayType(x.shape, np.result_type(p.dtype, x.dtype)),
+    batch=_value_members,
+)  # fmt: skip
+
+
+def polyval(p: Any, x: Any) -> Any:
+    """
+    Return the values of a polynomial.
+
+    Memory:
+        A record saves the coefficients and x, no matter of which degree.
+    """
+    p, x = _array(p), _array(x)
+    if p.ndim != 1 or not p.size:
+        raise refusal(f"np.polyval of coefficients of shape {p.shape} has no derivative rule; they need one axis.")
+    return _value.bind((p, x))
+
+
+answer(np.polyval, polyval)
+
+
+def _same_length(a1: Any, a2: Any) -> tuple[Any, Any]:
+    """Return two polynomials with zeros in front of the shorter one."""
+    a1, a2 = np.atleast_1d(a1), np.atleast_1d(a2)
+    more = a2.shape[0] - a1.shape[0]
+    if more > 0:
+        a1 = np.concatenate((np.zeros(more, type_of(a1).dtype), a1))
+    elif more < 0:
+        a2 = np.concatenate((np.zeros(-more, type_of(a2).dtype), a2))
+    return a1, a2
+
+
+def polyder(p: Any, m: int = 1) -> Any:
+    """Return the derivative of a polynomial."""
+    for _ in range(m):
+        p = p[:-1] * np.arange(p.shape[0] - 1, 0, -1)
+    return p
+
+
+def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
+    """Return the integral of a polynomial, with constants of integration."""
+    p = _array(p)
+    k = np.zeros(m) if k is None else np.atleast_1d(k)
+    if k.shape[0] == 1 and m > 1:
+        k = k[0] * np.ones(m)
+    if k.shape[0] < m:
+        raise ValueError(f"polyint: {m} integrations need as many constants, or one; there are {k.shape[0]}.")
+    for n in range(m):
+        p = np.concatenate((p / np.arange(p.shape[0], 0, -1), k[n : n + 1]))
+    return p
+
+
+answer(np.polyadd, lambda a1, a2: np.add(*_same_length(a1, a2)))
+answer(np.polysub, lambda a1, a2: np.subtract(*_same_length(a1, a2)))
+answer(np.polyder, polyder)
+answer(np.polyint, polyint)
+
+
+def _count_zeros(p: np.ndarray) -> int:
+    """Return how many of the first coefficients are zero; one is kept where all of them are."""
+    nonzero = np.flatnonzero(p)
+    return int(nonzero[0]) if nonzero.size else max(len(p) - 1, 0)
+
+
+_leading_zeros = constant(_count_zeros)
+
+
+def _trimmed(p: Any) -> Any:
+    p = np.atleast_1d(p)
+    return p[_leading_zeros(p) :]
+
+
+answer(np.polymul, lambda a1, a2: np.convolve(_trimmed(a1), _trimmed(a2)))
+
+
+def _vander_columns(out: Any, increasing: bool) -> Any:
+    """Return the derivatives of all columns but that of ones, which is left out."""
+    powers = out if increasing else out[..., ::-1]
+    return powers[..., :-1] * np.arange(1, out.shape[-1]).astype(type_of(out).dtype)
+
+
+def _vander_pull(g: Any, kind: ArrayType, params: Any, out: Any) -> Any:
+    g = g if params["increasing"] else g[..., ::-1]
+    return matched(np.sum(g[..., 1:] * _vander_columns(out, params["increasing"]), axis=-1), kind)
+
+
+def _vander_push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+    columns = np.expand_dims(tangents[0], -1) * _vander_columns(out, params["increasing"])
+    full = np.concatenate((np.zeros_like(out[..., :1]), columns), axis=-1) if params["N"] else np.zeros_like(out)
+    return matched(full if params["increasing"] else full[..., ::-1], type_of(out))
+
+
+def _vander_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
+    dtype, count = np.promote_types(type_of(values[0]).dtype, int), params["N"]
+    x = np.astype(values[0], dtype)
+    columns = [np.ones(x.shape, dtype), x][:count]
+    while len(columns) < count:
+        columns.append(columns[-1] * x)
+    made = np.stack(columns, axis=-1) if columns else np.zeros((*x.shape, 0), dtype)
+    return made if params["increasing"] else made[..., ::-1]
+
+
+_vander = Primitive(
+    np.vander,
+    operands=("x",),
+    pull=lambda k: Pull(_vander_pull, ("out",), FRESH, temporaries=2),
+    push=_vander_push,
+    infer=lambda x, N, increasing: ArrayType((x.shape[0], N), np.promote_types(x.dtype, int)),
+    batch=_vander_members,
+)
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """Return a matrix of which each row has the powers of a number."""
+    if x.ndim != 1:
+        raise ValueError("x must be a one-dimensional array or sequence.")
+    return _vander.bind((x,), {"N": x.shape[0] if N is None else int(N), "increasing": bool(increasing)})
+
+
+answer(np.vander, vander)
+
+# p(r) = 0 gives dr = -dp(r) / p'(r): roots need the coefficients and themselves.
+
+
+def _roots_pull(g: Any, kind: ArrayType, params: Any, p: Any, out: Any) -> Any:
+    return _moments(np.negative(g) / _value.bind((_slopes(p), out)), out, kind)
+
+
+def _roots_push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+    slopes = _value.bind((_slopes(values[0]), out))
+    return matched(np.negative(_value.bind((tangents[0], out))) / slopes, type_of(out))
+
+
+def _unknown_type(kind: ArrayType) -> ArrayType:
+    raise refusal(
+        "How many roots a polynomial has, and whether they are real, depends on the values of its coefficients, which "
+        "are not known here."
+    )
+
+
+_roots = Primitive(
+    np.roots,
+    operands=("p",),
+    pull=lambda k: Pull(_roots_pull, ("p", "out"), FRESH, temporaries=3),
+    push=_roots_push,
+    infer=_unknown_type,
+)
+answer(np.roots, lambda p: _roots.bind((np.atleast_1d(p),)))
+
+
+def _are_conjugate(zeros: np.ndarray) -> bool:
+    return bool(np.all(np.sort(zeros) == np.sort(zeros.conjugate())))
+
+
+_conjugate_pairs = constant(_are_conjugate)
+
+
+def poly(seq_of_zeros: Any) -> Any:
+    """Return the coefficients of the polynomial with these zeros."""
+    zeros = np.atleast_1d(seq_of_zeros)
+    if zeros.ndim != 1:
+        raise refusal("np.poly of a matrix has no derivative rule; write np.poly(np.linalg.eigvals(A)).")
+    dtype = type_of(zeros).dtype
+    made: Any = np.ones(1, dtype)
+    for k in range(zeros.shape[0]):
+        made = np.convolve(made, np.stack([np.ones((), dtype), np.negative(zeros[k])]), mode="full")
+    return np.real(made).copy() if dtype.kind == "c" and _conjugate_pairs(zeros) else made
+
+
+answer(np.poly, poly)

@@ -1,0 +1,129 @@
+"""
+Functions that write into an array: into a traced one through its own indices, so that views and bases follow.
+
+NumPy's `ufunc.at` adds to places one after the other, also to a place that an index names twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays import misuse
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.constants import PYTHON_NUMBERS
+from ebbtide.arrays.registry import HANDLERS, register
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import normal_index, replace
+from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.indexing import add_into
+
+
+def _target(array: Any, name: str) -> Any:
+    """Return an array that traced values are written into; a plain one would lose their derivative."""
+    if type(array) is not TracedArray:
+        raise misuse.into_plain(f"np.{name}")
+    return array
+
+
+def _repeated(values: Any, count: int) -> Any:
+    """Return so many of some values in C order, which begin again where they are too few."""
+    values = np.ravel(values) if type(values) is TracedArray else np.asarray(values).ravel()
+    if values.shape[0] == count or values.shape[0] == 1:
+        return values
+    return values[:count] if values.shape[0] > count else np.resize(values, count)
+
+
+def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    places = np.asarray(ind).ravel()
+    size = _target(a, "put").size
+    if mode != "raise":
+        places = np.mod(places, size) if mode == "wrap" else np.clip(places, 0, size - 1)
+    if places.size:
+        a.flat[places] = _repeated(v, places.size)
+
+
+def _place(arr: Any, mask: Any, vals: Any) -> None:
+    mask = np.asarray(mask, bool).reshape(_target(arr, "place").shape)
+    count = int(np.count_nonzero(mask))
+    if count:
+        if not np.size(vals):
+            raise ValueError("Cannot insert from an empty array!")
+        arr[mask] = _repeated(vals, count)
+
+
+def _put_mask(a: Any, mask: Any, values: Any) -> None:
+    mask = np.asarray(mask, bool).reshape(_target(a, "putmask").shape)
+    if np.size(values):
+        values = np.reshape(_repeated(values, a.size), (-1,))
+        a[mask] = values if values.shape[0] == 1 else values[np.flatnonzero(mask)]
+
+
+def _put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> None:
+    axis_of = 0 if axis is None else axis % _target(arr, "put_along_axis").ndim
+    if axis is None:
+        _target(arr, "put_along_axis").flat[indices] = values
+        return
+    grids: list[Any] = [np.arange(n).reshape((-1,) + (1,) * (arr.ndim - k - 1)) for k, n in enumerate(arr.shape)]
+    grids[axis_of] = indices
+    arr[tuple(grids)] = values
+
+
+def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+    shape = _target(a, "fill_diagonal").shape
+    if len(shape) < 2:
+        raise ValueError("array must be at least 2-d")
+    if len(shape) > 2 and len(set(shape)) > 1:
+        raise ValueError("All dimensions of input must be of equal length")
+    step = shape[1] + 1 if len(shape) == 2 else sum(shape[0] ** k for k in range(len(shape)))
+    end = shape[1] ** 2 if len(shape) == 2 and not wrap else a.size
+    count = len(range(0, min(end, a.size), step))
+    a.flat[:end:step] = _repeated(val, count)
+
+
+def _copy_to(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    target = _target(dst, "copyto")
+    if type(src) not in PYTHON_NUMBERS:
+        src = src if type(src) is TracedArray else np.asarray(src)
+        if not np.can_cast(src.dtype, target.dtype, casting):
+            raise TypeError(f"Cannot cast array data from {src.dtype!r} to {target.dtype!r} by the rule {casting!r}")
+    target[...] = src if where is True else np.where(where, src, target)
+
+
+answer(np.put, _put)
+answer(np.place, _place)
+answer(np.putmask, _put_mask)
+answer(np.put_along_axis, _put_along_axis)
+answer(np.fill_diagonal, _fill_diagonal)
+answer(np.copyto, _copy_to)
+
+
+def _added_at(a: Any, indices: Any, b: Any) -> None:
+    """Do np.add.at, which adds to a place as often as the indices name it."""
+    replace(_target(a, "add.at").present(), add_into(a, indices, b), private=True)
+
+
+def _at(ufunc: np.ufunc) -> Any:
+    """Return the handler of `ufunc.at` for operations of which the order at a repeated place matters."""
+
+    def handler(a: Any, indices: Any, b: Any) -> None:
+        if type_of(_target(a, f"{ufunc.__name__}.at")).dtype.kind == "c":
+            # NumPy rounds complex products otherwise there.
+            raise refusal(f"np.{ufunc.__name__}.at of complex numbers has no derivative rule; write a[i] = a[i] * b.")
+        index = normal_index(indices)
+        places = np.arange(a.size).reshape(a.shape)[index]
+        if np.unique(places).size < np.size(places):
+            raise refusal(
+                f"np.{ufunc.__name__}.at with indices that name a place twice has no derivative rule. Do it in a loop, "
+                "or with one index for each time."
+            )
+        a[index] = HANDLERS[ufunc](a[index], b)
+
+    return handler
+
+
+register(((np.add, "at"),), _added_at)
+register(((np.subtract, "at"),), lambda a, indices, b: _added_at(a, indices, np.negative(b)))
+for _ufunc in (np.multiply, np.true_divide, np.maximum, np.minimum):
+    register(((_ufunc, "at"),), _at(_ufunc))

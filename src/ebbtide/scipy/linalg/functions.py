@@ -1,0 +1,337 @@
+"""Functions of matrices of `scipy.linalg` (exponential, logarithm, roots) and equations of Sylvester and Lyapunov."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.batched import full
+from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
+from ebbtide.rules.linalg import as_array, solved_dtype
+from ebbtide.rules.matrices import adjoint, conjugated, matrix_function, on_stacks, transposed
+from ebbtide.rules.products import product
+from ebbtide.scipy.original import stands_for
+
+
+def _along(function: Callable[[Any], Any], x: Any, t: Any) -> Any:
+    """
+    Return the derivative of a function of a matrix along t: a block of the function of a matrix of twice the size.
+
+    Source: R. Mathias, "A chain rule for matrix functions and applications", SIAM J. Matrix Anal. Appl. 17 (1996).
+    """
+    n = x.shape[-1]
+    lower = np.concatenate([np.zeros(x.shape, type_of(x).dtype), x], axis=-1)
+    return function(np.concatenate([np.concatenate([x, t], axis=-1), lower], axis=-2))[..., :n, n:]
+
+
+def _is_abstract(a: Any) -> bool:
+    return type(a) is TracedArray and type(bottom(a.present())) is ArrayType
+
+
+def _checked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return SciPy's function of matrices; *known* says whether it was traced with values, which tell the dtype."""
+
+    def computed(a: Any, known: bool, **params: Any) -> Any:
+        out = original(a, **params)
+        if not known and out.dtype.kind != a.dtype.kind:
+            raise np.linalg.LinAlgError(
+                f"scipy.linalg.{name} of a real matrix is complex here, which was not known when it was traced without "
+                "values. Write it of np.astype(a, complex)."
+            )
+        return out
+
+    return computed
+
+
+def _function(
+    name: str, original: Callable[..., Any], call: Callable[[Any, Any], Any], least: Any = np.float32
+) -> Primitive:
+    """
+    Declare a function of matrices that is given by a power series; it saves the matrix.
+
+    Args:
+        name: SciPy's name.
+        original: SciPy's function.
+        call: `call(x, params)` does it on arrays of any trace.
+        least: The dtype that the result has at least.
+    """
+
+    return matrix_function(
+        _checked(name, original),
+        lambda g, params, x: _along(lambda y: call(y, params), transposed(x), g),
+        lambda t, params, x: _along(lambda y: call(y, params), x, t),
+        infer=lambda kind, **params: ArrayType(kind.shape, np.result_type(kind.dtype, least)),
+        name=name,
+    )
+
+
+def _of(primitive: Primitive, a: Any, **params: Any) -> Any:
+    return primitive.bind((a,), {"known": not _is_abstract(a), **params})
+
+
+_expm = _function("expm", linalg.expm, lambda x, params: expm(x))
+_logm = _function("logm", linalg.logm, lambda x, params: logm(x))
+_cosm = _function("cosm", linalg.cosm, lambda x, params: cosm(x))
+_sinm = _function("sinm", linalg.sinm, lambda x, params: sinm(x))
+_coshm = _function("coshm", linalg.coshm, lambda x, params: coshm(x))
+_sinhm = _function("sinhm", linalg.sinhm, lambda x, params: sinhm(x))
+_power = _function(
+    "fractional_matrix_power", linalg.fractional_matrix_power,
+    lambda x, params: fractional_matrix_power(x, params["t"]), np.float64,
+)  # fmt: skip
+
+
+@stands_for(linalg.expm)
+def expm(A: Any) -> Any:
+    """
+    Return the exponential of matrices, as `scipy.linalg.expm`.
+
+    Args:
+        A: Square matrices, (..., n, n).
+
+    Returns:
+        An array of the shape of A.
+
+    Memory:
+        A record saves A; its pull computes the exponential of matrices of twice the size.
+    """
+    return _of(_expm, A)
+
+
+@stands_for(linalg.logm)
+def logm(A: Any) -> Any:
+    """
+    Return the logarithm of matrices, as `scipy.linalg.logm`; see `expm`.
+
+    The logarithm of a real matrix may be complex; in a program it has to be real.
+    """
+    return _of(_logm, A)
+
+
+@stands_for(linalg.cosm)
+def cosm(A: Any) -> Any:
+    """Return the cosine of matrices, as `scipy.linalg.cosm`; see `expm`."""
+    return _of(_cosm, A)
+
+
+@stands_for(linalg.sinm)
+def sinm(A: Any) -> Any:
+    """Return the sine of matrices, as `scipy.linalg.sinm`; see `expm`."""
+    return _of(_sinm, A)
+
+
+@stands_for(linalg.coshm)
+def coshm(A: Any) -> Any:
+    """Return the hyperbolic cosine of matrices, as `scipy.linalg.coshm`; see `expm`."""
+    return _of(_coshm, A)
+
+
+@stands_for(linalg.sinhm)
+def sinhm(A: Any) -> Any:
+    """Return the hyperbolic sine of matrices, as `scipy.linalg.sinhm`; see `expm`."""
+    return _of(_sinhm, A)
+
+
+@stands_for(linalg.fractional_matrix_power)
+def fractional_matrix_power(A: Any, t: float) -> Any:
+    """Return a power of matrices, as `scipy.linalg.fractional_matrix_power`; t is a number. See `expm` and `logm`."""
+    return _of(_power, A, t=float(t))
+
+
+# ------------------------------------------------------------------------------------------------
+# Equations that are linear in a matrix x; their coefficients turn with -y x^T, where y solves the transposed equation
+
+
+def _pulls(*rules: tuple[Callable[..., Any], tuple[str, ...]]) -> Any:
+    """Return the pulls of the operands, from `rule(g, params, *saved)` and what each saves."""
+
+    def made(rule: Any, needs: tuple[str, ...]) -> Pull:
+        return Pull(lambda g, kind, params, *saved: matched(rule(g, params or {}, *saved), kind), needs, FRESH)
+
+    return tuple([made(rule, needs) for rule, needs in rules]).__getitem__
+
+
+def _equation(
+    function: Callable[..., Any], name: str, operands: tuple[str, ...], pull: Any, push: Any, least: Any = np.float32
+) -> Primitive:
+    """
+    Declare the solution of an equation.
+
+    Args:
+        function: `function(*operands, **params)`.
+        name: Name in messages.
+        operands: Their names; the last is the right-hand side, which has the shape of the solution.
+        pull: From `_pulls`.
+        push: `push(tangents, values, out, params)`; the tangents are arrays.
+        least: The dtype that the result has at least.
+    """
+
+    def tangent(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+        given = [np.zeros(x.shape, x.dtype) if t is None else t for t, x in zip(tangents, values, strict=True)]
+        return promoted([push(given, values, out, params or {})], out)
+
+    def infer(*kinds: ArrayType, **params: Any) -> ArrayType:
+        return ArrayType(kinds[-1].shape, np.result_type(solved_dtype(*kinds), least))
+
+    primitive = Primitive(
+        on_stacks(function, infer), name=name, operands=operands, pull=pull, push=tangent, infer=infer,
+        batch=lambda values, mapped, params, size: primitive.bind(
+            tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]), params
+        ),
+    )  # fmt: skip
+    return primitive
+
+
+def _sylvester_back(g: Any, a: Any, b: Any) -> Any:
+    return solve_sylvester(transposed(a), transposed(b), g)
+
+
+_sylvester = _equation(
+    linalg.solve_sylvester,
+    "solve_sylvester",
+    ("a", "b", "q"),
+    _pulls(
+        (lambda g, params, a, b, out: -product(_sylvester_back(g, a, b), transposed(out)), ("a", "b", "out")),
+        (lambda g, params, a, b, out: -product(transposed(out), _sylvester_back(g, a, b)), ("a", "b", "out")),
+        (lambda g, params, a, b: _sylvester_back(g, a, b), ("a", "b")),
+    ),
+    lambda ts, values, out, params: solve_sylvester(
+        values[0], values[1], ts[2] - product(ts[0], out) - product(out, ts[1])
+    ),
+)
+
+
+@stands_for(linalg.solve_sylvester)
+def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
+    """
+    Return x with a x + x b = q, as `scipy.linalg.solve_sylvester`.
+
+    Args:
+        a: Matrices, (..., m, m).
+        b: Matrices, (..., n, n).
+        q: Matrices, (..., m, n).
+
+    Returns:
+        An array of the shape of q.
+
+    Memory:
+        A record saves a, b and the result.
+    """
+    return _sylvester.bind((as_array(a), as_array(b), as_array(q)))
+
+
+def _continuous_back(g: Any, a: Any) -> Any:
+    return solve_continuous_lyapunov(transposed(a), g)
+
+
+def _continuous_of_a(g: Any, params: Any, a: Any, out: Any) -> Any:
+    y = _continuous_back(g, a)
+    return -product(y, transposed(out)) - conjugated(product(transposed(y), out))
+
+
+_continuous = _equation(
+    linalg.solve_continuous_lyapunov,
+    "solve_continuous_lyapunov",
+    ("a", "q"),
+    _pulls((_continuous_of_a, ("a", "out")), (lambda g, params, a: _continuous_back(g, a), ("a",))),
+    lambda ts, values, out, params: solve_continuous_lyapunov(
+        values[0], ts[1] - product(ts[0], out) - product(out, adjoint(ts[0]))
+    ),
+)
+
+
+@stands_for(linalg.solve_continuous_lyapunov)
+def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
+    """
+    Return x with a x + x a^H = q, as `scipy.linalg.solve_continuous_lyapunov`.
+
+    Args:
+        a: Matrices, (..., n, n).
+        q: Matrices of this shape.
+
+    Returns:
+        An array of this shape.
+
+    Memory:
+        A record saves a and the result.
+    """
+    return _continuous.bind((as_array(a), as_array(q)))
+
+
+def _discrete_back(g: Any, params: Any, a: Any) -> Any:
+    return solve_discrete_lyapunov(transposed(a), g, params["method"])
+
+
+def _discrete_of_a(g: Any, params: Any, a: Any, out: Any) -> Any:
+    y = _discrete_back(g, params, a)
+    first = product(product(y, conjugated(a)), transposed(out))
+    return first + conjugated(product(product(transposed(y), a), out))
+
+
+def _discrete_push(ts: Any, values: Any, out: Any, params: Any) -> Any:
+    change = product(product(ts[0], out), adjoint(values[0]))
+    other = product(product(values[0], out), adjoint(ts[0]))
+    return solve_discrete_lyapunov(values[0], ts[1] + change + other, params["method"])
+
+
+_discrete = _equation(
+    lambda a, q, method: linalg.solve_discrete_lyapunov(a, q, method),
+    "solve_discrete_lyapunov",
+    ("a", "q"),
+    _pulls((_discrete_of_a, ("a", "out")), (_discrete_back, ("a",))),
+    _discrete_push,
+    np.float64,
+)
+
+
+@stands_for(linalg.solve_discrete_lyapunov)
+def solve_discrete_lyapunov(a: Any, q: Any, method: str | None = None) -> Any:
+    """
+    Return x with a x a^H - x + q = 0, as `scipy.linalg.solve_discrete_lyapunov`.
+
+    Args:
+        a: Matrices, (..., n, n).
+        q: Matrices of this shape.
+        method: "direct" or "bilinear".
+
+    Returns:
+        An array of this shape.
+
+    Memory:
+        A record saves a and the result.
+    """
+    return _discrete.bind((as_array(a), as_array(q)), {"method": method})
+
+
+_sqrtm = matrix_function(
+    _checked("sqrtm", linalg.sqrtm),
+    lambda g, params, out: solve_sylvester(transposed(out), transposed(out), g),
+    lambda t, params, out: solve_sylvester(out, out, t),
+    infer=lambda kind, **params: kind,
+    name="sqrtm",
+)
+
+
+@stands_for(linalg.sqrtm)
+def sqrtm(A: Any) -> Any:
+    """
+    Return the square root of matrices, as `scipy.linalg.sqrtm`.
+
+    The root of a real matrix may be complex; in a program it has to be real.
+
+    Args:
+        A: Square matrices, (..., n, n), without eigenvalues on the negative axis and not singular.
+
+    Returns:
+        An array of the shape of A.
+
+    Memory:
+        A record saves the result.
+    """
+    return _of(_sqrtm, A)

@@ -1,0 +1,202 @@
+"""Writing into traced arrays as into NumPy's: `out=`, indices, views of views, `ufunc.at`; equal, or an error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+
+from ebbtide import TraceError, grad, jvp, vjp
+from ebbtide.testing import check_grads
+
+WRITES: dict[str, Any] = {
+    "out of a ufunc": lambda u, x: np.add(x, x[0], out=u),
+    "out by place": lambda u, x: np.exp(u, u),
+    "out of fewer axes": lambda u, x: np.add(x[0], 1, out=u),
+    "out of a part": lambda u, x: np.add(x[0], u[1], out=u[0]),
+    "out that overlaps": lambda u, x: np.add(u[1:], u[:-1], out=u[1:]),
+    "out backwards": lambda u, x: np.negative(u[::-1], out=u),
+    "out of sum": lambda u, x: np.sum(x, axis=0, out=u[0]),
+    "out of a method": lambda u, x: x.mean(axis=0, out=u[1]),
+    "out of reduce": lambda u, x: np.add.reduce(x, axis=0, out=u[2]),
+    "out of cumsum": lambda u, x: np.cumsum(x, axis=1, out=u),
+    "out of matmul": lambda u, x: np.matmul(x, x.T, out=u[:, :3]),
+    "out of clip": lambda u, x: np.clip(x, -0.51, 0.52, out=u),
+    "out of concatenate": lambda u, x: np.concatenate([x[:1], u[1:]], out=u),
+    "out of take": lambda u, x: np.take(x, [1, 0, 2], axis=0, out=u),
+    "out of einsum": lambda u, x: np.einsum("ij->j", x, out=u[0]),
+    "two outs": lambda u, x: np.modf(x, out=(u, np.zeros_like(u))),
+    "where of divide": lambda u, x: np.divide(x, np.where(u > 0, u, 0), out=u, where=u > 0),
+    "where of sqrt": lambda u, x: np.sqrt(x, out=u, where=x[0] > 0.2) if np.all(x[:, x[0] > 0.2] > 0) else None,
+    "overlapping slices": lambda u, x: u.__setitem__(slice(1, None), u[:-1]),
+    "overlapping sums": lambda u, x: u[1:].__iadd__(u[:-1]),
+    "rows exchanged": lambda u, x: u.__setitem__([0, 1], u[[1, 0]]),
+    "masked sum": lambda u, x: u.__setitem__(u > 0, u[u > 0] + x[u > 0]),
+    "slices of slices": lambda u, x: u[::2][1:][:, ::-1][..., 1:].__setitem__(Ellipsis, x[1:2, 1:]),
+    "rows of a transpose": lambda u, x: u.T[1:3][:, ::-1][0].__iadd__(x[:, 2]),
+    "transpose": lambda u, x: u.T.__setitem__(1, x[:, 0]),
+    "reshaped": lambda u, x: u.reshape(-1)[::2].__imul__(x.ravel()[:6]),
+    "raveled copy": lambda u, x: np.ravel(u.T).__setitem__(slice(1, 4), x[0, :3]),
+    "flat": lambda u, x: u.flat.__setitem__(slice(3, 7), x.ravel()[:4]),
+    "flat of a transpose": lambda u, x: u.T.flat.__setitem__([0, 5], x[0, :2]),
+    "a part of flat is a copy": lambda u, x: u.flat[:3].__setitem__(0, x[0, 0]),
+    "put": lambda u, x: u.put([1, -1, 1], x[0]),
+    "place": lambda u, x: np.place(u, u > 0, x[0, :2]),
+    "putmask": lambda u, x: np.putmask(u, u < -0.3, x),
+    "copyto": lambda u, x: np.copyto(u, x[1], where=x > 0),
+    "along an axis": lambda u, x: np.put_along_axis(u, np.argmax(u, axis=1)[:, None], x[:, :1], 1),
+    "diagonal": lambda u, x: np.fill_diagonal(u[:, :3], x[0, :3]),
+    "add.at": lambda u, x: np.add.at(u, ([0, 0, 1], [1, 1, 2]), x[0, :3]),
+    "subtract.at of a view": lambda u, x: np.subtract.at(u[1:], (slice(None), [1, 1]), x[1:, :2]),
+    "multiply.at": lambda u, x: np.multiply.at(u, [0, 2], x[:2]),
+    "sort": lambda u, x: u.sort(axis=0),
+    "fill": lambda u, x: u.fill(x[0, 0]),
+    "element": lambda u, x: u[np.newaxis, ..., 0][0].__setitem__(1, x[1, 1]),
+}
+
+
+def operands() -> tuple[Any, Any]:
+    """Return two arrays without ties."""
+    rng = np.random.default_rng(5)
+    return rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_writes_are_numpys(write):
+    """Each way to write gives NumPy's bits in both modes, returns what NumPy returns, and has the right derivative."""
+    u, x = operands()
+    expected = np.copy(u)
+    returned = write(expected, x)
+
+    def run(u, x):
+        u = np.copy(u)
+        before, made = u, write(u, x)
+        assert made is None if returned is None else made is u or returned is not expected
+        assert u is before
+        return u
+
+    assert vjp(run, u, x)[0].tobytes() == expected.tobytes()
+    assert jvp(run, (u, x), (u, x))[0].tobytes() == expected.tobytes()
+    check_grads(run, u, x, order=1)
+
+
+def test_real_and_imaginary_parts_are_written():
+    """Parts of complex numbers are written without touching the other part, also if that is infinite."""
+    z = np.array([1 + np.inf * 1j, np.nan - 2j, 3 + 4j])
+
+    def run(z, x):
+        z = np.copy(z)
+        z.real = x
+        z.imag[1:] *= 2
+        return z
+
+    expected = run(z, np.arange(3.0))
+    assert vjp(run, z, np.arange(3.0))[0].tobytes() == expected.tobytes()
+    check_grads(run, np.array([1 + 2j, 3 - 1j, 2j]), np.arange(3.0))
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "message"),
+    [
+        (lambda u, x: np.add(x, 1, out=np.zeros((3, 4))), TraceError, r"np\.zeros_like\(x\)"),
+        (lambda u, x: np.add(x, 1, out=u[0]), ValueError, r"shape \(3, 4\) into out= of shape \(4,\)"),
+        (lambda u, x: np.sum(x, axis=0, out=u), ValueError, r"shape \(4,\) into out= of shape \(3, 4\)"),
+        (lambda u, x: np.multiply(x, 1j, out=u), TypeError, "complex128 into out= of float64"),
+        (lambda u, x: np.sum(x, axis=0, out=np.zeros_like(u[0], np.float32)), TypeError, "float64 into out= of float32"),
+        (lambda u, x: np.copyto(u, x * 1j), TypeError, "same_kind"),
+        (lambda u, x: np.sin(x, where=x > 0), TraceError, r"np\.where\(condition"),
+        (lambda u, x: np.sin(x, out=np.zeros(4), where=x > 0), TraceError, r"np\.zeros_like\(x\)"),
+        (lambda u, x: np.add.at(np.zeros(3), [0], x[0, 0]), TraceError, r"np\.zeros_like\(x\)"),
+        (lambda u, x: np.multiply.at(u, [1, 1], 2.0), TraceError, "name a place twice"),
+        (lambda u, x: np.place(u, u > 9, x) or np.put(u, [99], x), IndexError, "out of bounds"),
+        (lambda u, x: np.broadcast_to(u[0], (3, 4)).fill(1.0), TraceError, "read-only"),
+    ],
+)
+def test_refused_writes(write, error, message):
+    """What cannot be written, or what NumPy refuses, is an error."""
+    with pytest.raises(error, match=message):
+        vjp(lambda u, x: write(np.copy(u), x), *operands())
+
+
+def test_plain_results_go_into_plain_arrays():
+    """A comparison of traced arrays has no derivative, and its result may be written into a plain array."""
+    mask, places = np.zeros(3, bool), np.zeros((), np.intp)
+
+    def f(x):
+        np.greater(x, 0, out=mask)
+        np.argmax(x, out=places)
+        return np.sum(x * mask)
+
+    np.testing.assert_array_equal(grad(f)(np.array([1.0, -2.0, 3.0])), [1.0, 0.0, 1.0])
+    assert (mask.tolist(), int(places)) == ([True, False, True], 2)
+
+
+def rows(x):
+    """Write an array row by row."""
+    y = np.zeros_like(x)
+    for i in range(len(x)):
+        y[i] = np.sin(x[i])
+    return np.sum(y)
+
+
+def parts(x):
+    """Read an array slice by slice."""
+    total = 0.0
+    for i in range(len(x)):
+        total = total + np.sum(np.sin(x[i]))
+    return total
+
+
+@pytest.mark.parametrize(("f", "units"), [(rows, 1.1), (parts, 1.1)])
+@pytest.mark.parametrize("count", [20, 200])
+def test_loops_over_rows_take_one_dense_buffer(f, units, count):
+    """However many rows: beside what the forward run makes, the sweep takes one array, the gradient."""
+    x = np.random.default_rng(0).standard_normal((count, 200_000 // count))
+    gradient = grad(f)
+    np.testing.assert_array_equal(gradient(x), np.cos(x))
+    forward = peak_bytes(lambda: f(x))
+    assert peak_bytes(lambda: gradient(x)) - forward < units * x.nbytes
+
+
+def calls_of(f: Any, *args: Any) -> list[Any]:
+    """Return the names of all functions that a call calls, those in C too."""
+    names: list[Any] = []
+
+    def watch(frame: Any, event: str, arg: Any) -> None:
+        if event in ("call", "c_call"):
+            names.append(frame.f_code.co_name if event == "call" else arg.__name__)
+
+    sys.setprofile(watch)
+    try:
+        f(*args)
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+def test_slices_accumulate_as_views():
+    """Cotangents of slices, of any index without repetitions, are added into views; only repeated places need add.at."""
+    x = np.arange(12.0).reshape(3, 4)
+    slices = grad(lambda x: np.sum(x[0]) + np.sum(x[1:, ::2] ** 2) + x[2, 3] + np.sum(x[x > 4]))
+    assert "at" not in calls_of(slices, x)
+    assert "at" in calls_of(grad(lambda x: np.sum(x[[0, 1, 1]])), x)
+
+
+@pytest.mark.parametrize("container", [list, tuple, lambda items: dict(enumerate(items))])
+def test_work_for_each_parameter_is_constant(container):
+    """The gradient for n arrays in a container makes the same number of calls for each of them, however many there are."""
+
+    def f(parameters):
+        values = parameters.values() if isinstance(parameters, dict) else parameters
+        return sum(np.sum(p * p) for p in values)
+
+    counts = []
+    for n in (100, 800):
+        parameters = container([np.ones(3) * k for k in range(n)])
+        gradient = grad(f)
+        gradient(parameters)
+        counts.append(len(calls_of(gradient, parameters)) / n)
+    assert counts[1] < 1.05 * counts[0]
