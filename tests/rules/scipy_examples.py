@@ -31,9 +31,9 @@ U = between(0.2, 0.8, 2, 3)
 STATS: dict[Any, tuple[Example, ...]] = {
     **{getattr(stats.gamma, f): calls((P, between(1.3, 2, 4), -0.1, {"scale": 1.3}), complex=False)
        for f in ("pdf", "logpdf")},
-    **{getattr(stats.gamma, f): calls((P, Fixed(1.7), between(-0.2, -0.1, 4), S + 3), complex=False)
+    **{getattr(stats.gamma, f): calls((P, S + 3, between(-0.2, -0.1, 4), Fixed(1.3)), complex=False)
        for f in ("cdf", "sf", "logcdf", "logsf")},
-    **{f: calls((U, Fixed(1.7), between(-0.2, -0.1, 3), S + 3), complex=False)
+    **{f: calls((U, S + 3, between(-0.2, -0.1, 3), Fixed(1.3)), complex=False)
        for f in (stats.gamma.ppf, stats.gamma.isf)},
     stats.norm.logpdf: calls((M,), (M, W, S + 3), (S,), complex=False),
     **{getattr(stats.poisson, f): calls((Fixed(np.arange(3)), U[0] + 1), complex=False)

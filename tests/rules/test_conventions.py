@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import special as original
 
 from ebbtide import grad, jvp
+from ebbtide.scipy import special, stats
 from ebbtide.testing import check_grads
 
 INF, NAN = np.inf, np.nan
@@ -100,6 +102,22 @@ POINTS = (
     (np.logaddexp2, ([-INF, -INF, 0.0], [0.0, -INF, 0.0]), ([0.0, 0.5, 0.5], [1.0, 0.5, 0.5])),
     (np.logaddexp2, ([INF, INF, 0.0], [0.0, INF, INF]), ([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])),
     (np.logaddexp, ([-700.0], [0.0]), ([np.exp(-700.0)], [1.0])),
+    (special.logsumexp, ([-INF, -INF],), ([0.5, 0.5],)),
+    (special.logsumexp, ([INF, 0.0, INF],), ([0.5, 0.0, 0.5],)),
+    (lambda x: special.logsumexp(x, b=np.array([1.0, 0.0])), ([2.0, 700.0],), ([1.0, 0.0],)),
+    (original.xlogy, ([0.0, 2.0], [0.5, 0.5]), ([np.log(0.5)] * 2, [0.0, 4.0])),
+    (original.xlog1py, ([0.0, 2.0], [-0.5, -0.5]), ([np.log(0.5)] * 2, [0.0, 4.0])),
+    (original.rel_entr, ([1.0], [0.5]), ([np.log(2) + 1], [-2.0])),
+    (lambda y: original.rel_entr(0.0, y), ([0.0, 0.5],), ([0.0, 0.0],)),
+    (lambda y: original.kl_div(0.0, y), ([0.0, 0.5],), ([1.0, 1.0],)),
+    (lambda r: original.huber(1.0, r), ([-2.0, -1.0, 0.0, 1.0],), ([-1.0, -1.0, 0.0, 1.0],)),
+    (original.i0e, ([0.0],), ([0.0],)),
+    (original.i1e, ([0.0],), ([0.5],)),
+    (lambda x: original.ive(0, x), ([0.0],), ([0.0],)),
+    (stats.laplace.logpdf, ([0.0, 2.0],), ([0.0, -1.0],)),
+    (stats.expon.logpdf, ([-1.0, 0.0, 2.0],), ([0.0, 0.0, -1.0],)),
+    (stats.uniform.logcdf, ([-1.0, 0.0, 0.5, 2.0],), ([0.0, 0.0, 2.0, 0.0],)),
+    (lambda k: stats.poisson.pmf(k, 1.5), ([1.0, 1.5],), ([0.0, 0.0],)),
     (np.remainder, ([1.0, -1.0, 5.5], [0.1, 0.3, -2.0]), ([1.0, 1.0, 1.0], [-9.0, 4.0, 3.0])),
     (np.fmod, ([1.0, -1.0, 5.5], [0.1, 0.3, -2.0]), ([1.0, 1.0, 1.0], [-9.0, 3.0, 2.0])),
     (np.nan_to_num, ([NAN, INF, -INF, 2.0],), ([0.0, 0.0, 0.0, 1.0],)),
@@ -130,9 +148,9 @@ def test_convention(function, operands, expected):
             np.testing.assert_allclose(slope, np.real(np.array(wanted)[place]), rtol=1e-12)
 
 
-@pytest.mark.parametrize("function", [np.sqrt, np.cbrt])
+@pytest.mark.parametrize("function", [np.sqrt, np.cbrt, original.entr])
 def test_infinite_slope(function):
-    """The slope of a root at zero is infinite, and NumPy warns."""
+    """The slope of a root at zero is infinite, and of an entropy, and NumPy warns."""
     with pytest.warns(RuntimeWarning, match="divide by zero"):
         assert grad(function)(0.0) == INF
 

@@ -1,5 +1,5 @@
 # ruff: noqa: PLW0108 - the names of the parameters of a lambda are what the rule saves
-"""Rules of the gamma and beta functions, complete and incomplete, and of functions made of them."""
+"""Rules of the gamma and beta functions, and of functions made of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ zeta = elementwise(
 )
 
 
-def _trigamma(x: Any) -> Any:
+def trigamma(x: Any) -> Any:
+    """Return the derivative of digamma."""
     if type_of(x).dtype.kind == "c":
         raise RuleMissingError(
             f"At {user_line()}: there is no derivative rule for digamma of complex numbers, nor for the second "
@@ -39,7 +40,7 @@ def _trigamma(x: Any) -> Any:
 
 
 # psi and digamma are one ufunc.
-declare(special.digamma, d=lambda x: _trigamma(x))
+declare(special.digamma, d=lambda x: trigamma(x))
 declare(special.gammaln, d=lambda x: special.digamma(x))
 declare(special.loggamma, d=lambda x: special.digamma(x))
 declare(special.gamma, d=lambda x, out: out * special.digamma(x))
@@ -74,44 +75,3 @@ declare_weak(
         lambda x, y, out: out * _psi_gap(x - y + 1, y + 1),
     ),
 )
-
-
-# The incomplete functions: along the limit of the integral the derivative is the density that is integrated.
-
-
-def gamma_density(a: Any, x: Any) -> Any:
-    """Return x^(a-1) exp(-x) / gamma(a), without overflow."""
-    return np.exp(special.xlogy(a - 1, x) - x - special.gammaln(a))
-
-
-def beta_density(a: Any, b: Any, x: Any) -> Any:
-    """Return x^(a-1) (1-x)^(b-1) / beta(a, b), without overflow."""
-    return np.exp(special.xlogy(a - 1, x) + special.xlog1py(b - 1, np.negative(x)) - special.betaln(a, b))
-
-
-def _shape(function: Any, name: str) -> Any:
-    return without_rule(f"the shape parameter {name} of {function.__name__}")
-
-
-declare_strong(special.gammainc, d=(_shape(special.gammainc, "a"), lambda x, y: gamma_density(x, y)))
-declare_strong(
-    special.gammaincc, d=(_shape(special.gammaincc, "a"), lambda x, y: np.negative(gamma_density(x, y)))
-)
-declare_strong(
-    special.gammaincinv, d=(_shape(special.gammaincinv, "a"), lambda x, out: 1 / gamma_density(x, out))
-)
-declare_strong(
-    special.gammainccinv, d=(_shape(special.gammainccinv, "a"), lambda x, out: -1 / gamma_density(x, out))
-)
-
-
-def _beta_family(function: Any, slope: Any) -> None:
-    """Declare a function of the shape parameters a and b and of a limit or a probability."""
-    shapes = (_shape(function, "a"), _shape(function, "b"))
-    declare_weak(function, d=(*shapes, slope), operands=("a", "b", "x"))
-
-
-_beta_family(special.betainc, lambda a, b, x: beta_density(a, b, x))
-_beta_family(special.betaincc, lambda a, b, x: np.negative(beta_density(a, b, x)))
-_beta_family(special.betaincinv, lambda a, b, out: 1 / beta_density(a, b, out))
-_beta_family(special.betainccinv, lambda a, b, out: -1 / beta_density(a, b, out))

@@ -119,14 +119,17 @@ def trajectory(func: Callable[..., Any], solve: Any, solver: Solver, y0: Any, ti
     for kind in kinds:
         if kind.dtype.kind != "f":
             raise refusal(f"An argument of a differential equation is {kind}, and derivatives are by real arrays.")
-    given = [None if type(x) is TracedArray else x for x in (y0, times)]
     flow = Flow(
-        func, solve, solver, tuple([None if type(leaf) is TracedArray else leaf for leaf in leaves]), structure, kinds,
-        *given, (np.shape(times)[0], np.shape(y0)[0]),
+        func, solve, solver, tuple(map(_unless_traced, leaves)), structure, kinds, _unless_traced(y0),
+        _unless_traced(times), (np.shape(times)[0], np.shape(y0)[0]),
     )  # fmt: skip
     ends = [x for x in (y0, times) if type(x) is TracedArray]
     vector = np.concatenate([np.reshape(x, (-1,)).astype(_DOUBLE) for x in (*traced, *ends)])
     return _trajectory.bind((vector,), {"flow": flow})
+
+
+def _unless_traced(value: Any) -> Any:
+    return None if type(value) is TracedArray else value
 
 
 def _run(vector: Any, flow: Flow) -> Any:
@@ -175,13 +178,14 @@ def _push(tangents: list[Any], values: Any, out: Any, params: dict[str, Any], ke
         pair = (state[:size], parameters), (state[size:], direction)
         return np.concatenate(jvp(lambda y, p: flow.slope(t, y, p), *pair))
 
+    def solved(along: Any) -> Any:
+        return flow.again(forwards, np.concatenate([out[0], along]), times, parameters, direction)[:, size:]
+
     along_y0 = np.zeros(size) if along_y0 is None else along_y0
-    if along_times is not None:
-        slopes = np.stack([flow.slope(times[k], out[k], parameters) for k in range(count)])
-        along_y0 = along_y0 - slopes[0] * along_times[0]
-    start = np.concatenate([out[0], along_y0])
-    tangent = flow.again(forwards, start, times, parameters, direction)[:, size:]
-    return tangent if along_times is None else tangent + slopes * along_times[:, None]
+    if along_times is None:
+        return solved(along_y0)
+    slopes = np.stack([flow.slope(times[k], out[k], parameters) for k in range(count)])
+    return solved(along_y0 - slopes[0] * along_times[0]) + slopes * along_times[:, None]
 
 
 _PULL = Pull(_pull, ("vector", "out"), FRESH, temporaries=4)

@@ -7,9 +7,10 @@ follow the derivatives of all its functions, by every argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -86,83 +87,91 @@ def function_of(original: Any, name: str, names: Sequence[str], derivatives: Seq
     return call
 
 
+def _standard(x: Any, *parameters: Any) -> tuple[Any, Any, Any]:
+    """Return z, the shape parameters, and the scale."""
+    *values, loc, scale = parameters
+    return (x - loc) / scale, values, scale
+
+
 @final
 class Continuous:
     """
     The functions of a continuous distribution of SciPy, with derivatives by all their arguments.
 
     They take what SciPy's take: x (or a probability), shape parameters, loc=0, scale=1, as arrays that are broadcast.
-    By the shape parameters, `pdf` and `logpdf` have derivatives, the others have none. Outside of the support, and at
-    its ends, derivatives are 0.
+    Outside of the support, and at its ends, derivatives are 0.
 
     Args:
         original: SciPy's distribution.
         score: `score(z, *shapes)`, the derivative of the logarithm of the standard density by z; 0 if it is constant.
-        shapes: By each shape parameter, by its name, the derivative of that logarithm: `shapes[name](z, *shapes)`.
         support: Where the standard density is not zero.
+        shapes: By each shape parameter, by its name, the derivative of that logarithm: `shapes[name](z, *shapes)`.
+        totals: By each shape parameter the derivative of the probability below z.
 
     Memory:
         A record saves x and the parameters that are arrays; `pdf`, `logcdf` and `logsf` the result, too, and `ppf` and
         `isf` the result in place of the probability.
     """
 
-    __slots__ = ("_names", "_original", "cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf")
+    __slots__ = ("_names", "_original", "_totals", "cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf")
 
     def __init__(
-        self, original: Any, score: Any, shapes: Mapping[str, Expression] | None = None, support: Support = REAL
+        self,
+        original: Any,
+        score: Any,
+        support: Support = REAL,
+        shapes: Mapping[str, Expression] = MappingProxyType({}),
+        totals: Mapping[str, Expression] = MappingProxyType({}),
     ) -> None:
         self._original = original
-        shapes = shapes or {}
         self._names = ("x", *shapes, "loc", "scale")
-        self.logpdf, self.pdf = self._densities(score, shapes, support)
-        self.cdf, self.sf = self._totals("cdf", 1), self._totals("sf", -1)
-        self.logcdf, self.logsf = self._logarithms("logcdf", 1), self._logarithms("logsf", -1)
-        self.ppf, self.isf = self._quantiles("ppf", 1), self._quantiles("isf", -1)
+        self._totals = tuple([self._of_shape(totals[name], support) for name in shapes])
+        self.logpdf, self.pdf = self._densities(score, support, shapes.values())
+        self.cdf, self.sf = self._probability("cdf", 1), self._probability("sf", -1)
+        self.logcdf, self.logsf = self._logarithm("logcdf", 1), self._logarithm("logsf", -1)
+        self.ppf, self.isf = self._quantile("ppf", 1), self._quantile("isf", -1)
 
     def __repr__(self) -> str:
         return f"<{self._original.name} of ebbtide.scipy.stats>"
 
-    def _densities(self, score: Any, shapes: Mapping[str, Expression], support: Support) -> tuple[Any, Any]:
-        """Return `logpdf` and `pdf`."""
+    @staticmethod
+    def _of_shape(expression: Expression, support: Support) -> Expression:
+        """Return an expression of z and shape parameters as one of all arguments, 0 outside of the support."""
 
-        def standard(x: Any, *parameters: Any) -> tuple[Any, Any, Any]:
-            *values, loc, scale = parameters
-            return (x - loc) / scale, values, scale
+        def by(*arguments: Any) -> Any:
+            z, values, _ = _standard(*arguments)
+            return support.only(expression, z, values)
+
+        return by
+
+    def _densities(self, score: Any, support: Support, shapes: Iterable[Expression]) -> tuple[Any, Any]:
+        """Return `logpdf` and `pdf`."""
 
         def slope(sign: int) -> Expression:
             def by(*arguments: Any) -> Any:
-                z, values, scale = standard(*arguments)
+                z, values, scale = _standard(*arguments)
                 return support.only(lambda z, *s: score(z, *s) * sign, z, values) / scale
 
             return by
 
         def by_scale(*arguments: Any) -> Any:
-            z, values, scale = standard(*arguments)
+            z, values, scale = _standard(*arguments)
             return support.only(lambda z, *s: -1 - (z * score(z, *s) if score else 0), z, values) / scale
 
-        def by_shape(expression: Expression) -> Expression:
-            def by(*arguments: Any) -> Any:
-                z, values, _ = standard(*arguments)
-                return support.only(expression, z, values)
-
-            return by
-
-        ends = (slope(1) if score else 0, *map(by_shape, shapes.values()), slope(-1) if score else 0, by_scale)
+        by_shapes = [self._of_shape(expression, support) for expression in shapes]
+        ends = (slope(1) if score else 0, *by_shapes, slope(-1) if score else 0, by_scale)
         of_density = [
             saving((*self._names, "out"), lambda *values, d=d: values[-1] * d(*values[:-1])) if d else 0 for d in ends
         ]
         of_logarithm = [saving(self._names, d) if d else 0 for d in ends]
         return self._function("logpdf", of_logarithm), self._function("pdf", of_density)
 
-    def _totals(self, name: str, sign: int) -> Any:
+    def _probability(self, name: str, sign: int) -> Any:
         """Return `cdf` or `sf`."""
+        by_shapes = [lambda *values, total=total: total(*values) * sign for total in self._totals]
+        return self._moving(name, self._names, lambda *values: self.pdf(*values) * sign, by_shapes)
 
-        def by(x: Any, *parameters: Any) -> Any:
-            return self.pdf(x, *parameters) * sign
-
-        return self._function(name, self._moving(name, self._names, by))
-
-    def _logarithms(self, name: str, sign: int) -> Any:
+    def _logarithm(self, name: str, sign: int) -> Any:
         """Return `logcdf` or `logsf`: the ratio of density and probability does not underflow, as both of them do."""
 
         def by(*values: Any) -> Any:
@@ -171,29 +180,31 @@ class Continuous:
             gap = np.where(nothing, -np.inf, self.logpdf(*arguments) - np.where(nothing, 0, out))
             return np.exp(gap) * sign
 
-        return self._function(name, self._moving(name, (*self._names, "out"), by))
+        def by_shape(total: Expression) -> Expression:
+            return lambda *values: total(*values[:-1]) * sign / np.exp(_finite(values[-1]))
 
-    def _moving(self, name: str, names: tuple[str, ...], by: Expression) -> list[Any]:
-        """Return the derivatives of a function of z, by all arguments, from that by x."""
+        return self._moving(name, (*self._names, "out"), by, list(map(by_shape, self._totals)))
+
+    def _moving(self, name: str, names: tuple[str, ...], by: Expression, by_shapes: Sequence[Expression]) -> Any:
+        """Return a function of z and the shape parameters, from its derivatives by x and these."""
         place = self._names.index("loc")
 
         def by_scale(*values: Any) -> Any:
             return by(*values) * ((values[place] - values[0]) / values[place + 1])
 
-        refused = [self._shape(name, shape) for shape in self._names[1:place]]
-        by_loc = saving(names, lambda *values: by(*values) * -1)
-        return [saving(names, by), *refused, by_loc, saving(names, by_scale)]
+        derivatives = (by, *by_shapes, lambda *values: by(*values) * -1, by_scale)
+        return self._function(name, [saving(names, derivative) for derivative in derivatives])
 
-    def _quantiles(self, name: str, sign: int) -> Any:
-        """Return `ppf` or `isf`."""
-        parameters = self._names[1:]
-        by = saving(("out", *parameters), lambda out, *values: sign / self.pdf(out, *values))
-        refused = [self._shape(name, shape) for shape in parameters[:-2]]
+    def _quantile(self, name: str, sign: int) -> Any:
+        """Return `ppf` or `isf`: where the probability is the given one."""
+        names = ("out", *self._names[1:])
+        by_shapes = [
+            saving(names, lambda *values, total=total: total(*values) * -1 / self.pdf(*values))
+            for total in self._totals
+        ]
+        by = saving(names, lambda *values: sign / self.pdf(*values))
         by_scale = saving(("out", "loc", "scale"), lambda out, loc, scale: (out - loc) / scale)
-        return self._function(name, [by, *refused, 1, by_scale], ("q", *parameters))
-
-    def _shape(self, name: str, shape: str) -> Expression:
-        return without_rule(f"the shape parameter {shape} of scipy.stats.{self._original.name}.{name}")
+        return self._function(name, [by, *by_shapes, 1, by_scale], ("q", *self._names[1:]))
 
     def _function(self, name: str, derivatives: Sequence[Any], names: tuple[str, ...] | None = None) -> Any:
         full = f"{self._original.name}.{name}"
