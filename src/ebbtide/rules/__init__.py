@@ -13,7 +13,6 @@ from ebbtide.rules import (
     opaque,
     products,
     quantiles,
-    reduce_methods,
     reductions,
     selection,
     shapes,
@@ -21,6 +20,7 @@ from ebbtide.rules import (
     special,
     statistics,
     sums,
+    ufunc_methods,
     variances,
 )
 
@@ -37,7 +37,6 @@ __all__ = [
     "opaque",
     "products",
     "quantiles",
-    "reduce_methods",
     "reductions",
     "selection",
     "shapes",
@@ -45,5 +44,6 @@ __all__ = [
     "special",
     "statistics",
     "sums",
+    "ufunc_methods",
     "variances",
 ]

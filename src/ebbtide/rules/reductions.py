@@ -204,7 +204,7 @@ answer(np.mean, mean)
 # Products: the derivative is the product of the others, right with any number of zeros.
 
 
-def _others(x: Any, axis: tuple[int, ...]) -> Any:
+def others(x: Any, axis: tuple[int, ...]) -> Any:
     """Return for each element the product of the others."""
     if 0 in x.shape:
         return x
@@ -223,7 +223,7 @@ def product_slope(x: Any, where: Any, params: Any) -> Any:
     """Return the derivatives of a product of the chosen elements."""
     dtype = params.get("dtype")
     x = x if dtype is None else np.astype(x, dtype)
-    slope = only(where, _others(only(where, x, 1), params["axis"]))
+    slope = only(where, others(only(where, x, 1), params["axis"]))
     return slope * params["initial"] if "initial" in params else slope
 
 
