@@ -29,7 +29,7 @@ from .statistics_examples import STATISTICS
 INTERNAL = frozenset(
     {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
     | {np.tri}
-    | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
+    | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide, np.matmul)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
 WRAPPED: dict[Any, tuple[Example, ...]] = {**ARRAYS, **SCIPY, **SCIPY_LINALG}

@@ -13,6 +13,8 @@ import pytest
 from scipy import special as original
 
 from ebbtide import grad, jvp
+from ebbtide.scipy.interpolate import PchipInterpolator, RegularGridInterpolator
+from ebbtide.scipy.optimize import fixed_point
 from ebbtide.scipy import special, stats
 from ebbtide.testing import check_grads
 
@@ -125,6 +127,9 @@ POINTS = (
     (lambda z: np.absolute(z) ** 2, ([1 + 2j],), ([2 - 4j],)),
     (lambda z: np.square(z.real) + np.square(z.imag), ([1 + 2j],), ([2 - 4j],)),
     (lambda x: np.real(x * (1 + 2j)), ([3.0],), ([1.0],)),
+    (RegularGridInterpolator([[0.0, 1.0, 2.0]], [0.0, 1.0, 4.0]), ([[0.0], [1.0], [2.0]],), ([[1.0], [3.0], [3.0]],)),
+    (lambda y: PchipInterpolator(np.arange(4.0), y)([1.5]), ([0.0, 1.0, 0.0, 2.0],), ([0.0, 0.5, 0.5, 0.0],)),
+    (lambda x: fixed_point(np.cos, x), ([0.5],), ([0.0],)),
 )  # fmt: skip
 
 
