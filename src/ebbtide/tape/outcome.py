@@ -44,6 +44,10 @@ class Outcome:
     ours: bool
 
 
+# Of a pull that works in the memory of its cotangent.
+CONSUMED = Outcome(passes=True, nbytes=0, temporary=0, ours=True)
+
+
 @final
 class _Block:
     """Memory, and how many arrays are in it."""
