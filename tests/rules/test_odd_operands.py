@@ -69,7 +69,8 @@ def test_odd_operands(case):
     odd = [WAYS[way](x) for x in usual]
 
     def f(*xs):
-        return [x for x in optree.tree_leaves(example.call(callable_of(key), list(xs))) if type_of(x).dtype.kind in "fc"]
+        leaves = optree.tree_leaves(example.call(callable_of(key), list(xs)))
+        return [x for x in leaves if type_of(x).dtype.kind in "fc"]
 
     try:
         expected = f(*odd)
