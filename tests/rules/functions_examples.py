@@ -119,7 +119,7 @@ ARRAYS: dict[Any, tuple[Example, ...]] = {
     enp.asfortranarray: calls((M,)),
     enp.require: calls((M.T, None, "C"), (M, {"requirements": ["F", "W"]})),
     enp.full: calls(((2, 3), S), ((3, 4), V[:4]), (3, S, {"dtype": Fixed(complex)})),
-    enp.full_like: calls((Fixed(M), V[:4]), (Fixed(M), S, {"shape": 2})),
+    enp.full_like: calls((Fixed(M), V[:4]), (Fixed(M), S, {"shape": 2}), complex=False),
     enp.arange: calls((S, S + 3.1, 0.7), (Fixed(0.0), 3.2, S), complex=False),
     enp.fromiter: calls(([S, V[0]], Fixed(np.complex128))),
 }  # fmt: skip
