@@ -29,8 +29,8 @@ WRAPPED: dict[Any, tuple[Example, ...]] = {**ARRAYS}
 EXAMPLES: dict[Any, tuple[Example, ...]] = {**BASIC, **FUNCTIONS, **WRAPPED}
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
 IN_OTHER_ORDER = (*PRODUCTS, *REDUCTIONS, np.matvec, np.vecmat, np.convolve, np.correlate)
-# Functions whose results have a shape or dtype that depends on values: on abstract arrays these raise.
-BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange})
+# Functions whose results depend on values in shape, dtype or being there: on abstract arrays these raise.
+BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange, enp.asarray_chkfinite})
 
 
 def cases(*, smooth: bool = False) -> list[Any]:
