@@ -41,8 +41,8 @@ IN_OTHER_ORDER = (
     *PRODUCTS, *REDUCTIONS, *STATISTICS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES,
     np.matvec, np.vecmat, np.convolve, np.correlate,
 )  # fmt: skip
-# Functions whose results have a shape or dtype that depends on values: on abstract arrays these raise.
-BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange})
+# Functions whose results depend on values in shape, dtype or being there: on abstract arrays these raise.
+BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange, enp.asarray_chkfinite})
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

@@ -21,6 +21,14 @@ from ebbtide.testing import check_grads
 INF, NAN = np.inf, np.nan
 PAGE = Path(__file__).parents[2] / "docs" / "conventions.md"
 
+
+def _put_twice(x):
+    """Write two values into one place."""
+    u = np.zeros_like(x)
+    np.put(u, [1, 1, 2], x)
+    return u
+
+
 # (function, operands, derivative of the sum of the result with respect to each operand)
 POINTS = (
     (np.maximum, ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]), ([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])),
@@ -122,6 +130,18 @@ POINTS = (
     (lambda k: stats.poisson.pmf(k, 1.5), ([1.0, 1.5],), ([0.0, 0.0],)),
     (np.remainder, ([1.0, -1.0, 5.5], [0.1, 0.3, -2.0]), ([1.0, 1.0, 1.0], [-9.0, 4.0, 3.0])),
     (np.fmod, ([1.0, -1.0, 5.5], [0.1, 0.3, -2.0]), ([1.0, 1.0, 1.0], [-9.0, 3.0, 2.0])),
+    (lambda x, y: np.divmod(x, y)[1], ([1.0, 5.5], [0.1, -2.0]), ([1.0, 1.0], [-9.0, 3.0])),
+    (lambda x: np.modf(x)[0], ([-1.5, 2.0],), ([1.0, 1.0],)),
+    (lambda x: np.frexp(x)[0], ([0.5, -6.0, 0.0],), ([1.0, 0.125, 1.0],)),
+    (lambda x: np.unwrap(x) * [1.0, 2.0, 4.0], ([0.0, np.pi, 9.0],), ([1.0, 2.0, 4.0],)),
+    (lambda x: np.interp(x, [0.0, 1.0, 3.0], [0.0, 2.0, 8.0]), ([-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, NAN],),
+     ([0.0, 2.0, 3.0, 3.0, 3.0, 0.0, 0.0],)),
+    (lambda xp, fp: np.interp([-1.0, 0.0, 3.0, 4.0], xp, fp), ([0.0, 1.0, 3.0], [0.0, 2.0, 8.0]),
+     ([-2.0, 0.0, -3.0], [2.0, 0.0, 2.0])),
+    (lambda x: np.polymul(x, [1.0, 1.0]), ([0.0, 3.0],), ([0.0, 2.0],)),
+    (lambda x: np.extract(x > 0, x), ([1.0, 0.0, -1.0],), ([1.0, 0.0, 0.0],)),
+    (lambda x: np.piecewise(x, [x > 0], [np.square, 3.0]), ([2.0, 0.0],), ([4.0, 0.0],)),
+    (_put_twice, ([1.0, 2.0, 3.0],), ([0.0, 1.0, 1.0],)),
     (np.nan_to_num, ([NAN, INF, -INF, 2.0],), ([0.0, 0.0, 0.0, 1.0],)),
     (np.sinc, ([0.0, 1e-9],), ([0.0, -(np.pi**2) / 3 * 1e-9],)),
     (lambda z: np.absolute(z) ** 2, ([1 + 2j],), ([2 - 4j],)),

@@ -18,7 +18,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
 from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.outcome import Outcome, is_users, outcome_of
+from ebbtide.tape.outcome import CONSUMED, Outcome, is_users, outcome_of
 from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
 
 # Outcomes that are remembered: a program has few kinds of pull, but each operation has parameters of its own.
@@ -186,7 +186,10 @@ class Forecast:
             if not running.owned:
                 self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
             return False
-        outcome = self._outcome(pull, node.params, node.type, kind, saved)
+        if exclusive and pull.consume is not None:
+            outcome = CONSUMED
+        else:
+            outcome = self._outcome(pull, node.params, node.type, kind, saved)
         ours = outcome.ours and (exclusive or not outcome.passes)
         held = 0 if outcome.passes else outcome.nbytes
         if running is None:
