@@ -49,8 +49,10 @@ LINALG: dict[Any, tuple[Example, ...]] = {
     np.linalg.qr: matrices((A,), (TALL,), (np.stack([WIDE, WIDE[::-1] + 1]), "complete"), (TALL, "r")),
     np.linalg.cond: matrices((A,), (STACK, -2), (STACK, 1), (A, "fro")),
     np.linalg.norm: matrices(
-        (W3,), (U,), (U, "fro"), (W3, 2), (U, {"axis": 1}), (U, 2, 0), (STACK, None, (0, 2)), (STACK, {"keepdims": True}),
-        (U, {"axis": 0, "keepdims": True}), (U, 1, 0), (U, np.inf, 1), (U, -np.inf, 1), (U, 3, 1), (U, 0.5, 1), (U, -1, 1),
+        (W3,), (U,), (U, "fro"), (W3, 2), (U, {"axis": 1}), (U, 2, 0), (STACK, None, (0, 2)),
+        (STACK, {"keepdims": True}), (U, {"axis": 0, "keepdims": True}),
+        (U, 1, 0), (U, np.inf, 1), (U, -np.inf, 1), (U, 3, 1),
+        (U, 0.5, 1), (U, -1, 1),
         *[(STACK, order, (0, 2)) for order in (1, -1, np.inf, -np.inf, 2)],
         *[(STACK, order, (2, 1), True) for order in (-2, "nuc", "fro", np.inf)],
     ),

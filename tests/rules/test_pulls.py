@@ -52,6 +52,8 @@ def changed(value: Any) -> list[Any]:
         return [~value]
     if value.dtype == np.int8:
         return [np.where(value == 1, np.int8(-1), value + np.int8(1)).astype(np.int8)]
+    if value.dtype.kind == "i":
+        return [np.flip(value) if np.ndim(value) else value + 1]  # a place stays one
     return [value * 1.375 + 0.125, -value, np.round(value), np.full_like(value, np.nan)]
 
 
@@ -83,7 +85,7 @@ def _perturb(operation: Operation, k: int, matters: dict[Any, bool], random: np.
             with np.errstate(all="ignore"):
                 try:
                     result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
-                except (np.linalg.LinAlgError, ValueError):  # of nan, or of a singular matrix
+                except (np.linalg.LinAlgError, ValueError, IndexError):  # of nan, or a singular matrix
                     result = np.nan
             matters[place] = matters.get(place, False) or not np.array_equal(result, expected, equal_nan=True)
 

@@ -105,7 +105,7 @@ def eigh_of(function: Callable[..., Any], name: str) -> Call:
     return decomposition(function, _eigh_vjp, _eigh_tangents, kinds=_eigh_types, name=name)
 
 
-def _letter(upper: bool) -> str:
+def _letter(upper: bool) -> Any:
     return "U" if upper else "L"
 
 

@@ -111,7 +111,7 @@ def svd_of(function: Callable[..., Any], name: str) -> Call:
     return decomposition(function, _svd_vjp, _svd_tangents, kinds=_svd_types, name=name)
 
 
-_svd = svd_of(lambda a, full: np.linalg.svd(a, full), "svd")
+_svd = svd_of(lambda a, full: np.linalg.svd(a, full_matrices=full), "svd")
 
 
 def svdvals_of(function: Callable[..., Any], name: str) -> Primitive:
@@ -233,8 +233,8 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     if mode == "reduced" or (mode == "complete" and a.shape[-2] <= a.shape[-1]):
         return _QRResult(*_qr(a))
     raise refusal(
-        f"np.linalg.qr of {a.shape[-2]} x {a.shape[-1]} matrices with mode={mode!r} has no derivative rule: the columns "
-        "of Q beyond those of the matrix are any. Write it with mode='reduced'."
+        f"np.linalg.qr of {a.shape[-2]} x {a.shape[-1]} matrices with mode={mode!r} has no derivative rule: the "
+        "columns of Q beyond those of the matrix are any. Write it with mode='reduced'."
     )
 
 

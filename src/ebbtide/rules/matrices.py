@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -88,16 +88,35 @@ def inverse_gaps(w: Any) -> Any:
     return inverse_or_zero(np.expand_dims(w, -2) - np.expand_dims(w, -1))
 
 
-def on_stacks(function: Callable[..., Any], infer: Callable[..., ArrayType]) -> Callable[..., Any]:
-    """Return a function of arrays that on a stack without matrices, which SciPy refuses, gives one without results."""
+def in_c_order(result: Any) -> Any:
+    """Return an array in C order, and what is no array as it is."""
+    return np.asarray(result, order="C") if type(result) is np.ndarray else result
 
-    def computed(*operands: Any, **params: Any) -> Any:
+
+@final
+class OnStacks:
+    """
+    A function of arrays with its results in C order, as LAPACK's may be in Fortran's, and sums go along memory.
+
+    On a stack without matrices, which SciPy refuses, it gives one without results.
+
+    Args:
+        function: `function(*operands, **params)` returns an array.
+        infer: `infer(*types, **params)` returns the type of the result.
+    """
+
+    __slots__ = ("function", "infer")
+
+    def __init__(self, function: Callable[..., Any], infer: Callable[..., ArrayType]) -> None:
+        self.function = function
+        self.infer = infer
+
+    def __call__(self, *operands: Any, **params: Any) -> Any:
+        """Return the result."""
         if 0 in [n for operand in operands for n in operand.shape[:-2]]:
-            kind = infer(*[type_of(operand) for operand in operands], **params)
+            kind = self.infer(*[type_of(operand) for operand in operands], **params)
             return np.zeros(kind.shape, kind.dtype)
-        return function(*operands, **params)
-
-    return computed
+        return in_c_order(self.function(*operands, **params))
 
 
 def matrix_function(
@@ -133,7 +152,7 @@ def matrix_function(
         return matched(jvp(tangents[0], params or {}, *[known[n] for n in needs_of(jvp, 2)]), type_of(out))
 
     primitive = Primitive(
-        on_stacks(function, infer), name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
+        OnStacks(function, infer), name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
         batch=lambda values, mapped, params, size: primitive.bind(values, params),
     )  # fmt: skip
     return primitive
@@ -157,7 +176,7 @@ def unpack(packed: Any, kinds: Sequence[ArrayType]) -> list[Any]:
 
 def decomposition(
     function: Callable[..., Any],
-    vjp: Callable[..., Any],
+    vjp: Callable[..., Any] | tuple[Callable[..., Any], ...],
     jvp: Callable[..., Any],
     *,
     kinds: Callable[..., list[ArrayType]],
@@ -215,7 +234,7 @@ def decomposition(
         return pack(unpack(packed, parts), type_of(packed).dtype, 1)
 
     primitive = Primitive(
-        on_stacks(computed, infer), name=name, operands=operands, pull=pulls.__getitem__, push=push, infer=infer,
+        OnStacks(computed, infer), name=name, operands=operands, pull=pulls.__getitem__, push=push, infer=infer,
         batch=batch,
     )  # fmt: skip
 

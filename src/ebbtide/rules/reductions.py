@@ -13,7 +13,7 @@ from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.primitive import BORROWED
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.answers import answer
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
