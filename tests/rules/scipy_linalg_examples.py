@@ -14,7 +14,7 @@ from .linalg_examples import BS, SPD, STACK, TALL, WIDE, A, B, matrices, values
 
 CSPD = A @ A.T / 4 + 2 * np.eye(3)
 AB, HB = np.vstack([B[:1].repeat(3), B + 7, BS.T[1], B]), np.vstack([B + 9, BS.T])
-PIV = Fixed(lu_factor(A[[1, 2, 0]])[1])
+PIV = Fixed(lu_factor(A[[1, 0, 2]])[1])
 
 SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.solve: matrices((A, B), (STACK, BS, {"assume_a": "sym"}), (A, BS, {"assume_a": "upper triangular"}),
