@@ -46,7 +46,7 @@ SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.svd: values((A,), (TALL, False)) + matrices((TALL, {"compute_uv": False})),
     linalg.svdvals: matrices((STACK,)),
     linalg.qr: matrices((A,), (TALL, {"mode": "economic"}), (WIDE, {"mode": "r"})),
-    linalg.polar: matrices((A,), (WIDE, "left")),
+    linalg.polar: matrices((A,), (TALL,), (WIDE, "left")),
     linalg.pinv: matrices((TALL,), (STACK, {"rtol": 1e-8})),
     linalg.pinvh: matrices((SPD,), (CSPD, {"lower": False})),
     linalg.block_diag: matrices((A, B, TALL)),

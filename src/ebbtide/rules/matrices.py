@@ -83,14 +83,28 @@ def inverse_or_zero(x: Any) -> Any:
     return np.where(at_zero, 0, 1 / np.where(at_zero, 1, x))
 
 
-def inverse_gaps(w: Any) -> Any:
-    """Return 1 / (w[j] - w[i]), and 0 where the two are equal: equal eigenvalues do not turn their vectors."""
-    return inverse_or_zero(np.expand_dims(w, -2) - np.expand_dims(w, -1))
+def over_gaps(m: Any, w: Any) -> Any:
+    """
+    Return m[i, j] / (w[j] - w[i]), and 0 on the diagonal: how fast eigenvectors turn.
+
+    Where two eigenvalues are equal, any turn of their vectors is as good as another one, so that it is nan unless
+    m[i, j] is 0: then nothing asks for it, or nothing turns them.
+    """
+    gaps = np.expand_dims(w, -2) - np.expand_dims(w, -1)
+    tie = np.equal(gaps, 0)
+    asked = np.logical_and(np.not_equal(m, 0), np.logical_not(np.eye(m.shape[-1], dtype=bool)))
+    return np.where(np.logical_and(tie, asked), np.nan, np.where(tie, 0, m / np.where(tie, 1, gaps)))
 
 
 def in_c_order(result: Any) -> Any:
     """Return an array in C order, and what is no array as it is."""
     return np.asarray(result, order="C") if type(result) is np.ndarray else result
+
+
+def native(x: Any) -> Any:
+    """Return an array in the byte order of the machine, as which SciPy reads it in any case."""
+    is_other = type(x) is np.ndarray and not x.dtype.isnative
+    return x.astype(x.dtype.newbyteorder("=")) if is_other else x
 
 
 @final
@@ -116,7 +130,7 @@ class OnStacks:
         if 0 in [n for operand in operands for n in operand.shape[:-2]]:
             kind = self.infer(*[type_of(operand) for operand in operands], **params)
             return np.zeros(kind.shape, kind.dtype)
-        return in_c_order(self.function(*operands, **params))
+        return in_c_order(self.function(*[native(operand) for operand in operands], **params))
 
 
 def matrix_function(

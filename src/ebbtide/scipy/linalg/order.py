@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from ebbtide.rules.answers import refusal
-from ebbtide.rules.matrices import in_c_order
+from ebbtide.rules.matrices import in_c_order, native
 from ebbtide.scipy.original import stands_for
 
 
@@ -27,7 +27,7 @@ def answers_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
 
     @wraps(original)
     def ordered(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+        result = original(*[native(arg) for arg in args], **{name: native(arg) for name, arg in kwargs.items()})
         return in_c_order(result) if type(result) is not tuple else tuple([in_c_order(part) for part in result])
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

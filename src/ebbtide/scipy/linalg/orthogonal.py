@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.factors import qr_of, svd_of, svdvals_of
 from ebbtide.rules.least_squares import least_squares_of, number_or_refuse, pseudo_inverse_of, solutions
 from ebbtide.rules.linalg import as_array, solved_dtype
-from ebbtide.rules.matrices import adjoint, columns, completed
+from ebbtide.rules.matrices import adjoint, completed, conjugated, decomposition
+from ebbtide.rules.products import product
+from ebbtide.scipy.linalg.functions import solve_sylvester
 from ebbtide.scipy.linalg.order import answers_for, refuse
 
 # ------------------------------------------------------------------------------------------------
@@ -93,26 +95,68 @@ def qr(
     return (results[1],) if mode == "r" else tuple(results)
 
 
+def _polar_sides(side: str, *factors: Any) -> list[Any]:
+    """Return factors and changes of the decomposition u p of a matrix that has no more columns than rows."""
+    return [adjoint(one) if side == "left" else one for one in factors]
+
+
+def _polar_vjp(gs: Any, params: Any, out: Any) -> Any:
+    u, g = _polar_sides(params["side"], out[0], conjugated(gs[0]))
+    p, g_p = _polar_sides(params["side"], out[1], conjugated(gs[1]))
+    turn = _sylvester(p, product(adjoint(u), g) - product(g_p, p))
+    whole = product(u, turn - adjoint(turn) + g_p)
+    if u.shape[-2] > u.shape[-1]:
+        beside = g - product(u, product(adjoint(u), g))
+        whole = whole + adjoint(np.linalg.solve(p, adjoint(beside)))
+    return conjugated(_polar_sides(params["side"], whole)[0])
+
+
+def _polar_tangents(ts: Any, params: Any, out: Any) -> Any:
+    u, p, t = _polar_sides(params["side"], *out, ts[0])
+    inner = product(adjoint(u), t)
+    turn = _sylvester(p, inner - adjoint(inner))
+    change = product(u, turn)
+    if u.shape[-2] > u.shape[-1]:
+        change = change + adjoint(np.linalg.solve(p, adjoint(t - product(u, inner))))
+    return _polar_sides(params["side"], change, inner - product(turn, p))
+
+
+def _sylvester(p: Any, q: Any) -> Any:
+    """Return x with p x + x p = q."""
+    return solve_sylvester(p, p, q)
+
+
+def _polar_types(kind: ArrayType, side: str) -> list[ArrayType]:
+    return [kind, ArrayType((*kind.shape[:-2], *(min(kind.shape[-2:]),) * 2), kind.dtype)]
+
+
+_polar = decomposition(linalg.polar, _polar_vjp, _polar_tangents, kinds=_polar_types, name="polar")
+
+
 @answers_for(linalg.polar)
 def polar(a: Any, side: str = "right") -> Any:
     """
     Return the polar decomposition a = u p, or p u, as `scipy.linalg.polar`.
 
     Args:
-        a: A matrix, (m, n), or a stack of them.
-        side: "right" for u p, "left" for p u.
+        a: Matrices of full rank, (..., m, n).
+        side: "right" for u p, where m is at least n; "left" for p u, where n is at least m.
 
     Returns:
         u and p.
 
     Memory:
-        A record saves singular vectors and values.
+        A record saves the results.
     """
     if side not in ("right", "left"):
         raise ValueError("`side` must be either 'right' or 'left'")
-    w, s, vh = svd(a, full_matrices=False)
-    half = adjoint(vh) * columns(s) if side == "right" else w * columns(s)
-    return np.matmul(w, vh), np.matmul(half, vh if side == "right" else adjoint(w))
+    m, n = a.shape[-2:]
+    if m < n if side == "right" else m > n:
+        raise refusal(
+            f"scipy.linalg.polar of {m} x {n} matrices with side={side!r} has no derivative rule: p is singular. Take "
+            "the other side."
+        )
+    return tuple(_polar(a, side=side))
 
 
 # ------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from ebbtide.rules.matrices import (
     decomposition,
     diagonal_of,
     folded,
-    inverse_gaps,
     on_diagonal,
+    over_gaps,
     real_of,
 )
 from ebbtide.rules.products import product
@@ -43,7 +43,7 @@ def _of_pair(gs: Any, out: Any) -> tuple[Any, Any]:
     """Return the cotangents of a and b in the basis of the vectors, of which v^H b v is the identity."""
     w, v = out
     of_v = product(adjoint(v), conjugated(gs[1]))
-    inner = inverse_gaps(w) * of_v + on_diagonal(gs[0])
+    inner = over_gaps(of_v, w) + on_diagonal(gs[0])
     return inner, on_diagonal(np.real(diagonal_of(of_v))) / 2 + inner * columns(w)
 
 
@@ -60,7 +60,7 @@ def _generalized_tangents(ts: Any, params: Any, out: Any) -> Any:
     w, v = out
     of_a, of_b = (product(product(adjoint(v), completed(t, params["upper"])), v) for t in ts)
     inner = of_a - of_b * columns(w)
-    turned = inverse_gaps(w) * inner - on_diagonal(np.real(diagonal_of(of_b))) / 2
+    turned = over_gaps(inner, w) - on_diagonal(np.real(diagonal_of(of_b))) / 2
     return [np.real(diagonal_of(inner)), product(v, turned)]
 
 
