@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import linalg as original
 
-from ebbtide import TraceError, grad, jit, jvp, vjp, vmap
+from ebbtide import TraceError, grad, jit, jvp, timeloop, vjp, vmap
+from ebbtide.schedules import Mixed, Revolve, StoreAll
 from ebbtide.scipy import linalg
 from ebbtide.testing import check_grads
 
@@ -201,6 +202,23 @@ def test_empty_and_half():
     assert grad(lambda x: np.sum(np.fft.irfft(np.fft.rfft(x))))(np.ones(4, np.float16)).dtype == np.float16
     with pytest.raises(TypeError, match="float16"):
         grad(lambda x: np.sum(np.linalg.inv(x)))(np.eye(2, dtype=np.float16))
+
+
+def test_steps_of_a_time_loop():
+    """A time loop whose steps solve, decompose and transform has the same gradient under all schedules, bit for bit."""
+
+    def step(u, j):
+        u = np.real(np.fft.ifft(np.fft.fft(u) * np.exp(-1j * np.arange(4))))
+        w, v = np.linalg.eigh(u @ u.T + np.diag(np.arange(4.0)))
+        factor = linalg.cholesky(u @ u.T + np.eye(4))
+        return np.linalg.solve(factor + w, u) + np.abs(v) / 9 + linalg.expm(u / 9) / 9
+
+    def total(u, schedule):
+        return np.sum(timeloop(step, u, 9, schedule=schedule) ** 2)
+
+    expected = grad(lambda u: total(u, StoreAll()))(A)
+    assert np.array_equal(grad(lambda u: total(u, Revolve(2)))(A), expected)
+    assert np.array_equal(grad(lambda u: total(u, Mixed(3)))(A), expected)
 
 
 N = 200

@@ -22,9 +22,9 @@ from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.matrices import (
-    OnStacks,
     decomposition,
     matrix_function,
+    on_stacks,
     real_of,
     transposed,
 )
@@ -119,7 +119,7 @@ def solver(
         return _vector(ahead(b, params, a, *rest), is_vector)
 
     return Primitive(
-        OnStacks(function, infer), name=name, operands=("a", "b", *beside),
+        on_stacks(function, infer), name=name, operands=("a", "b", *beside),
         pull=lambda k: pulls[k] if k < 2 else None, push=push, infer=infer, batch=of_members,
     )  # fmt: skip
 

@@ -133,6 +133,11 @@ class OnStacks:
         return in_c_order(self.function(*[native(operand) for operand in operands], **params))
 
 
+def on_stacks(function: Callable[..., Any], infer: Callable[..., ArrayType]) -> Callable[..., Any]:
+    """Return a function of arrays on any stacks, in C order. NumPy's are so, and a program's source can name them."""
+    return function if getattr(function, "__module__", "") == "numpy.linalg" else OnStacks(function, infer)
+
+
 def matrix_function(
     function: Callable[..., Any],
     vjp: Callable[..., Any],
@@ -166,7 +171,7 @@ def matrix_function(
         return matched(jvp(tangents[0], params or {}, *[known[n] for n in needs_of(jvp, 2)]), type_of(out))
 
     primitive = Primitive(
-        OnStacks(function, infer), name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
+        on_stacks(function, infer), name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
         batch=lambda values, mapped, params, size: primitive.bind(values, params),
     )  # fmt: skip
     return primitive

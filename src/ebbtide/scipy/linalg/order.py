@@ -30,12 +30,7 @@ def answers_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
         result = original(*[native(arg) for arg in args], **{name: native(arg) for name, arg in kwargs.items()})
         return in_c_order(result) if type(result) is not tuple else tuple([in_c_order(part) for part in result])
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        made = stands_for(ordered)(function)
-        vars(made)["__wrapped__"] = original
-        return made
-
-    return decorate
+    return stands_for(original, ordered)
 
 
 def refuse(name: str, given: dict[str, tuple[Any, Any]]) -> None:

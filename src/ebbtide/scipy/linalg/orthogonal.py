@@ -164,7 +164,8 @@ def polar(a: Any, side: str = "right") -> Any:
 
 
 def _least_squares(a: Any, b: Any, cond: Any, driver: str | None) -> Any:
-    x, sums, rank, s = linalg.lstsq(a, b, cond, check_finite=False, lapack_driver=driver)
+    results: Any = linalg.lstsq(a, b, cond, check_finite=False, lapack_driver=driver)
+    x, sums, rank, s = results
     return x, np.atleast_1d(sums), rank, s
 
 
