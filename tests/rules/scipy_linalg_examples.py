@@ -35,7 +35,8 @@ SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.solve_continuous_lyapunov: matrices((A, STACK[1])),
     linalg.solve_discrete_lyapunov: matrices((A / 8, STACK[1]))
     + matrices((A / 8, STACK[1], "bilinear"), complex=False),
-    **{f: matrices((A / 2,)) for f in (linalg.expm, linalg.cosm, linalg.sinm, linalg.coshm, linalg.sinhm)},
+    **{f: matrices((A / 2,)) for f in (linalg.expm, linalg.cosm, linalg.sinm, linalg.coshm, linalg.sinhm,
+                                 linalg.tanm, linalg.tanhm)},
     linalg.sqrtm: matrices((CSPD,)),
     linalg.fractional_matrix_power: matrices((CSPD, 0.3)),
     linalg.eigh: values((SPD, {"driver": "evd"}), (STACK @ STACK.transpose(0, 2, 1), {"lower": False, "driver": "evd"}))

@@ -161,6 +161,28 @@ def test_functions_of_matrices():
             jit(function)(turned)
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: linalg.eig(x, SPD), "eig with b="),
+        (lambda x: linalg.eigh(x, subset_by_index=[0, 1]), "eigh with subset_by_index="),
+        (lambda x: linalg.eigh(x, SPD, type=2), "eigh with type=2"),
+        (lambda x: linalg.qr(x, pivoting=True), "qr with pivoting=True"),
+        (lambda x: linalg.qr(x[:, :2]), "mode='full'.*mode='economic'"),
+        (lambda x: linalg.lstsq(x, x, lapack_driver="gelsy"), "gelsy"),
+        (lambda x: linalg.lu_factor(x[:2]), "square matrices"),
+        (lambda x: linalg.polar(x[:2]), "the other side"),
+        (lambda x: linalg.solve(x, x[0], assume_a="circulant"), "assume_a='circulant'"),
+        (lambda x: linalg.pinv(x, rtol=x[0, 0]), "has to be a number"),
+    ],
+)
+def test_refusals(function, message):
+    """What has no rule says so, with the user's line."""
+    with pytest.raises(TraceError, match=message) as caught:
+        vjp(lambda x: function(x)[0], A)
+    assert "test_linalg.py:" in str(caught.value)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_norms_of_blas(dtype):
     """SciPy's norms by BLAS and LAPACK have its values, in the precision of the operand, and the right derivatives."""

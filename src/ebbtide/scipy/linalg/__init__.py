@@ -19,6 +19,8 @@ from ebbtide.scipy.linalg.functions import (
     solve_discrete_lyapunov,
     solve_sylvester,
     sqrtm,
+    tanhm,
+    tanm,
 )
 from ebbtide.scipy.linalg.orthogonal import lstsq, pinv, pinvh, polar, qr, svd, svdvals
 from ebbtide.scipy.linalg.patterns import block_diag, circulant, hankel, khatri_rao, norm, toeplitz
@@ -30,5 +32,5 @@ __all__ = [
     "eigvalsh", "expm", "fractional_matrix_power", "hankel", "inv", "khatri_rao", "logm", "lstsq", "lu", "lu_factor",
     "lu_solve", "norm", "pinv", "pinvh", "polar", "qr", "sinhm", "sinm", "solve", "solve_banded",
     "solve_continuous_lyapunov", "solve_discrete_lyapunov", "solve_sylvester", "solve_triangular", "solveh_banded",
-    "sqrtm", "svd", "svdvals", "toeplitz",
+    "sqrtm", "svd", "svdvals", "tanhm", "tanm", "toeplitz",
 ]  # fmt: skip

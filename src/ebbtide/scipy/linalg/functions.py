@@ -86,6 +86,8 @@ _cosm = _function("cosm", linalg.cosm, lambda x: _of(_cosm, x))
 _sinm = _function("sinm", linalg.sinm, lambda x: _of(_sinm, x))
 _coshm = _function("coshm", linalg.coshm, lambda x: _of(_coshm, x))
 _sinhm = _function("sinhm", linalg.sinhm, lambda x: _of(_sinhm, x))
+_tanm = _function("tanm", linalg.tanm, lambda x: _of(_tanm, x))
+_tanhm = _function("tanhm", linalg.tanhm, lambda x: _of(_tanhm, x))
 _power = _function(
     "fractional_matrix_power", linalg.fractional_matrix_power,
     lambda x, t: _of(_power, x, t=t), np.float64,
@@ -141,6 +143,18 @@ def coshm(A: Any) -> Any:
 def sinhm(A: Any) -> Any:
     """Return the hyperbolic sine of matrices, as `scipy.linalg.sinhm`; see `expm`."""
     return _of(_sinhm, A)
+
+
+@answers_for(linalg.tanm)
+def tanm(A: Any) -> Any:
+    """Return the tangent of matrices, as `scipy.linalg.tanm`; see `expm`."""
+    return _of(_tanm, A)
+
+
+@answers_for(linalg.tanhm)
+def tanhm(A: Any) -> Any:
+    """Return the hyperbolic tangent of matrices, as `scipy.linalg.tanhm`; see `expm`."""
+    return _of(_tanhm, A)
 
 
 @answers_for(linalg.fractional_matrix_power)

@@ -36,5 +36,5 @@ def answers_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
 def refuse(name: str, given: dict[str, tuple[Any, Any]]) -> None:
     """Raise if one of some arguments is not what it is by default."""
     for argument, (value, usual) in given.items():
-        if value is not usual and value != usual:
+        if value is not usual and not (type(value) in (bool, int) and value == usual):
             raise refusal(f"scipy.linalg.{name} with {argument}={value!r} has no derivative rule; leave it out.")
