@@ -181,7 +181,7 @@ def _others(value: Any) -> list[Any]:
     if value.dtype == np.int8:
         return [np.where(value == 1, np.int8(-1), value + np.int8(1)).astype(np.int8)]
     if value.dtype.kind == "i":  # of places too, none of which must be beyond the last: LAPACK does not look
-        return [np.flip(value), np.zeros_like(value)]
+        return [np.flip(value), np.zeros_like(value)] if np.ndim(value) else [value + 1]
     return [value * 1.375 + 0.125, -value, np.round(value), np.full_like(value, np.nan)]
 
 
