@@ -20,6 +20,7 @@ from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
 from ebbtide.ledger import BUFFERS
 from ebbtide.program.blocks import Blocks
+from ebbtide.program.calls import Call
 from ebbtide.program.derivatives import INPUT, RESULT, Reversal, push_forward
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.layout import packed_strides
@@ -124,6 +125,8 @@ class PlannedProgram:
                 function uses.
         """
         constants = arrays_in(self.program)
+        calls = [getattr(equation.function, "call", None) for equation in self.program.equations]
+        constants += [array for call in calls if isinstance(call, Call) for array in call.arrays()]
         for number in self.donated:
             array, name = values[number], self.program.inputs[number].name
             if type(array) is not np.ndarray:
