@@ -148,6 +148,11 @@ def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 
     return tuple(best)
 
 
+def settled(program: Program, strides: Sequence[tuple[int, ...]]) -> Rung:
+    """Return a program as the one way to run it: its equations as they stand."""
+    return _rung(program, find_layout(program, strides), 0)
+
+
 def _rung(program: Program, layout: Layout, forward: int) -> Rung:
     work = sum(cost_of(equation) for equation in program.equations if equation.output not in layout.bases)
     return Rung(program, layout, forward, least_peak(program, layout)[0], work)
@@ -157,13 +162,13 @@ def _repeated(rung: Rung, first: Rung, order: Sequence[int]) -> Rung:
     """Return a rung with its equations in an order; *first* is the program that none of them was repeated in."""
     program, layout, forward = repeat(rung.program, rung.layout, order, rung.forward)
     made = _rung(program, layout, forward)
-    counts = [_counts(one) for one in (made, first)]
+    counts = [counts_of(one) for one in (made, first)]
     again, products = counts[0][0] - counts[1][0], counts[0][1] - counts[1][1]
     return replace(made, again=again, products=products, extra_work=made.work / max(1, first.work) - 1)
 
 
-def _counts(rung: Rung) -> tuple[int, int]:
-    """Return the numbers of equations that are no views, and of products."""
+def counts_of(rung: Rung) -> tuple[int, int]:
+    """Return the numbers of equations of a rung that are no views, and of products."""
     equations = [equation for equation in rung.program.equations if equation.output not in rung.layout.bases]
     return len(equations), sum(map(is_product, equations))
 

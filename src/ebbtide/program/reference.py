@@ -11,7 +11,6 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.program.accumulation import add_products, add_scatters
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import Variable
@@ -21,6 +20,7 @@ from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
 from ebbtide.program.source import Source
+from ebbtide.program.split import fused
 
 
 @final
@@ -35,6 +35,7 @@ class Executable:
         donated: Numbers of the inputs whose memory it may use: they are overwritten.
         limit: The bytes that a run may take above its inputs, results included; None for no budget.
         rungs: The ladder of the program, if it is known.
+        rung: The way to run it, if that is decided: it is run so in as few bytes as it can.
         poisoned: Whether memory that is given back is overwritten at once: for tests of plans.
 
     Raises:
@@ -54,15 +55,21 @@ class Executable:
         *,
         limit: int | None = None,
         rungs: Sequence[Rung] = (),
+        rung: Rung | None = None,
         poisoned: bool = False,
     ) -> None:
-        # Once, before values are computed again: so sums take the same products, with the same bits, for all budgets.
-        program = passed(program, add_products, add_scatters)
-        self.rung = plain_rung(program, strides) if limit is None else within(rungs or ladder(program, strides), limit)
+        if rung is not None:
+            self.rung, room = rung, 0
+        else:
+            # Once, before values are computed again: so sums take the same products, with the same bits, always.
+            program = fused(program)
+            known = rungs or (() if limit is None else ladder(program, strides))
+            self.rung = plain_rung(program, strides) if limit is None else within(known, limit)
+            room = None if limit is None else limit - objects_of(self.rung.program)
         self.program = program = passed(self.rung.program)
         self.layout = self.rung.layout
         given = [program.inputs[number] for number in donated]
-        self.memory = plan_memory(program, self.layout, None if limit is None else limit - objects_of(program), given)
+        self.memory = plan_memory(program, self.layout, room, given)
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.
         self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
