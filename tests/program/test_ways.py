@@ -10,12 +10,12 @@ from tests.measure import peak_bytes
 from tests.program.test_budgets import bits, gelu, network
 from tests.scale import FULL
 
-from ebbtide import Budget, BudgetError, grad, jit, timeloop, value_and_grad, vjp
+from ebbtide import Budget, BudgetError, MutationError, grad, jit, timeloop, value_and_grad, vjp
 from ebbtide.program.rule import ProgramRule
 
 # Of a net of 4 layers, in units of one activation.
-LAYERS, WIDTH, BATCH = 4, 64, 2048
-COUNT = 20 if FULL else 10
+LAYERS, WIDTH, BATCH = 3, 64, 2048
+COUNT = 20 if FULL else 8
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def test_twenty_budgets_of_a_derivative(works):
     """More bytes for the gradient of a jitted net: more is measured, less computed again, and the bits are the same."""
     loss, args = network(LAYERS, WIDTH, BATCH)
     f = jit(loss)
-    least, peaks, costs = budgets_of(f, args, 40 * args[2].nbytes, works, f._blocks.drop)
+    least, peaks, costs = budgets_of(f, args, 8 * LAYERS * args[2].nbytes, works, f._blocks.drop)
     # Python's own objects are not the same in all of them.
     assert all(one <= other + 2**14 for one, other in itertools.pairwise(peaks))
     assert all(one >= other for one, other in itertools.pairwise(costs))
     assert len(set(costs)) >= 4
     # All saved values take 4 a layer; half of the layers' inputs and three more would do.
-    assert least <= 6.1 * args[2].nbytes < 16 * args[2].nbytes <= peaks[-1]
+    assert least <= 6.1 * args[2].nbytes < 12 * args[2].nbytes <= peaks[-1]
 
 
 def test_twenty_budgets_of_jitted_layers(works):
@@ -80,7 +80,7 @@ def test_twenty_budgets_of_jitted_layers(works):
             x = layer(x, w, b)
         return np.mean(np.square(x))
 
-    least, peaks, costs = budgets_of(loss, args, 40 * args[2].nbytes, works)
+    least, peaks, costs = budgets_of(loss, args, 8 * LAYERS * args[2].nbytes, works)
     assert all(one <= other + 2**14 for one, other in itertools.pairwise(peaks))
     assert all(one >= other for one, other in itertools.pairwise(costs))
     assert len(set(costs)) >= 3
@@ -98,14 +98,14 @@ def test_jit_says_how_much():
         grad(jit(loss, budget=Budget(memory=3 * unit)), (0, 1))(*args)
     least = caught.value.least
     assert least <= 6.1 * unit
-    for nbytes in (least, 9 * unit, 40 * unit):
+    for nbytes in (least, 8 * unit, 30 * unit):
         f = jit(loss, budget=Budget(memory=nbytes))
         call = value_and_grad(f, (0, 1))
         assert bits(call(*args)) == expected
         assert peak_bytes(lambda call=call: call(*args)) <= nbytes
         forward, reverse = f.reversed(*args, argnums=(0, 1))
         assert forward.predict().peak_bytes <= nbytes
-        assert (reverse.predict().again > 0) == (nbytes < 40 * unit)
+        assert (reverse.predict().again > 0) == (nbytes < 30 * unit)
 
 
 def test_steps_of_loops_keep_their_budget():
@@ -123,7 +123,7 @@ def test_steps_of_loops_keep_their_budget():
 
 
 def test_some_of_the_results():
-    """Where only some of the results have cotangents, what is needed for these is computed again, with the same bits."""
+    """Where only some of the results have cotangents, what these need is computed again, with the same bits."""
     f = jit(lambda x, w: (np.tanh(np.sin(x @ w) * x), np.exp(np.cos(x)), np.sin(np.exp(x @ w))))
     x, w = np.linspace(0, 1, 64_000).reshape(1000, 64), np.eye(64) / 2
 
@@ -155,7 +155,7 @@ def test_a_disk_is_used_first():
     f = jit(loss)
     unit = args[2].nbytes
     expected = bits(value_and_grad(f, (0, 1))(*args))
-    for memory in (9 * unit, 24 * unit):
+    for memory in (8 * unit, 20 * unit):
         call = value_and_grad(f, (0, 1), budget=Budget(memory=memory, disk="1 GiB"))
         assert bits(call(*args)) == expected
         assert peak_bytes(lambda call=call: call(*args)) <= memory + peak_bytes(lambda: f(*args))
@@ -163,8 +163,6 @@ def test_a_disk_is_used_first():
 
 def test_changed_arrays_are_seen():
     """An array from around the function that is changed before it is computed again is noticed."""
-    from ebbtide import MutationError
-
     shift = np.full((BATCH, WIDTH), 0.5)
     x = np.linspace(0, 1, BATCH * WIDTH).reshape(BATCH, WIDTH)
     f = jit(lambda x: np.sum(np.tanh(np.sin(x + shift) * np.exp(x))))

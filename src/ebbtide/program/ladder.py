@@ -14,12 +14,12 @@ from typing import final
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.program.chain import chain_orders
-from ebbtide.program.costs import cost_of, is_product
+from ebbtide.program.costs import is_product, weighed
 from ebbtide.program.cuts import smallest_cut
 from ebbtide.program.delay import delayed
 from ebbtide.program.keep import keep
 from ebbtide.program.layout import Layout, find_layout
-from ebbtide.program.memory import least_peak
+from ebbtide.program.memory import Memory, least_peak, plan_apart
 from ebbtide.program.program import Program
 from ebbtide.program.repeat import repeat
 from ebbtide.program.values import Values, values_of
@@ -148,14 +148,18 @@ def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 
     return tuple(best)
 
 
-def settled(program: Program, strides: Sequence[tuple[int, ...]]) -> Rung:
-    """Return a program as the one way to run it: its equations as they stand."""
-    return _rung(program, find_layout(program, strides), 0)
+def settled(program: Program, layout: Layout) -> tuple[Rung, Memory]:
+    """Return a program as the one way to run it, its equations as they stand, and how it holds least."""
+    plan = plan_apart(program, layout)
+    return Rung(program, layout, 0, plan.peak, _work(program, layout)), plan
 
 
 def _rung(program: Program, layout: Layout, forward: int) -> Rung:
-    work = sum(cost_of(equation) for equation in program.equations if equation.output not in layout.bases)
-    return Rung(program, layout, forward, least_peak(program, layout)[0], work)
+    return Rung(program, layout, forward, least_peak(program, layout)[0], _work(program, layout))
+
+
+def _work(program: Program, layout: Layout) -> int:
+    return sum(weighed(equation, layout)[0] for equation in program.equations)
 
 
 def _repeated(rung: Rung, first: Rung, order: Sequence[int]) -> Rung:

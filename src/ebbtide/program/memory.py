@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
 
-from ebbtide.program.costs import workspace
+from ebbtide.program.costs import weighed
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import Kernel, kernel_of
 from ebbtide.program.layout import Layout
@@ -165,7 +165,7 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
     nbytes = _arrange(inside, bound)
     apart = _held_apart(program, layout, buffers, ends)
     lasting = nbytes + max(apart, default=0)
-    held = [nbytes + more + workspace(eq, layout) for more, eq in zip(apart, program.equations, strict=True)]
+    held = [nbytes + more + weighed(eq, layout)[1] for more, eq in zip(apart, program.equations, strict=True)]
     return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.program.costs import may_repeat
+from ebbtide.program.costs import cost_of, may_repeat
 from ebbtide.program.derivatives import Reversal
 from ebbtide.program.equation import Variable
 from ebbtide.program.ladder import ladder, objects_of
@@ -81,7 +81,8 @@ class Reversed:
             plain = self._plain_way() if self._limit is None else self.first
             found = ways_of(self._plain, self._reversal.strides) if self.repeats else ()
             fewer = [way for way in found if way.nbytes < plain.nbytes]
-            self._ways = (plain, *([*fewer[:-1], found[-1]] if fewer else found[-1:]))
+            # The last one is there even where it takes more, as others may have no room for what this one saves.
+            self._ways = (plain, *fewer, *[way for way in found[-1:] if way not in fewer])
         return self._ways
 
     def _within(self, limit: int) -> Way:
@@ -109,7 +110,8 @@ class Reversed:
         more += objects_of(back.program)
         taken = ahead.memory.peak + objects_of(ahead.program) - results_nbytes(split)
         swept = swept_nbytes(split, back.memory)
-        return Way(split, way.saved_nbytes, taken, back.memory.peak + more, swept + more)
+        work = sum(cost_of(equation) for equation in (*ahead.program.equations, *back.program.equations))
+        return Way(split, way.saved_nbytes, taken, back.memory.peak + more, swept + more, work)
 
     def executables_of(self, way: Way) -> tuple[Executable, Executable]:
         """Return the forward and the reverse program of a way, for cotangents that are C-contiguous."""
@@ -157,7 +159,7 @@ class Reversed:
         ahead = [equation for equation in fused(self._plain.forward).equations if equation.output not in kept]
         own = {equation.output for equation in back.equations}
         ahead = needed(ahead, [variable for variable in part.variables if variable not in kept])
-        equations = tuple([*[equation for equation in ahead if equation.output not in own], *back.equations])
+        equations = (*[equation for equation in ahead if equation.output not in own], *back.equations)
         used = {variable for equation in equations for variable in equation.inputs}.union(back.outputs)
         saved = tuple([variable for variable in way.split.variables if variable in used])
         program = Program(

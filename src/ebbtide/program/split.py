@@ -86,7 +86,7 @@ class Joint:
 
 
 def fused(program: Program) -> Program:
-    """Return a program whose sums have taken their terms: before it is ordered, so that all orders give the same bits."""
+    """Return a program whose sums have taken their terms: before it is ordered, so that the bits are the same."""
     return passed(program, add_products, add_scatters)
 
 
@@ -170,7 +170,11 @@ def split_sweep(
 
 
 def _two(
-    ahead: Program, given: tuple[int, ...], cotangents: Iterable[Variable], outputs: Sequence[Any], swept: list[Equation]
+    ahead: Program,
+    given: tuple[int, ...],
+    cotangents: Iterable[Variable],
+    outputs: Sequence[Any],
+    swept: Sequence[Equation],
 ) -> Split:
     """Return the program up to the results, and the equations after it with what they give, as two programs."""
     saved = _taken(swept, outputs, cotangents)

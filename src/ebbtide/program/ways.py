@@ -15,8 +15,9 @@ from typing import final
 from ebbtide.program.costs import may_repeat
 from ebbtide.program.equation import Variable
 from ebbtide.program.ladder import Rung, counts_of, ladder, objects_of, settled
-from ebbtide.program.layout import packed_strides
-from ebbtide.program.memory import Memory, plan_apart
+from ebbtide.program.layout import Layout, find_layout, packed_strides
+from ebbtide.program.memory import Memory
+from ebbtide.program.program import Program
 from ebbtide.program.simplify import remove_dead
 from ebbtide.program.split import INPUT, RESULT, Joint, Split, cut, joined
 
@@ -92,15 +93,17 @@ def ways_of(plain: Split, strides: Sequence[tuple[int, ...]]) -> tuple[Way, ...]
     if not all(may_repeat(equation) for equation in joint.program.equations[: joint.forward]):
         return ()
     lies = (*strides, *[packed_strides(variable.type) for variable in joint.cotangents])
-    first = settled(joint.program, lies)
+    first, _ = settled(joint.program, find_layout(joint.program, lies))
     splits = [
-        cut(joint, rung.program, rung.forward, rung.layout)
+        (cut(joint, rung.program, rung.forward, rung.layout), rung.layout)
         for rung in ladder(joint.program, lies, joint.forward)
     ]
     whole = remove_dead(replace(joint.program, outputs=joint.program.outputs[joint.results :]))
     saved = len(splits)
-    splits += [_from_inputs(joint, rung, plain) for rung in ladder(whole, lies)]
-    ways = [_way(split, strides, first) for split in splits]
+    splits += [(_from_inputs(joint, rung, plain), rung.layout) for rung in ladder(whole, lies)]
+    ahead, _ = settled(_results_alone(joint), first.layout)
+    ways = [_way(split, layout, first) for split, layout in splits[:saved]]
+    ways += [_way(split, layout, first, ahead) for split, layout in splits[saved:]]
     last = min(ways[saved:], key=lambda way: way.nbytes)
     best: list[Way] = []
     for way in sorted(ways, key=lambda way: (way.work, way.nbytes)):
@@ -117,21 +120,28 @@ def _from_inputs(joint: Joint, rung: Rung, plain: Split) -> Split:
     back = replace(
         program, name=plain.reverse.name, inputs=(*saved, *joint.cotangents), history=(*program.history, "split")
     )
-    ahead = replace(
-        joint.program, inputs=joint.inputs, outputs=joint.program.outputs[: joint.results],
-        equations=joint.program.equations[: joint.forward],
-    )  # fmt: skip
     places = tuple([(INPUT, joint.inputs.index(variable)) for variable in saved])
-    return Split(remove_dead(ahead), back, places, plain.given)
+    return Split(_results_alone(joint), back, places, plain.given)
 
 
-def _way(split: Split, strides: Sequence[tuple[int, ...]], first: Rung) -> Way:
-    """Return two programs with what they take; *first* is the joint program without anything computed again."""
-    ahead = settled(split.forward, strides)
-    lies = [
-        ahead.layout.strides.get(variable, packed_strides(variable.type)) for variable in split.reverse.inputs
-    ]
-    back = settled(split.reverse, lies)
+def _results_alone(joint: Joint) -> Program:
+    """Return the forward program that saves nothing."""
+    outputs, equations = joint.program.outputs[: joint.results], joint.program.equations[: joint.forward]
+    return remove_dead(replace(joint.program, inputs=joint.inputs, outputs=outputs, equations=equations))
+
+
+def _way(split: Split, layout: Layout, first: Rung, ahead: Rung | None = None) -> Way:
+    """
+    Return two programs with what they take.
+
+    Args:
+        split: The programs.
+        layout: How the values of both lie.
+        first: The joint program without anything computed again.
+        ahead: How the forward program is run, if that is known.
+    """
+    ahead = ahead or settled(split.forward, layout)[0]
+    back, memory = settled(split.reverse, layout)
     again, products = [
         one + other - least for one, other, least in zip(*map(counts_of, (ahead, back, first)), strict=True)
     ]
@@ -142,7 +152,7 @@ def _way(split: Split, strides: Sequence[tuple[int, ...]], first: Rung) -> Way:
         saved_nbytes(split),
         ahead.peak + objects_of(split.forward) - results_nbytes(split),
         back.peak + objects_of(split.reverse),
-        swept_nbytes(split, plan_apart(split.reverse, back.layout)) + objects_of(split.reverse),
+        swept_nbytes(split, memory) + objects_of(split.reverse),
         work,
         ahead,
         back,
