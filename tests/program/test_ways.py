@@ -63,7 +63,7 @@ def test_twenty_budgets_of_a_derivative(works):
     f = jit(loss)
     least, peaks, costs = budgets_of(f, args, 8 * LAYERS * args[2].nbytes, works, f._blocks.drop)
     # Python's own objects are not the same in all of them.
-    assert all(one <= other + 2**14 for one, other in itertools.pairwise(peaks))
+    assert all(one <= other + 2**13 for one, other in itertools.pairwise(peaks))
     assert all(one >= other for one, other in itertools.pairwise(costs))
     assert len(set(costs)) >= 4
     # All saved values take 4 a layer; half of the layers' inputs and three more would do.
@@ -81,8 +81,9 @@ def test_twenty_budgets_of_jitted_layers(works):
         return np.mean(np.square(x))
 
     least, peaks, costs = budgets_of(loss, args, 8 * LAYERS * args[2].nbytes, works)
-    assert all(one <= other + 2**14 for one, other in itertools.pairwise(peaks))
-    assert all(one >= other for one, other in itertools.pairwise(costs))
+    assert all(one <= other + 2**13 for one, other in itertools.pairwise(peaks))
+    # What one run gives up for the others is decided when they come: only the ends are sure.
+    assert costs[0] == max(costs) > costs[-1] == min(costs)
     assert len(set(costs)) >= 3
     # A layer's input, and what one layer takes beside it.
     assert least <= (LAYERS + 4.1) * args[2].nbytes

@@ -55,6 +55,7 @@ class Rung:
         again: How many equations it computes beyond those of the program that it was made from.
         products: How many of these are products of matrices.
         extra_work: What they cost, as a part of what the program costs.
+        place: Number of the equation at the peak.
     """
 
     program: Program
@@ -65,6 +66,7 @@ class Rung:
     again: int = 0
     products: int = 0
     extra_work: float = 0.0
+    place: int = 0
 
 
 def within(rungs: Sequence[Rung], limit: int) -> Rung:
@@ -99,11 +101,19 @@ def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: in
     Equations are put off where less is held then; and values are computed again where that takes no products, a quarter
     off the peak, and an eighth more work at most.
     """
-    layout = find_layout(program, strides)
-    first = _rung(program, layout, forward)
+    return _unasked(*_starts(program, strides, forward))
+
+
+def _starts(program: Program, strides: Sequence[tuple[int, ...]], forward: int) -> tuple[Rung, Rung]:
+    """Return a program as it stands, and with what is put off where less is held then."""
+    first = _rung(program, find_layout(program, strides), forward)
+    return first, min(_delayed(first), first, key=lambda rung: rung.peak)
+
+
+def _unasked(first: Rung, best: Rung) -> Rung:
+    """Return the rung that is taken without a budget, from a program as it stands and with what is put off."""
     if first.peak < _LARGE:
         return first
-    best = min(_delayed(first), first, key=lambda rung: rung.peak)
     values = values_of(best.program, best.layout)
     place, anchors = _narrowest(best, values)
     for places in _WORK_PLACES if place else ():
@@ -129,9 +139,8 @@ def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 
     Returns:
         Rungs with more and more bytes, and less and less work.
     """
-    first = _rung(program, find_layout(program, strides), forward)
-    start = min(_delayed(first), first, key=lambda rung: rung.peak)
-    plain = plain_rung(program, strides, forward)
+    first, start = _starts(program, strides, forward)
+    plain = _unasked(first, start)
     values = values_of(start.program, start.layout)
     place, anchors = _narrowest(start, values)
     found = [first, start, plain]
@@ -155,7 +164,8 @@ def settled(program: Program, layout: Layout) -> tuple[Rung, Memory]:
 
 
 def _rung(program: Program, layout: Layout, forward: int) -> Rung:
-    return Rung(program, layout, forward, least_peak(program, layout)[0], _work(program, layout))
+    peak, place = least_peak(program, layout)
+    return Rung(program, layout, forward, peak, _work(program, layout), place=place)
 
 
 def _work(program: Program, layout: Layout) -> int:
@@ -184,9 +194,7 @@ def _delayed(rung: Rung) -> Rung:
 
 def _narrowest(rung: Rung, values: Values) -> tuple[int, set[int]]:
     """Return where the peak is, and the fewest bytes by which that place can be passed without extra products."""
-    place = least_peak(rung.program, rung.layout)[1]
-    if rung.forward:
-        place = rung.forward
+    place = rung.forward or rung.place
     return place, smallest_cut(values, place)
 
 

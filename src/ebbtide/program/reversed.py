@@ -16,7 +16,7 @@ import numpy as np
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.program.costs import cost_of, may_repeat
+from ebbtide.program.costs import may_repeat
 from ebbtide.program.derivatives import Reversal
 from ebbtide.program.equation import Variable
 from ebbtide.program.ladder import ladder, objects_of
@@ -80,7 +80,7 @@ class Reversed:
         if self._ways is None:
             plain = self._plain_way() if self._limit is None else self.first
             found = ways_of(self._plain, self._reversal.strides) if self.repeats else ()
-            fewer = [way for way in found if way.nbytes < plain.nbytes]
+            fewer = [way for way in found if way.nbytes < plain.nbytes and way.work >= plain.work]
             # The last one is there even where it takes more, as others may have no room for what this one saves.
             self._ways = (plain, *fewer, *[way for way in found[-1:] if way not in fewer])
         return self._ways
@@ -110,7 +110,7 @@ class Reversed:
         more += objects_of(back.program)
         taken = ahead.memory.peak + objects_of(ahead.program) - results_nbytes(split)
         swept = swept_nbytes(split, back.memory)
-        work = sum(cost_of(equation) for equation in (*ahead.program.equations, *back.program.equations))
+        work = ahead.rung.work + back.rung.work
         return Way(split, way.saved_nbytes, taken, back.memory.peak + more, swept + more, work)
 
     def executables_of(self, way: Way) -> tuple[Executable, Executable]:
