@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
 
@@ -29,10 +29,12 @@ class Layout:
     Args:
         strides: Of each value with axes, in bytes.
         bases: For views, the value that they are views of, itself none: an input or what an equation computes.
+        known: Of values that were asked for, what `costs.weighed` found.
     """
 
     strides: dict[Variable, tuple[int, ...]]
     bases: dict[Variable, Variable]
+    known: dict[Variable, tuple[int, int]] = field(default_factory=dict)
 
     def base(self, variable: Variable) -> Variable:
         """Return the value whose memory a value is in."""

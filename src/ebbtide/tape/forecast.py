@@ -97,6 +97,8 @@ class Forecast:
         holders = _holders(roots, self._counts)
         given = [(0, False)] * len(roots) if given is None else given
         self.joints = [node.signature for node in descending(roots) if _is_joint(node)]
+        for rule in self.joints if self.bare else ():
+            self._end(rule.spare, holders)
         self.live += sum(nbytes for nbytes, _ in given) + sum(rule.holding(self.bare).beyond for rule in self.joints)
         self._raise(self.live)
         for node, (nbytes, owned) in zip(roots, given, strict=True):
@@ -260,11 +262,14 @@ class Forecast:
 
     def _pull_joint(self, node: Node, slot: _Slot, rule: Any, holders: dict[Any, int]) -> None:
         kept = (*rule.kept, *(node.saved or ()))
+        if self.bare:
+            spare = {id(value) for value in rule.spare}
+            kept = tuple([value for value in kept if id(value) not in spare])
         own = self._load(kept)
         # What such a rule returns is part of what it says to need.
         ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0
-        self._raise(self.live + rule.needs(slot.owned, ours))
         holding = rule.holding(self.bare)
+        self._raise(self.live + rule.needs(slot.owned, ours) + holding.more)
         self.live -= own + holding.held + holding.beyond
         self._done += 1
         self._end(kept, holders)
