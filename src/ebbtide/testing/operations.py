@@ -27,20 +27,22 @@ class Operation:
         values: Its operands.
         params: Its parameters, or None.
         out: Its result.
+        traced: Which operands come from the arguments of the function; the others are constants of it.
     """
 
     primitive: Primitive
     values: tuple[Any, ...]
     params: Any
     out: Any
+    traced: tuple[bool, ...]
 
     def active(self) -> list[int]:
         """Return the numbers of the operands that have a derivative; RuleMissingError without rules in reverse."""
         return [k for k in self.floating() if self.primitive.pull(k) is not None]
 
     def floating(self) -> list[int]:
-        """Return the numbers of the operands that are arrays of floating-point or complex numbers."""
-        return [k for k, x in enumerate(self.values) if getattr(x, "dtype", np.dtype(int)).kind in "fc"]
+        """Return the numbers of the operands that are traced arrays of floating-point or complex numbers."""
+        return [k for k, x in enumerate(self.values) if self.traced[k] and type_of(x).dtype.kind in "fc"]
 
     def value(self, name: str) -> Any:
         """Return an operand, the output or a kept value by its name."""
@@ -106,8 +108,12 @@ class Recorder:
         """Do an operation and list it."""
         values = tuple([x.present()._value if type(x) is TracedArray else x for x in operands])
         out = primitive.function(*values, **(params or {}))
-        self.operations.append(Operation(primitive, values, params, out))
+        self.operations.append(Operation(primitive, values, params, out, _traced(operands)))
         return TracedArray(self, None, out)
+
+
+def _traced(operands: tuple[Any, ...]) -> tuple[bool, ...]:
+    return tuple([type(x) is TracedArray for x in operands])
 
 
 def operations_of(f: Callable[..., Any], arrays: Sequence[Any]) -> list[Operation]:
@@ -140,7 +146,7 @@ def abstract_operations(
 
     def watch(primitive: Primitive | None, operands: tuple[Any, ...], params: Any, out: TracedArray) -> None:
         if primitive is not None:
-            operations.append(Operation(primitive, operands, params, out))
+            operations.append(Operation(primitive, operands, params, out, _traced(operands)))
 
     trace = AbstractTrace(watch)
     kinds = [type_of(x) for x in arrays]

@@ -167,7 +167,7 @@ def note_influence(
                 try:
                     with np.errstate(all="ignore"):
                         result = operation.pull(k, g, [*saved[:position], other, *saved[position + 1 :]])
-                except ValueError:  # LAPACK refuses nan and singular matrices
+                except (IndexError, ValueError):  # LAPACK refuses nan and singular matrices
                     result = None
                 matters[place] = result is None or not np.array_equal(result, expected, equal_nan=True)
 
@@ -181,7 +181,7 @@ def _others(value: Any) -> list[Any]:
     if value.dtype == np.int8:
         return [np.where(value == 1, np.int8(-1), value + np.int8(1)).astype(np.int8)]
     if value.dtype.kind == "i":
-        return [np.flip(value), -value, value + 1]
+        return [np.flip(value), value + 1]
     return [value * 1.375 + 0.125, -value, np.round(value), np.full_like(value, np.nan)]
 
 
