@@ -181,7 +181,8 @@ def _others(value: Any) -> list[Any]:
     if value.dtype == np.int8:
         return [np.where(value == 1, np.int8(-1), value + np.int8(1)).astype(np.int8)]
     if value.dtype.kind == "i":
-        return [np.flip(value), value + 1]
+        # Pivots and indices have to stay in their range, of which LAPACK does not look.
+        return [np.flip(value), np.max(value) + np.min(value) - value] if value.ndim and value.size else [value + 1]
     return [value * 1.375 + 0.125, -value, np.round(value), np.full_like(value, np.nan)]
 
 
