@@ -18,7 +18,7 @@ from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.outputs import into
 from ebbtide.arrays.primitive import BORROWED, Primitive
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.answers import answer
+from ebbtide.rules.answers import answer, refusal
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
