@@ -13,9 +13,9 @@ import pytest
 from scipy import special as original
 
 from ebbtide import grad, jvp
+from ebbtide.scipy import special, stats
 from ebbtide.scipy.interpolate import PchipInterpolator, RegularGridInterpolator
 from ebbtide.scipy.optimize import fixed_point
-from ebbtide.scipy import special, stats
 from ebbtide.testing import check_grads
 
 INF, NAN = np.inf, np.nan
@@ -269,7 +269,7 @@ def mentioned_in(source):
 
 
 def test_correlation_cut_off():
-    """Where rounding makes a correlation larger than 1, `corrcoef` cuts it off; its derivative is that of the formula."""
+    """Where rounding makes a correlation larger than 1, it is cut off; the derivative is that of the formula."""
     x = np.array([1.0, 2.0, 4.0])
     gradient = grad(lambda x: np.corrcoef(x, 3.0 * np.array([1.0, 2.0, 4.0]))[0, 1])(x)
     np.testing.assert_allclose(gradient, 0.0, atol=1e-15)

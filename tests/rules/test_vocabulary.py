@@ -17,8 +17,8 @@ concatenate conj conjugate convolve copy copysign corrcoef correlate cos cosh co
 delete diag diagonal diff divide dot dsplit dstack ediff1d einsum exp exp2 expand_dims expm1 fabs flip fliplr flipud
 float_power fmax fmin fmod full_like gradient hsplit hstack hypot imag inner insert interp kron linspace log log10 log1p
 log2 logaddexp logaddexp2 matmul max maximum mean median meshgrid min minimum mod moveaxis multiply nan_to_num nanmax
-nanmean nanmin nanstd nansum nanvar negative outer pad partition percentile permute_dims polyval pow power prod ptp
-quantile rad2deg radians ravel real real_if_close reciprocal remainder repeat reshape roll rollaxis rot90 select sin sinc
+nanmean nanmin nanstd nansum nanvar negative outer pad partition percentile permute_dims polyval pow power prod
+ptp quantile rad2deg radians ravel real real_if_close reciprocal remainder repeat reshape roll rollaxis rot90 select sin sinc
 sinh sort split sqrt square squeeze stack std subtract sum swapaxes take take_along_axis tan tanh tensordot tile trace
 transpose trapezoid tril triu true_divide unique unwrap vander var vdot vsplit vstack where divmod
 """
@@ -29,8 +29,8 @@ svdvals vector_norm
 """
 FFT = "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn fftshift ifftshift"
 SPECIAL = """
-beta betainc betaln digamma erf erfc erfcinv erfinv expit gamma gammainc gammaincc gammaln i0 i1 iv ive j0 j1 jn logit psi
-rgamma y0 y1 yn
+beta betainc betaln digamma erf erfc erfcinv erfinv expit gamma gammainc gammaincc gammaln i0 i1 iv ive j0 j1 jn
+logit psi rgamma y0 y1 yn
 """
 WRAPPED = {
     "scipy.special": "logsumexp softmax log_softmax polygamma multigammaln",
