@@ -8,9 +8,11 @@ import weakref
 import numpy as np
 import pytest
 import scipy.optimize
+from tests.measure import peak_bytes
 
 from ebbtide import (
     Budget,
+    BudgetError,
     SolutionError,
     TraceError,
     checkpoint,
@@ -294,6 +296,26 @@ def test_implicit_time_steps():
     value, found = value_and_grad(energy, argnums=(0, 1), budget=Budget(1 << 20))(START, 2.0)
     assert value == np.sum(plain**2)
     assert [np.asarray(x).tobytes() for x in found] == [np.asarray(x).tobytes() for x in expected]
+
+
+@pytest.mark.parametrize("n", [64, 4000])
+def test_least_budget(n):
+    """With the least budget, which the refusal of a smaller one says, the gradient is the same and the budget holds."""
+
+    def f(u, k):
+        def step(u, _):
+            return fixed_point(lambda v: u + 0.01 * k * np.cos(v) * v, u, xtol=1e-12, method="iteration")
+
+        return np.sum(timeloop(step, u, 4) ** 2)
+
+    u = np.linspace(0.0, 1.0, n)
+    expected = grad(f, (0, 1))(u, 2.0)
+    with pytest.raises(BudgetError) as refused:
+        grad(f, (0, 1), budget=Budget(1000))(u, 2.0)
+    call = grad(f, (0, 1), budget=Budget(refused.value.least))
+    assert [x.tobytes() for x in call(u, 2.0)] == [x.tobytes() for x in expected]
+    alone = peak_bytes(lambda: f(u, 2.0))
+    assert peak_bytes(lambda: call(u, 2.0)) - alone <= refused.value.least
 
 
 def test_implicit_time_steps_of_second_order():
