@@ -132,6 +132,7 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     index = equation.params.get("index", ())
     by_arrays = equation.name == "getitem" and any(isinstance(part, np.ndarray) for part in index)
     usual = all(_in_c_order(v.type.shape, layout.strides[v]) for v in equation.inputs)
+    usual = usual and equation.params.get("order") != "F"  # a copy can be asked for in another order
     apart = equation.name in ("scatter", "add_at", "cross") or type(equation.function) is OnStacks
     if (usual and not by_arrays) or apart:
         return None
