@@ -50,8 +50,11 @@ def test_every_rule(case, way):
             return  # the example is about the values that are turned round
         if program is None or any(isinstance(output, np.dtype) for output in program.outputs):
             return
-        with np.errstate(all="ignore"):
-            found = differences(program, operands)
+        try:
+            with np.errstate(all="ignore"):
+                found = differences(program, operands)
+        except np.linalg.LinAlgError:
+            return  # turned round, the matrix is not positive definite any more
         # Which way a sum over several products goes, and so how it lies, depends on the sizes.
         assert found == [] or key is np.einsum
 

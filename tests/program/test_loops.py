@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +24,7 @@ from ebbtide import (
     jvp,
     linearize,
     profile,
+    stop_gradient,
     timeloop,
     trace,
     value_and_grad,
@@ -204,7 +206,52 @@ CASES = {
     "twice the same loop": grad(
         lambda u, w: np.sum(timeloop(cool, u, 4) * timeloop(cool, u, 4) * w), (0, 1)
     ),
+    "leaves that are one array": lambda u, w: used(timeloop(lambda s, i: twice(np.sin(s[0]) * w), (u, u), 3)),
+    "leaves that overlap": lambda u, w: used(timeloop(lambda s, i: halves(np.sin(s[1]) * w[1:]), (u, u[1:]), 3)),
+    "what passes through": lambda u, w: used(timeloop(lambda s, i: (s[0], w), (u, u), 3)),
+    "outputs that are states": lambda u, w: used(timeloop(lambda s, i: (s * w, s), u, 3, outputs=True)),
+    "transposed": lambda u, w: np.sum(
+        grad(lambda m: np.sum(timeloop(lambda s, i: np.sin(s).T, m, 3) ** 2))(np.outer(u, w)), axis=0
+    ),
+    "saved and used up": grad(
+        lambda u, w: np.sum(np.sqrt(timeloop(lambda s, i: np.exp(s * 0.1), u, 4, schedule=StoreAll()) * 3.0 + w * w)),
+        (0, 1),
+    ),
+    "a row that is written": grad(
+        lambda u, w: np.sum(timeloop(doubled, u, 6, inputs=np.outer(u, w)) ** 2), (0, 1)
+    ),
+    "masks and numbers in the state": lambda u, w: timeloop(
+        lambda s, i: (s[0] * w, s[0] > 0.5, s[2] + np.sum(s[1]), None), (u, np.ones(6, bool), 0, None), 3
+    ),
+    "nothing in it": grad(lambda u, w: np.sum(timeloop(lambda s, i: np.sin(s), u[:0], 3)) + np.sum(u * w), (0, 1)),
+    "a single number": grad(lambda u, w: timeloop(lambda s, i: np.sin(s) * u[0], w[0], 3), (0, 1)),
+    "constants to derivatives": grad(
+        lambda u, w: np.sum(timeloop(lambda s, i: np.sin(stop_gradient(s)) * u + s * stop_gradient(w), u * w, 3)),
+        (0, 1),
+    ),
 }  # fmt: skip
+
+
+def twice(x):
+    """One array as two leaves."""
+    return x, x
+
+
+def halves(x):
+    """An array and a part of it."""
+    return np.concatenate([x, x[:1]]), x
+
+
+def used(pair):
+    """Functions of two arrays that could be written where the arrays were."""
+    a, b = pair
+    return np.exp(a * 2.0), np.sin(b + 1.0), a, b[1:]
+
+
+def doubled(u, x):
+    """A step that writes into its input."""
+    x *= 2.0
+    return 0.5 * u + x
 
 
 def sum_of_product(pair):
@@ -463,6 +510,44 @@ def test_what_an_equation_cannot_be_is_refused():
     assert refused(grad(lambda u: np.sum(f(u, steps=3)), resume="somewhere"), U, match="Leave resume= out")
     budget = Budget(memory="10 MiB")
     assert refused(grad(lambda u: np.sum(f(u, steps=3)), budget=budget), U, match="Give the budget to the loop itself")
+
+
+def test_donated_arrays_that_a_step_finds_around_it():
+    """An array that is donated, and that a step uses by its name, would be overwritten: an error."""
+    c = np.linspace(0.1, 1.0, 100)
+    f = jit(lambda u: timeloop(lambda s, i: s * c, np.exp(u), 3), donate_argnums=0)
+    expected = timeloop(lambda s, i: s * c, np.exp(c), 3)
+    with pytest.raises(TypeError, match="shares memory with another argument, or an array that the function uses"):
+        f(c)
+    assert bits(f(c.copy())) == bits(expected)
+
+
+@pytest.mark.parametrize("at", [1, 5, 9, 14])
+def test_the_next_run_after_an_error(at):
+    """A run that ended with an error, wherever it was, leaves the next one as it is."""
+    runs = np.zeros(2, int)
+
+    def step(u, i):
+        runs[0] += 1
+        if runs[0] == runs[1]:
+            raise KeyError
+        return np.sin(u) * W
+
+    f = jit(grad(lambda u: np.sum(timeloop(step, u, 8, schedule=Revolve(2)) ** 2)))
+    expected = bits(f(U))
+    runs[:] = 0, at
+    with pytest.raises(KeyError):
+        f(U)
+    assert bits(f(U)) == expected
+
+
+def test_programs_with_loops_in_threads():
+    """Runs of one program at the same time do not meet."""
+    f = jit(grad(lambda u: np.sum(grad(wave)(u) ** 2)))
+    expected = [bits(f(k * U)) for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda k: bits(f(k % 4 * U)), range(24)))
+    assert found == expected * 6
 
 
 def test_a_loop_has_a_budget_of_its_own():

@@ -126,6 +126,20 @@ def test_first_derivatives_have_the_same_bits():
     assert bits(jvp(jit(f), (u,), (np.cos(u),))) == bits(jvp(f, (u,), (np.cos(u),)))
 
 
+def test_constants_to_derivatives():
+    """What stop_gradient makes a constant is one in programs, too, also where these are differentiated from outside."""
+    def f(x):
+        return np.sum(np.sin(stop_gradient(x)) * x) + np.sum(stop_gradient({"a": x * 2.0})["a"])
+
+    for derivative in (grad, hvp, lambda f: lambda x, v=X: jvp(f, (x,), (v,))):
+        arguments = (X, X) if derivative is hvp else (X,)
+        assert bits(derivative(jit(f))(*arguments)) == bits(derivative(f)(*arguments))
+        assert bits(derivative(jit(checkpoint(f)))(*arguments)) == bits(derivative(f)(*arguments))
+        assert bits(jit(derivative(f))(*arguments)) == bits(derivative(f)(*arguments))
+    single = grad(jit(lambda x, k: np.sum(stop_gradient(k) * x)))(X.astype(np.float32), 0.5)
+    assert single.dtype == np.float32
+
+
 def test_only_what_is_asked_for_is_differentiated():
     """Plain arguments get no cotangent, and what only their cotangents need is not saved."""
     w = np.ones((400, 400))

@@ -29,7 +29,7 @@ from .statistics_examples import STATISTICS
 INTERNAL = frozenset(
     {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
     | {np.tri}
-    | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide)}
+    | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide, np.matmul)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
 WRAPPED: dict[Any, tuple[Example, ...]] = {**ARRAYS, **SCIPY, **SCIPY_LINALG}
@@ -41,8 +41,8 @@ IN_OTHER_ORDER = (
     *PRODUCTS, *REDUCTIONS, *STATISTICS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES,
     np.matvec, np.vecmat, np.convolve, np.correlate,
 )  # fmt: skip
-# Functions whose results have a shape or dtype that depends on values: on abstract arrays these raise.
-BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange})
+# Functions whose results depend on values in shape, dtype or being there: on abstract arrays these raise.
+BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange, enp.asarray_chkfinite})
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

@@ -13,9 +13,9 @@ REAL = calls((V,), (M, 5, 0, "ortho"), (M, 3), (M, {"norm": "forward"}), complex
 BACK = calls((V,), (M, 5, 0, "ortho"), (M, 4), (M, 9, {"norm": "forward"}), (V, 1))
 
 FOURIER: dict[Any, tuple[Example, ...]] = {
-    **{f: COMPLEX for f in (np.fft.fft, np.fft.ifft)},
-    **{f: REAL for f in (np.fft.rfft, np.fft.ihfft)},
-    **{f: BACK for f in (np.fft.irfft, np.fft.hfft)},
+    **dict.fromkeys((np.fft.fft, np.fft.ifft), COMPLEX),
+    **dict.fromkeys((np.fft.rfft, np.fft.ihfft), REAL),
+    **dict.fromkeys((np.fft.irfft, np.fft.hfft), BACK),
     **{f: calls((M,), (T, (2, 5), (0, 2), "ortho")) for f in (np.fft.fftn, np.fft.ifftn)},
     np.fft.rfftn: calls((M,), (T, (2, 5), (0, 2), "ortho"), complex=False),
     np.fft.irfftn: calls((M,), (T, (2, 5), (0, 2), "ortho")),

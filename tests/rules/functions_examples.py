@@ -51,7 +51,7 @@ NUMBERS: dict[Any, tuple[Example, ...]] = {
     np.frexp: unary(0.55, 0.95),
     np.ldexp: calls((M, Fixed(np.arange(4))), (S, Fixed(3)), (Z, Fixed(np.array([2, -2]))), complex=False),
     np.divmod: binary(1.1, 1.4, 0.77, 0.83, second=False)[:4],
-    np.real_if_close: calls((M,), complex=False),
+    np.real_if_close: steps((M,)),
 }
 
 CHOICES: dict[Any, tuple[Example, ...]] = {
@@ -120,6 +120,6 @@ ARRAYS: dict[Any, tuple[Example, ...]] = {
     enp.require: calls((M.T, None, "C"), (M, {"requirements": ["F", "W"]})),
     enp.full: calls(((2, 3), S), ((3, 4), V[:4]), (3, S, {"dtype": Fixed(complex)})),
     enp.full_like: calls((Fixed(M), V[:4]), (Fixed(M), S, {"shape": 2}), complex=False),
-    enp.arange: calls((S, S + 3.1, 0.7), (Fixed(0.0), 3.2, S), complex=False),
+    enp.arange: calls((S, S + 3.1, 0.7), (Fixed(0.0), 3.2, np.float64(0.7)), complex=False),
     enp.fromiter: calls(([S, V[0]], Fixed(np.complex128))),
 }  # fmt: skip

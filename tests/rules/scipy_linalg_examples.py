@@ -10,11 +10,11 @@ from scipy.linalg import lu_factor
 from ebbtide.scipy import linalg
 
 from .example import Example, Fixed
-from .linalg_examples import SPD, STACK, TALL, WIDE, A, B, BS, matrices, values
+from .linalg_examples import BS, SPD, STACK, TALL, WIDE, A, B, matrices, values
 
-CSPD = A @ A.T / 4 + 2 * np.eye(3)  # stays positive definite with the same number added to each element's imaginary part
+CSPD = A @ A.T / 4 + 2 * np.eye(3)
 AB, HB = np.vstack([B[:1].repeat(3), B + 7, BS.T[1], B]), np.vstack([B + 9, BS.T])
-PIV = Fixed(lu_factor(A)[1])
+PIV = Fixed(lu_factor(A[[1, 0, 2]])[1])
 
 SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.solve: matrices((A, B), (STACK, BS, {"assume_a": "sym"}), (A, BS, {"assume_a": "upper triangular"}),
@@ -33,8 +33,10 @@ SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.solveh_banded: matrices((HB, BS, {"lower": True}), (HB[::-1], B)),
     linalg.solve_sylvester: matrices((A, STACK[0][:2, :2], BS)),
     linalg.solve_continuous_lyapunov: matrices((A, STACK[1])),
-    linalg.solve_discrete_lyapunov: matrices((A / 8, STACK[1]), (A / 8, STACK[1], "bilinear")),
-    **{f: matrices((A / 2,)) for f in (linalg.expm, linalg.cosm, linalg.sinm, linalg.coshm, linalg.sinhm)},
+    linalg.solve_discrete_lyapunov: matrices((A / 8, STACK[1]))
+    + matrices((A / 8, STACK[1], "bilinear"), complex=False),
+    **{f: matrices((A / 2,)) for f in (linalg.expm, linalg.cosm, linalg.sinm, linalg.coshm, linalg.sinhm,
+                                 linalg.tanm, linalg.tanhm)},
     linalg.sqrtm: matrices((CSPD,)),
     linalg.fractional_matrix_power: matrices((CSPD, 0.3)),
     linalg.eigh: values((SPD, {"driver": "evd"}), (STACK @ STACK.transpose(0, 2, 1), {"lower": False, "driver": "evd"}))
@@ -45,7 +47,7 @@ SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.svd: values((A,), (TALL, False)) + matrices((TALL, {"compute_uv": False})),
     linalg.svdvals: matrices((STACK,)),
     linalg.qr: matrices((A,), (TALL, {"mode": "economic"}), (WIDE, {"mode": "r"})),
-    linalg.polar: matrices((A,), (WIDE, "left")),
+    linalg.polar: matrices((A,), (TALL,), (WIDE, "left")),
     linalg.pinv: matrices((TALL,), (STACK, {"rtol": 1e-8})),
     linalg.pinvh: matrices((SPD,), (CSPD, {"lower": False})),
     linalg.block_diag: matrices((A, B, TALL)),

@@ -15,30 +15,31 @@ COUNTS = Fixed(np.array([2, 0, 2, 3, 2]))
 POINTS = np.array([0.0, 0.4, 1.1, 1.9])
 
 RUNNING: dict[Any, tuple[Example, ...]] = {
-    (np.add, "accumulate"): calls((M,), (M, 1)),
-    (np.multiply, "accumulate"): calls((M,), (ZEROS,)),
-    np.cumprod: calls((M,), (T, 1), (ZEROS,)),
-    np.cumulative_sum: calls((V,), (M, {"axis": 0, "include_initial": True})),
+    (np.add, "accumulate"): calls((M, 1)),
+    (np.multiply, "accumulate"): calls((M,)),
+    np.cumprod: calls((T, 1), (ZEROS,)),
+    np.cumulative_sum: calls((M, {"axis": 0, "include_initial": True})),
     np.cumulative_prod: calls((ZEROS,), (M, {"axis": 1, "include_initial": True})),
     np.nancumsum: calls((WITH_NAN, 0), (M,)),
-    np.nancumprod: calls((WITH_NAN, 0),),
-    **{(f, "accumulate"): calls((M,), (T, 1), (E,), complex=False)
-       for f in (np.maximum, np.minimum, np.logaddexp, np.logaddexp2)},
-    **{(f, "accumulate"): calls((M, 1), (T,), complex=False) for f in (np.fmax, np.fmin)},
-}  # fmt: skip
+    np.nancumprod: calls((WITH_NAN, 0)),
+    (np.maximum, "accumulate"): calls((M,), (T, 1), (E,), complex=False),
+    (np.logaddexp, "accumulate"): calls((M,), (T, 1), (E,), complex=False),
+    **{(f, "accumulate"): calls((M, 1), complex=False) for f in (np.minimum, np.fmax, np.fmin, np.logaddexp2)},
+}
 
 REDUCED: dict[Any, tuple[Example, ...]] = {
     np.amax: calls((M, 0), complex=False),
     np.amin: calls((M, 0), complex=False),
     np.ptp: calls((M,), (T, {"axis": (0, 2), "keepdims": True}), complex=False),
-    **{f: calls((WITH_NAN,), (WITH_NAN, 0), (WITH_NAN, {"where": SOME, "axis": 1, "keepdims": True}))
+    **{f: calls((WITH_NAN, 0), (WITH_NAN, {"where": SOME, "axis": 1, "keepdims": True}))
        for f in (np.nansum, np.nanmean, np.nanprod, np.nanvar)},
     np.nanstd: calls((WITH_NAN,), (WITH_NAN, {"ddof": 1, "axis": 1}), (M, {"where": MASK})),
     **{f: calls((WITH_NAN,), (WITH_NAN, 0), (M, {"where": MASK, "initial": 0.1}), complex=False)
        for f in (np.nanmax, np.nanmin)},
     **{(f, "reduce"): calls((WITH_NAN,), (M, {"axis": 1}), complex=False) for f in (np.fmax, np.fmin)},
-    **{(f, "reduce"): calls((M,), (T, {"axis": (0, 2), "keepdims": True}), (M, {"where": SOME, "axis": 1}),
-                            complex=False) for f in (np.logaddexp, np.logaddexp2, np.hypot)},
+    (np.logaddexp, "reduce"): calls((M,), (T, {"axis": (0, 2), "keepdims": True}), complex=False),
+    (np.logaddexp2, "reduce"): calls((M, {"where": SOME, "axis": 1, "initial": 0.1}), complex=False),
+    (np.hypot, "reduce"): calls((M,), (M, {"where": SOME, "axis": 1}), complex=False),
 }  # fmt: skip
 
 ORDERED: dict[Any, tuple[Example, ...]] = {
@@ -50,7 +51,7 @@ ORDERED: dict[Any, tuple[Example, ...]] = {
     np.nanquantile: calls((WITH_NAN, np.array([0.21, 0.43]), 1), (WITH_NAN, Fixed(0.3)), complex=False),
     np.percentile: calls((M, 30.0), (M, np.array([21.0, 43.0]), 0), complex=False),
     np.nanpercentile: calls((WITH_NAN, 37.5, 0), complex=False),
-    np.partition: calls((V, 2), (M, 1, 0), (M, (1, 2)), (M, 5, None)),
+    np.partition: calls((M, 1, 0), (M, (1, 2)), (M, 5, None)),
     np.sort_complex: calls((M,)),
     np.unique: calls((M,), (M, {"axis": 0, "return_counts": True}))
     + steps((np.array([2.0, 0.5, 2.0]), {"return_index": True, "return_inverse": True})),
@@ -67,8 +68,8 @@ MOMENTS: dict[Any, tuple[Example, ...]] = {
 DIFFERENCES: dict[Any, tuple[Example, ...]] = {
     np.diff: calls((V,), (M,), (M, 2), (M, 1, 0), (M, {"prepend": 0.0, "axis": 0}), (M, 1, 1, M[:, :1], M[:, 2:])),
     np.ediff1d: calls((M,), (V, 1.0, V[:2])),
-    np.gradient: calls((M,), (V, 0.5), (V[:4], POINTS), (M, {"axis": 0, "edge_order": 2}),
-                       (M, 0.5, POINTS, {"edge_order": 2}), (V[:3], np.array([0.0, 0.5, 1.0]))),
+    np.gradient: calls((M,), (V[:4], POINTS), (M, 0.5, {"axis": 0, "edge_order": 2}),
+                       (V[:3], np.array([0.0, 0.5, 1.0]), {"edge_order": 2})),
     np.trapezoid: calls((V,), (M, {"dx": 0.5, "axis": 0}), (M, POINTS), (M, M + 1)),
 }
 
@@ -79,4 +80,11 @@ HISTOGRAMS: dict[Any, tuple[Example, ...]] = {
     np.histogram_bin_edges: steps((M, 4)),
 }
 
-STATISTICS = {**RUNNING, **REDUCED, **ORDERED, **MOMENTS, **DIFFERENCES, **HISTOGRAMS}
+OUTER = {
+    **{(f, "outer"): calls((M, P[0, :2]), complex=f not in (np.maximum, np.minimum, np.logaddexp, np.hypot, np.arctan2))
+       for f in (np.add, np.subtract, np.multiply, np.true_divide, np.maximum, np.minimum, np.logaddexp, np.hypot,
+                 np.arctan2)},
+    (np.power, "outer"): calls((P, P[0, :2])),
+}  # fmt: skip
+
+STATISTICS = {**OUTER, **RUNNING, **REDUCED, **ORDERED, **MOMENTS, **DIFFERENCES, **HISTOGRAMS}

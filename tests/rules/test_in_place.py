@@ -105,7 +105,7 @@ def test_real_and_imaginary_parts_are_written():
         (lambda u, x: np.add(x, 1, out=u[0]), ValueError, r"shape \(3, 4\) into out= of shape \(4,\)"),
         (lambda u, x: np.sum(x, axis=0, out=u), ValueError, r"shape \(4,\) into out= of shape \(3, 4\)"),
         (lambda u, x: np.multiply(x, 1j, out=u), TypeError, "complex128 into out= of float64"),
-        (lambda u, x: np.sum(x, axis=0, out=np.zeros_like(u[0], np.float32)), TypeError, "float64 into out= of float32"),
+        (lambda u, x: np.sum(x, 0, out=np.zeros_like(u[0], np.float32)), TypeError, "float64 into out= of float32"),
         (lambda u, x: np.copyto(u, x * 1j), TypeError, "same_kind"),
         (lambda u, x: np.sin(x, where=x > 0), TraceError, r"np\.where\(condition"),
         (lambda u, x: np.sin(x, out=np.zeros(4), where=x > 0), TraceError, r"np\.zeros_like\(x\)"),
@@ -150,15 +150,43 @@ def parts(x):
     return total
 
 
-@pytest.mark.parametrize(("f", "units"), [(rows, 1.1), (parts, 1.1)])
+def chained(x):
+    """Fill an array from its own rows."""
+    y = np.zeros_like(x)
+    for i in range(len(x)):
+        y[i] = np.cos(x[i]) * y[i - 1] + x[i]
+    return np.sum(y)
+
+
+# The gradient, and for an array that is written its cotangent; of the rows that a product takes, one copy, and cosines.
+@pytest.mark.parametrize(("f", "units"), [(rows, 2), (parts, 1), (chained, 4)])
 @pytest.mark.parametrize("count", [20, 200])
-def test_loops_over_rows_take_one_dense_buffer(f, units, count):
-    """However many rows: beside what the forward run makes, the sweep takes one array, the gradient."""
-    x = np.random.default_rng(0).standard_normal((count, 200_000 // count))
+def test_loops_over_rows_take_a_buffer_in_all(f, units, count):
+    """However many rows are written or read one by one, the gradient takes the same few arrays."""
+    x = np.random.default_rng(0).standard_normal((count, 400_000 // count))
     gradient = grad(f)
-    np.testing.assert_array_equal(gradient(x), np.cos(x))
-    forward = peak_bytes(lambda: f(x))
-    assert peak_bytes(lambda: gradient(x)) - forward < units * x.nbytes
+    if f is not chained:
+        np.testing.assert_array_equal(gradient(x), np.cos(x))
+    assert peak_bytes(lambda: gradient(x)) < (units + 0.3) * x.nbytes
+
+
+def test_saved_parts_do_not_follow_writes():
+    """A row that is saved while its array is being filled keeps its value, through views, and written again or not."""
+
+    def f(x):
+        y = np.zeros_like(x)
+        first, second = y[0], y[1:2]
+        total = 0.0
+        for i in range(len(x)):
+            y[i] = x[i] * 2
+            total = total + np.sum(first * second) + np.sum(second * y[i])
+            first[...] = first + x[i]
+            second *= y[0]
+        return total + np.sum(y * y)
+
+    x = np.random.default_rng(2).standard_normal((4, 3))
+    assert vjp(f, x)[0] == f(x)
+    check_grads(f, x)
 
 
 def calls_of(f: Any, *args: Any) -> list[Any]:
@@ -178,7 +206,7 @@ def calls_of(f: Any, *args: Any) -> list[Any]:
 
 
 def test_slices_accumulate_as_views():
-    """Cotangents of slices, of any index without repetitions, are added into views; only repeated places need add.at."""
+    """Cotangents of any index without repetitions are added into views; only repeated places need add.at."""
     x = np.arange(12.0).reshape(3, 4)
     slices = grad(lambda x: np.sum(x[0]) + np.sum(x[1:, ::2] ** 2) + x[2, 3] + np.sum(x[x > 4]))
     assert "at" not in calls_of(slices, x)
@@ -187,7 +215,7 @@ def test_slices_accumulate_as_views():
 
 @pytest.mark.parametrize("container", [list, tuple, lambda items: dict(enumerate(items))])
 def test_work_for_each_parameter_is_constant(container):
-    """The gradient for n arrays in a container makes the same number of calls for each of them, however many there are."""
+    """The gradient for n arrays in a container makes the same number of calls for each, however many there are."""
 
     def f(parameters):
         values = parameters.values() if isinstance(parameters, dict) else parameters

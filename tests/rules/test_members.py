@@ -39,7 +39,9 @@ def varied(x: Any, k: int, rolled: bool) -> Any:
 
 def batch_of(x: Any, size: int, example: Any) -> Any:
     """Return so many members on a first axis."""
-    return np.stack([varied(x, k, example.rolled) for k in range(size)]) if size else np.zeros((0, *np.shape(x)), x.dtype)
+    if not size:
+        return np.zeros((0, *np.shape(x)), x.dtype)
+    return np.stack([varied(x, k, example.rolled) for k in range(size)])
 
 
 def leaves_of(value: Any) -> list[Any]:

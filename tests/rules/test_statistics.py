@@ -223,3 +223,20 @@ def test_degrees_of_freedom():
     """A covariance without degrees of freedom warns, as in NumPy."""
     with pytest.warns(RuntimeWarning, match="Degrees of freedom"), np.errstate(all="ignore"):
         vjp(np.cov, M[:, :1])
+
+
+def test_fractions_of_members():
+    """Members of a batch may have fractions of their own, in a dtype that is not that of the array."""
+    x, q = M.astype(np.float32), np.array([[0.2, 0.4], [0.5, 0.9]])
+    found = vmap(lambda q: np.quantile(x + q[0].astype(np.float32) * 0, q, axis=1))(q)
+    expected = np.stack([np.quantile(x, one, axis=1) for one in q])
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_covariance_of_two_arrays_in_columns():
+    """A second array of one axis, or of one row, has one variable, also where variables are in columns."""
+    for y in (M[:, 1], M[None, :, 1]):
+        value, pullback = vjp(lambda x, y=y: np.cov(x, y, rowvar=False), M[:, 0])
+        assert np.array_equal(value, np.cov(M[:, 0], y, rowvar=False))
+        assert pullback(np.eye(2))[0].shape == (3,)

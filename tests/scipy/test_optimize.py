@@ -86,7 +86,7 @@ def test_root_transforms(f):
 
 
 def test_root_result():
-    """The result is SciPy's, with its bits, also where a derivative is taken; in a program there is x alone."""
+    """The result is SciPy's, with its bits, also where a derivative is taken; in a program there are x and success."""
 
     def equations(x):
         return [x[0] + 0.5 * (x[0] - x[1]) ** 3 - 1.0, 0.5 * (x[1] - x[0]) ** 3 + x[1]]
@@ -105,7 +105,7 @@ def test_root_result():
     assert value.tobytes() == expected.x.tobytes()
     assert seen[-1].success
     jit(f)(1.0)
-    assert set(seen[-1]) == {"x"}
+    assert set(seen[-1]) == {"x", "success"}
 
 
 @pytest.mark.parametrize("method", ["hybr", "lm", "krylov", "df-sane"])
@@ -223,6 +223,8 @@ def test_no_solution():
     assert not root(lambda x: x**2 + 1.0, 1.0).success
     with pytest.raises(SolutionError, match="found no solution"):
         grad(lambda c: root(lambda x: x**2 + c, 1.0).x[0])(1.0)
+    with pytest.raises(SolutionError, match="found no solution"):
+        jit(lambda x0: root(lambda x: x**2 + 1.0, x0).x)(1.0)
     with pytest.raises(RuntimeError, match="converge"):
         grad(lambda c: fixed_point(lambda x: x + c, 1.0, maxiter=10))(1.0)
     with pytest.raises(SolutionError, match="singular"):

@@ -118,7 +118,7 @@ def elementwise(
 
 
 def numpy_complex(x: Any, other: Any) -> Any:
-    """Return a Python complex number as NumPy's, of the other's precision: by itself it makes Python's of np.float64."""
+    """Return a Python complex number as NumPy's, of the other's precision: times np.float64 it is Python's again."""
     return np.result_type(other.dtype, x).type(x) if type(x) is complex else x
 
 

@@ -40,7 +40,8 @@ class Sharing:
     """
 
     __slots__ = (
-        "copied", "guard", "line", "path", "private", "reachable", "room", "root", "seen", "static", "version", "views",
+        "copied", "guard", "kept", "line", "path", "private", "reachable", "room", "root", "seen", "static", "version",
+        "views",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,7 @@ class Sharing:
         self.line = ""
         self.views: list[weakref.ref[TracedArray]] = []  # of a root: what has to hear that its trace is another one
         self.room = 8  # how many views may be noted before those that have died are forgotten
+        self.kept: Any = None  # a copy of a part, as it was saved
         self.guard: Any = None  # the guarded value of this array, one for all nodes that save it
 
     def note(self, view: TracedArray) -> None:
@@ -178,7 +180,28 @@ def refresh(view: TracedArray, sharing: Sharing) -> None:
     finally:
         trace.closed = closed
     view._trace, view._node, view._value = replayed._trace, replayed._node, replayed._value
+    sharing.kept = None
     sharing.seen = root.sharing().version
+
+
+def unwritten(sharing: Sharing, value: Any) -> Any:
+    """
+    Return the value of an operand in a form that can be saved: a later write does not change it.
+
+    A write copies what is saved of its array. A part of an array that is being written is copied itself, so that a loop
+    that fills an array from its own elements copies each of them once, and not the whole array for each.
+    """
+    sharing.private = False
+    root = sharing.root
+    if root is None:
+        return value
+    theirs = root.sharing()
+    if not theirs.private or type(value) is not np.ndarray or 2 * value.nbytes > root.nbytes:
+        theirs.private = False
+        return value
+    if sharing.kept is None:
+        sharing.kept = np.array(value)
+    return sharing.kept
 
 
 def same_view(value: Any, target: TracedArray, index: Any) -> bool:
@@ -252,6 +275,7 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
         value = primitive.put(stations.pop(), params, value)
     become(root, value, private=False)
     target._trace, target._node, target._value = new._trace, new._node, new._value
+    sharing.kept = None
     sharing.seen = root.sharing().version
 
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
-from ebbtide.arrays.reach import bound_now
+from ebbtide.arrays.reach import arrays_of, bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.options import Options
@@ -166,6 +168,10 @@ class LoopCall(Call):
     def takes(self, operands: Sequence[Any]) -> Sequence[Any]:
         """See `Call.takes`: the loop copies its state."""
         return operands[self.rows.start :]
+
+    def arrays(self) -> list[np.ndarray]:
+        """See `Call.arrays`."""
+        return [array for f in (self.step, self.options.until, self.inputs) for array in arrays_of(f)]
 
     def run(self, operands: list[Any]) -> list[Any]:
         """See `Call.run`."""

@@ -345,7 +345,8 @@ def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> i
     if ledger.limit is None:
         return 0
     lenders, before, pager = _lenders(ledger), ledger.live, region.outer.pager
-    beside = [one for one in lenders if one.stepper.region.outer is region.outer]
+    loops = [one for one in lenders if hasattr(one, "stepper")]
+    beside = [one for one in loops if one.stepper.region.outer is region.outer]
     left = ledger.limit - held - seen_by_none(ledger)
     share = (left + sum(one.sheddable for one in beside)) // (1 + len(beside)) if beside else 0
     wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)

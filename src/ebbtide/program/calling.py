@@ -66,16 +66,16 @@ def record(call: Call, operands: Sequence[Any]) -> list[Any]:
 class _Run:
     """A call as the function of an equation."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("call",)
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        self.call = call
 
     def __call__(self, **params: Any) -> tuple[Any, ...]:
         """Return the results."""
-        operands = self._call.operands(params)
+        operands = self.call.operands(params)
         params.clear()
-        return apart(self._call.run(list(operands)), operands)
+        return apart(self.call.run(list(operands)), operands)
 
 
 def _on_duals(trace: TangentTrace, call: Call, operands: list[Any]) -> list[Any]:

@@ -62,6 +62,10 @@ class Call(ABC):
     def operands(self, params: dict[str, Any]) -> list[Any]:
         """Return the operands that `params` named."""
 
+    @abstractmethod
+    def arrays(self) -> list[np.ndarray]:
+        """Return the plain arrays that the function finds around it."""
+
     def takes(self, operands: Sequence[Any]) -> Sequence[Any]:
         """Return those operands that it uses by reference, in its reverse sweep too."""
         return operands
@@ -121,6 +125,10 @@ class Pushed(Call):
             with forward(trace):
                 return parts(trace, self._call.run(joined(trace, primals, tangents)))
 
+    def arrays(self) -> list[np.ndarray]:
+        """See `Call.arrays`."""
+        return self._call.arrays()
+
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""
         count = len(operands) // 2
@@ -169,6 +177,10 @@ class Pulled(Call):
         operands.clear()
         held = hold(self._call, places, primals)[0]
         return held.pull(cotangents)
+
+    def arrays(self) -> list[np.ndarray]:
+        """See `Call.arrays`."""
+        return self._call.arrays()
 
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""
@@ -219,6 +231,10 @@ class Batched(Call):
                 pairs = [trace.split(value) for value in found]
         found = [full(*pair, self._size) if is_array(pair[0]) else pair[0] for pair in pairs]
         return [np.array(value) if isinstance(value, np.ndarray) else value for value in found]
+
+    def arrays(self) -> list[np.ndarray]:
+        """See `Call.arrays`."""
+        return self._call.arrays()
 
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""

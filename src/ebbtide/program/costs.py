@@ -75,6 +75,15 @@ def workspace(equation: Equation, layout: Layout) -> int:
     return size * found
 
 
+def weighed(equation: Equation, layout: Layout) -> tuple[int, int]:
+    """Return what an equation costs, and the bytes that NumPy takes for a moment; once for all copies."""
+    found = layout.known.get(equation.output)
+    if found is None:
+        view = equation.output in layout.bases
+        found = layout.known[equation.output] = (0 if view else cost_of(equation)), workspace(equation, layout)
+    return found
+
+
 def _in_elements(variable: Variable, layout: Layout) -> list[float]:
     return [stride / variable.type.dtype.itemsize for stride in layout.strides[variable]]
 

@@ -1,55 +1,30 @@
 """
 Programs of derivatives: a program that is followed on symbols, by a tape or by forward mode.
 
-The reverse sweep of a program is split in two. The forward program computes the results and what the other one needs;
-the reverse program takes that, and the cotangents of the results. What both could compute and only the
-second one uses (views, derivatives of elementwise operations) is left to it, as on a tape.
+The reverse sweep of a program is recorded on a tape of symbols, and split off (see `split`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import Ledger
 from ebbtide.program.check import passed
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Variable
 from ebbtide.program.following import follow
-from ebbtide.program.layout import find_layout, packed_strides
+from ebbtide.program.layout import packed_strides
 from ebbtide.program.program import Program
-from ebbtide.program.simplify import merge_common, needed, remove_dead, skip_identities
+from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
+from ebbtide.program.split import Split, split_sweep
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.program.tracing import claiming
 from ebbtide.tape.record import Tape
 from ebbtide.tape.sweep import sweep
 from ebbtide.tape.tangent import TangentTrace
-
-# Where a saved value is found: among the inputs, the results, or what the forward program adds to these.
-INPUT, RESULT, EXTRA = "input", "result", "extra"
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Split:
-    """
-    A program and its reverse sweep.
-
-    Args:
-        forward: From the inputs to the results, with what is saved beside them after these.
-        reverse: From the saved values and the cotangents of the results to the cotangents of the active inputs; None
-            stands for that of an input on which nothing depends.
-        saved: For each saved value (INPUT, RESULT or EXTRA, its number there). They are the first inputs of the reverse
-            program, in this order.
-        given: Numbers of the results whose cotangents the reverse program takes.
-    """
-
-    forward: Program
-    reverse: Program
-    saved: tuple[tuple[str, int], ...]
-    given: tuple[int, ...]
 
 
 @final
@@ -118,7 +93,7 @@ class Reversal:
         outputs = [trace.entry(value) if type(value) is TracedArray else value for value in found]
         forward, reverse = trace.equations[: self._count], trace.equations[self._count :]
         program = replace(self.program, outputs=tuple(self._results), equations=tuple(forward))
-        return _split(program, self.strides, given, cotangents, outputs, reverse)
+        return split_sweep(program, self.strides, given, cotangents, outputs, reverse)
 
 
 def push_forward(program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> Program:
@@ -153,62 +128,3 @@ def push_forward(program: Program, active: Sequence[int], strides: Sequence[tupl
         f"{program.name}_forward", (*program.inputs, *tangents), (*values, *pushed), tuple(trace.equations)
     )
     return passed(found, remove_dead, skip_identities, merge_common)
-
-
-def _split(
-    program: Program,
-    strides: Sequence[tuple[int, ...]],
-    given: tuple[int, ...],
-    cotangents: list[Variable],
-    outputs: list[Any],
-    reverse: list[Equation],
-) -> Split:
-    """Return a program and the equations of its sweep as two programs."""
-    first = {equation.output for equation in program.equations}
-    joint = replace(
-        program,
-        inputs=(*program.inputs, *cotangents),
-        outputs=(*program.outputs, *outputs),
-        equations=(*program.equations, *reverse),
-    )
-    joint = passed(joint, remove_dead, skip_identities)
-    results, outputs = list(joint.outputs[: len(program.outputs)]), list(joint.outputs[len(program.outputs) :])
-    forward = [equation for equation in joint.equations if equation.output in first]
-    swept = [equation for equation in joint.equations if equation.output not in first]
-    layout = find_layout(replace(program, outputs=tuple(results), equations=tuple(forward)), strides)
-    views = [equation for equation in forward if equation.output in layout.bases]
-    swept = needed([*views, *swept], outputs)
-    saved = _taken(swept, outputs, cotangents)
-    # What is saved need not be computed again.
-    known = [equation for equation in forward if equation.output in saved and equation.output not in layout.bases]
-    start = dict.fromkeys(variable for equation in known for variable in equation.inputs)
-    merged = merge_common(
-        Program(program.name, (*start, *saved, *cotangents), tuple(outputs), (*known, *swept))
-    )
-    outputs = list(merged.outputs)
-    made = {equation.output for equation in known}
-    swept = needed([equation for equation in merged.equations if equation.output not in made], outputs)
-    saved = _taken(swept, outputs, cotangents)
-    extras: list[Variable] = []
-    places: list[tuple[str, int]] = []
-    for variable in saved:
-        if variable in program.inputs:
-            places.append((INPUT, program.inputs.index(variable)))
-        elif variable in results:
-            places.append((RESULT, results.index(variable)))
-        else:
-            places.append((EXTRA, len(extras)))
-            extras.append(variable)
-    ahead = replace(program, outputs=(*results, *extras), equations=tuple(forward))
-    back = Program(
-        f"{program.name}_reverse", (*saved, *cotangents), tuple(outputs), tuple(swept), (*joint.history, "split")
-    )
-    return Split(passed(ahead, remove_dead), passed(back), tuple(places), given)
-
-
-def _taken(equations: list[Equation], outputs: list[Any], cotangents: list[Variable]) -> list[Variable]:
-    """Return the variables that equations and outputs take from elsewhere, cotangents apart, in order."""
-    own = {equation.output for equation in equations}.union(cotangents)
-    used = [variable for equation in equations for variable in equation.inputs]
-    used += [output for output in outputs if type(output) is Variable]
-    return list(dict.fromkeys(variable for variable in used if variable not in own))

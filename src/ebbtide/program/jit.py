@@ -216,7 +216,7 @@ class Jitted:
             active = tuple([place for place, number in enumerate(known.dynamic) if number in wanted])
             found = known.derived.core.reversed_for(active, values)
             if found is not None:
-                return found.executables
+                return found.executables_of(found.first)
         raise TypeError(f"There is no reverse program of {name_of(self._f)} for argnums={argnums!r}.")
 
     def clear(self) -> None:

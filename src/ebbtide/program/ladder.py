@@ -14,12 +14,12 @@ from typing import final
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.program.chain import chain_orders
-from ebbtide.program.costs import cost_of, is_product
+from ebbtide.program.costs import is_product, weighed
 from ebbtide.program.cuts import smallest_cut
 from ebbtide.program.delay import delayed
 from ebbtide.program.keep import keep
 from ebbtide.program.layout import Layout, find_layout
-from ebbtide.program.memory import least_peak
+from ebbtide.program.memory import Memory, least_peak, plan_apart
 from ebbtide.program.program import Program
 from ebbtide.program.repeat import repeat
 from ebbtide.program.values import Values, values_of
@@ -55,6 +55,7 @@ class Rung:
         again: How many equations it computes beyond those of the program that it was made from.
         products: How many of these are products of matrices.
         extra_work: What they cost, as a part of what the program costs.
+        place: Number of the equation at the peak.
     """
 
     program: Program
@@ -65,6 +66,7 @@ class Rung:
     again: int = 0
     products: int = 0
     extra_work: float = 0.0
+    place: int = 0
 
 
 def within(rungs: Sequence[Rung], limit: int) -> Rung:
@@ -99,11 +101,19 @@ def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: in
     Equations are put off where less is held then; and values are computed again where that takes no products, a quarter
     off the peak, and an eighth more work at most.
     """
-    layout = find_layout(program, strides)
-    first = _rung(program, layout, forward)
+    return _unasked(*_starts(program, strides, forward))
+
+
+def _starts(program: Program, strides: Sequence[tuple[int, ...]], forward: int) -> tuple[Rung, Rung]:
+    """Return a program as it stands, and with what is put off where less is held then."""
+    first = _rung(program, find_layout(program, strides), forward)
+    return first, min(_delayed(first), first, key=lambda rung: rung.peak)
+
+
+def _unasked(first: Rung, best: Rung) -> Rung:
+    """Return the rung that is taken without a budget, from a program as it stands and with what is put off."""
     if first.peak < _LARGE:
         return first
-    best = min(_delayed(first), first, key=lambda rung: rung.peak)
     values = values_of(best.program, best.layout)
     place, anchors = _narrowest(best, values)
     for places in _WORK_PLACES if place else ():
@@ -129,9 +139,8 @@ def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 
     Returns:
         Rungs with more and more bytes, and less and less work.
     """
-    first = _rung(program, find_layout(program, strides), forward)
-    start = min(_delayed(first), first, key=lambda rung: rung.peak)
-    plain = plain_rung(program, strides, forward)
+    first, start = _starts(program, strides, forward)
+    plain = _unasked(first, start)
     values = values_of(start.program, start.layout)
     place, anchors = _narrowest(start, values)
     found = [first, start, plain]
@@ -148,22 +157,32 @@ def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 
     return tuple(best)
 
 
+def settled(program: Program, layout: Layout) -> tuple[Rung, Memory]:
+    """Return a program as the one way to run it, its equations as they stand, and how it holds least."""
+    plan = plan_apart(program, layout)
+    return Rung(program, layout, 0, plan.peak, _work(program, layout)), plan
+
+
 def _rung(program: Program, layout: Layout, forward: int) -> Rung:
-    work = sum(cost_of(equation) for equation in program.equations if equation.output not in layout.bases)
-    return Rung(program, layout, forward, least_peak(program, layout)[0], work)
+    peak, place = least_peak(program, layout)
+    return Rung(program, layout, forward, peak, _work(program, layout), place=place)
+
+
+def _work(program: Program, layout: Layout) -> int:
+    return sum(weighed(equation, layout)[0] for equation in program.equations)
 
 
 def _repeated(rung: Rung, first: Rung, order: Sequence[int]) -> Rung:
     """Return a rung with its equations in an order; *first* is the program that none of them was repeated in."""
     program, layout, forward = repeat(rung.program, rung.layout, order, rung.forward)
     made = _rung(program, layout, forward)
-    counts = [_counts(one) for one in (made, first)]
+    counts = [counts_of(one) for one in (made, first)]
     again, products = counts[0][0] - counts[1][0], counts[0][1] - counts[1][1]
     return replace(made, again=again, products=products, extra_work=made.work / max(1, first.work) - 1)
 
 
-def _counts(rung: Rung) -> tuple[int, int]:
-    """Return the numbers of equations that are no views, and of products."""
+def counts_of(rung: Rung) -> tuple[int, int]:
+    """Return the numbers of equations of a rung that are no views, and of products."""
     equations = [equation for equation in rung.program.equations if equation.output not in rung.layout.bases]
     return len(equations), sum(map(is_product, equations))
 
@@ -175,9 +194,7 @@ def _delayed(rung: Rung) -> Rung:
 
 def _narrowest(rung: Rung, values: Values) -> tuple[int, set[int]]:
     """Return where the peak is, and the fewest bytes by which that place can be passed without extra products."""
-    place = least_peak(rung.program, rung.layout)[1]
-    if rung.forward:
-        place = rung.forward
+    place = rung.forward or rung.place
     return place, smallest_cut(values, place)
 
 

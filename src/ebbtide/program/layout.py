@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
 
@@ -17,6 +17,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.program.equation import Equation, Variable, substitute
 from ebbtide.program.program import Program
+from ebbtide.rules.matrices import OnStacks
 
 
 @final
@@ -28,10 +29,12 @@ class Layout:
     Args:
         strides: Of each value with axes, in bytes.
         bases: For views, the value that they are views of, itself none: an input or what an equation computes.
+        known: Of values that were asked for, what `costs.weighed` found.
     """
 
     strides: dict[Variable, tuple[int, ...]]
     bases: dict[Variable, Variable]
+    known: dict[Variable, tuple[int, int]] = field(default_factory=dict)
 
     def base(self, variable: Variable) -> Variable:
         """Return the value whose memory a value is in."""
@@ -129,7 +132,8 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     index = equation.params.get("index", ())
     by_arrays = equation.name == "getitem" and any(isinstance(part, np.ndarray) for part in index)
     usual = all(_in_c_order(v.type.shape, layout.strides[v]) for v in equation.inputs)
-    if (usual and not by_arrays) or equation.name in ("scatter", "add_at", "cross"):
+    apart = equation.name in ("scatter", "add_at", "cross") or type(equation.function) is OnStacks
+    if (usual and not by_arrays) or apart:
         return None
     if equation.name in ("setitem", "add.at"):
         return np.array(_small(equation.arguments[0], layout), order="K")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
 
-from ebbtide.program.costs import workspace
+from ebbtide.program.costs import weighed
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import Kernel, kernel_of
 from ebbtide.program.layout import Layout
@@ -112,7 +112,8 @@ def plan_memory(
     ways = (_TOGETHER, _CROSSING, _APART)
     together, crossing, apart = plans = [_plan(program, layout, way, tuple(donated)) for way in ways]
     if limit is not None:
-        return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
+        # A block stays after the run.
+        return next((plan for plan in plans if plan.peak <= limit), min(plans[::-1], key=lambda plan: plan.peak))
     least = apart if apart.lasting < _MUCH * crossing.lasting else crossing
     worth = _WORTH if together.lasting < _ROOMY else _MUCH
     return least if least.lasting < worth * together.lasting else together
@@ -120,8 +121,13 @@ def plan_memory(
 
 def least_peak(program: Program, layout: Layout) -> tuple[int, int]:
     """Return the fewest bytes in which a program in this order can run, and the number of the equation at the peak."""
-    plan = _plan(program, layout, _APART)
+    plan = plan_apart(program, layout)
     return plan.peak, max(range(len(plan.held)), key=plan.held.__getitem__, default=0)
+
+
+def plan_apart(program: Program, layout: Layout) -> Memory:
+    """Return the plan in which large values are arrays of their own: it holds least."""
+    return _plan(program, layout, _APART)
 
 
 def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, ...] = ()) -> Memory:
@@ -159,7 +165,7 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
     nbytes = _arrange(inside, bound)
     apart = _held_apart(program, layout, buffers, ends)
     lasting = nbytes + max(apart, default=0)
-    held = [nbytes + more + workspace(eq, layout) for more, eq in zip(apart, program.equations, strict=True)]
+    held = [nbytes + more + weighed(eq, layout)[1] for more, eq in zip(apart, program.equations, strict=True)]
     return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting)
 
 

@@ -8,28 +8,28 @@ programs too, and what they meet may be traced again, so that any order of deriv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
-from ebbtide.ledger import BUFFERS
 from ebbtide.program.blocks import Blocks
-from ebbtide.program.derivatives import INPUT, RESULT, Reversal, push_forward
+from ebbtide.program.calls import Call
+from ebbtide.program.derivatives import Reversal, push_forward
 from ebbtide.program.evaluate import evaluate
-from ebbtide.program.layout import packed_strides
+from ebbtide.program.ladder import Rung
+from ebbtide.program.layout import find_layout
+from ebbtide.program.operands import active_on, arrays_in, strides_of, value_on
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
-from ebbtide.tape.joint import JointRule, record_joint
-from ebbtide.tape.node import Node
-from ebbtide.tape.record import Tape, saved_operand
+from ebbtide.program.reversed import Reversed
+from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass
-from ebbtide.tape.saved import SavedValue, guarded
 from ebbtide.tape.tangent import TangentTrace
 
 
@@ -42,20 +42,27 @@ class PlannedProgram:
         program: The program.
         blocks: Where it runs.
         donated: Numbers of the inputs whose memory it may use where these are plain arrays.
-        limit: The bytes that a run on plain arrays may take; None for no budget.
+        limit: The bytes that a run on plain arrays may take, or it and its reverse sweep; None for no budget.
+        rung: The way to run it, if that is decided.
 
     Memory:
         Its executables, made when they are needed; no data.
     """
 
-    __slots__ = ("_blocks", "_executables", "_limit", "_pushes", "_reversals", "donated", "program")
+    __slots__ = ("_blocks", "_executables", "_limit", "_pushes", "_reversals", "_rung", "donated", "program")
 
     def __init__(
-        self, program: Program, blocks: Blocks, donated: tuple[int, ...] = (), limit: int | None = None
+        self,
+        program: Program,
+        blocks: Blocks,
+        donated: tuple[int, ...] = (),
+        limit: int | None = None,
+        rung: Rung | None = None,
     ) -> None:
         self.program = program
         self.donated = donated
         self._limit = limit
+        self._rung = rung
         self._blocks = blocks
         self._executables: dict[Any, Executable] = {}
         self._reversals: dict[Any, Reversed | None] = {}
@@ -73,7 +80,9 @@ class PlannedProgram:
         """Return the program as it is planned for inputs with these strides, some of them donated."""
         found = self._executables.get((strides, donated))
         if found is None:
-            found = Executable(self.program, strides, self._blocks, donated, limit=self._limit)
+            rung = None if self._rung is None else replace(self._rung, layout=find_layout(self.program, strides))
+            limit = self._limit if rung is None else None
+            found = Executable(self.program, strides, self._blocks, donated, limit=limit, rung=rung)
             self._executables[strides, donated] = found
         return found
 
@@ -124,6 +133,8 @@ class PlannedProgram:
                 function uses.
         """
         constants = arrays_in(self.program)
+        calls = [getattr(equation.function, "call", None) for equation in self.program.equations]
+        constants += [array for call in calls if isinstance(call, Call) for array in call.arrays()]
         for number in self.donated:
             array, name = values[number], self.program.inputs[number].name
             if type(array) is not np.ndarray:
@@ -140,8 +151,8 @@ class PlannedProgram:
     def _on_tape(self, tape: Tape, operands: list[Any]) -> list[Any] | None:
         """Run the forward program and record it; None where that cannot be planned."""
         operands = [x.present() if type(x) is TracedArray else x for x in operands]
-        active = _active(operands, tape)
-        values = [_value_on(tape, x) for x in operands]
+        active = active_on(operands, tape)
+        values = [value_on(tape, x) for x in operands]
         # What the programs of tangents take is not known beforehand, and a budget is a promise.
         nested = tape.pager is not None and any(type(value) is TracedArray for value in values)
         if nested or not active:
@@ -159,8 +170,8 @@ class PlannedProgram:
     def _on_duals(self, trace: TangentTrace, operands: list[Any]) -> list[Any] | None:
         """Run the program of values and tangents; None where that cannot be planned."""
         operands = [x.present() if type(x) is TracedArray else x for x in operands]
-        active = _active(operands, trace)
-        values = [_value_on(trace, x) for x in operands]
+        active = active_on(operands, trace)
+        values = [value_on(trace, x) for x in operands]
         key = active, strides_of(values)
         if key not in self._pushes:
             self._pushes[key] = self._pushed(*key)
@@ -176,7 +187,9 @@ class PlannedProgram:
         """Return how the program is recorded on a tape; None if it has to be recorded operation by operation."""
         try:
             reversal = Reversal(self.program, active, strides)
-            return Reversed(reversal, self._blocks) if reversal.results else None
+            if not reversal.results:
+                return None
+            return Reversed(reversal, self._limit, partial(PlannedProgram, blocks=self._blocks))
         except TraceError:
             return None
 
@@ -186,209 +199,3 @@ class PlannedProgram:
             return PlannedProgram(push_forward(self.program, active, strides), self._blocks) if active else None
         except TraceError:
             return None
-
-
-def _active(operands: list[Any], trace: Any) -> tuple[int, ...]:
-    """Return the numbers of the operands that a trace knows a node, or a tangent, of."""
-    return tuple([
-        number for number, x in enumerate(operands)
-        if type(x) is TracedArray and x._trace is trace and x._node is not None
-    ])  # fmt: skip
-
-
-def _value_on(trace: Any, operand: Any) -> Any:
-    """Return an operand as it is beneath a trace."""
-    if type(operand) is not TracedArray:
-        return operand
-    return operand._value if operand._trace is trace else operand.frozen()
-
-
-def strides_of(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """Return how values of any trace lie in memory."""
-    arrays = [bottom(value) if type(value) is TracedArray else value for value in values]
-    return tuple([array.strides if type(array) is np.ndarray else () for array in arrays])
-
-
-def arrays_in(program: Program) -> list[np.ndarray]:
-    """Return the plain arrays that are operands in a program, each once."""
-    operands = [argument for equation in program.equations for argument in equation.arguments]
-    return list({id(x): x for x in operands if type(x) is np.ndarray}.values())
-
-
-@final
-class Reversed:
-    """
-    A program as tapes record it.
-
-    Args:
-        reversal: The program on a tape of symbols.
-        blocks: Where it runs.
-
-    Memory:
-        Its programs; no data.
-    """
-
-    __slots__ = (
-        "_backs", "_blocks", "_constants", "_count", "_numbers", "_reversal", "_split", "_strides", "forward", "name",
-    )  # fmt: skip
-
-    def __init__(self, reversal: Reversal, blocks: Blocks) -> None:
-        self._reversal = reversal
-        self._strides = reversal.strides
-        self._blocks = blocks
-        self._split = split = reversal.split(reversal.results)
-        self._numbers = {variable: n for n, variable in enumerate(split.reverse.inputs[: len(split.saved)])}
-        self._count = len(reversal.program.outputs)
-        self.name = f"jit({reversal.program.name})"
-        self.forward = PlannedProgram(split.forward, blocks)
-        # The user can reach them: they are looked at again in the sweep.
-        self._constants = arrays_in(split.reverse)
-        self._backs: dict[tuple[int, ...], tuple[PlannedProgram, tuple[int, ...]]] = {}
-
-    def record(self, tape: Tape, operands: list[Any], values: list[Any]) -> list[Any]:
-        """
-        Run the forward program and record it.
-
-        Args:
-            tape: Where to record it.
-            operands: The operands, as they are on the tape.
-            values: Their values.
-
-        Returns:
-            The results.
-        """
-        split = self._split
-        if tape.pager is not None:
-            tape.pager.reserve(sum(x.nbytes for x in split.forward.outputs[self._count :]))
-        found = self.forward.apply(list(values))
-        saved = [self._saved(place, operands, values, found) for place in split.saved]
-        saved += [guarded(array) for array in self._constants]
-        if tape.constancy is not None:
-            for array in arrays_in(self._reversal.program):
-                tape.constancy.meet(array)
-        parents = tuple([operands[number]._node for number in self._reversal.inputs])
-        del found[self._count :]
-        rule = ProgramRule(self, tape.pager)
-        traced = record_joint(tape, rule, parents, [found[number] for number in split.given], saved)
-        for number, array in zip(split.given, traced, strict=True):
-            found[number] = array
-        for number in self._reversal.constants:
-            found[number] = TracedArray(tape, None, found[number])
-        return found
-
-    def _saved(self, place: tuple[str, int], operands: list[Any], values: list[Any], found: list[Any]) -> Any:
-        """Return a saved value as a node keeps it: with a guard if the user can reach it."""
-        kind, number = place
-        if kind != INPUT:
-            return found[number if kind == RESULT else self._count + number]
-        operand, value = operands[number], values[number]
-        if type(operand) is TracedArray and operand is not value:
-            return saved_operand(operand, value)
-        return guarded(value) if type(value) is np.ndarray else value
-
-    @property
-    def executables(self) -> tuple[Executable, Executable]:
-        """The forward and the reverse program, for cotangents that are C-contiguous."""
-        ahead = self.forward.planned(self._strides)
-        lies = ahead.layout.strides
-        back, _ = self.back(tuple(range(len(self._split.given))))
-        strides = [lies[x] if x in lies else packed_strides(x.type) for x in back.program.inputs]
-        return ahead, back.planned(tuple(strides))
-
-    @property
-    def reverse_nbytes(self) -> int:
-        """Bytes that the reverse program takes beside its inputs, its results included."""
-        ahead, back = self.executables
-        # The block stays as it was for the forward program, if that is larger.
-        return back.memory.peak + max(0, ahead.arena_nbytes - back.arena_nbytes)
-
-    @property
-    def saved_count(self) -> int:
-        """How many saved values there are; the constants of the reverse program come after them."""
-        return len(self._numbers)
-
-    def back(self, given: tuple[int, ...]) -> tuple[PlannedProgram, tuple[int, ...]]:
-        """
-        Return the reverse program for the cotangents of some of the results that can have one.
-
-        Args:
-            given: Their numbers among these.
-
-        Returns:
-            (the program, the numbers of the saved values that it takes).
-        """
-        found = self._backs.get(given)
-        if found is None:
-            split = self._split
-            if len(given) < len(split.given):
-                split = self._reversal.split(tuple([split.given[number] for number in given]))
-            numbers = tuple([self._numbers[variable] for variable in split.reverse.inputs[: len(split.saved)]])
-            found = self._backs[given] = PlannedProgram(split.reverse, self._blocks), numbers
-        return found
-
-
-@final
-class ProgramRule(JointRule):
-    """
-    One run of a program on a tape; the saved values are with its node.
-
-    Args:
-        program: The program.
-        pager: Of the tape.
-    """
-
-    __slots__ = ("_nbytes", "_pager", "_program")
-
-    def __init__(self, program: Reversed, pager: Any) -> None:
-        self._program = program
-        self._pager = pager
-        self._nbytes = 0 if pager is None else program.reverse_nbytes
-
-    @property
-    def name(self) -> str:
-        """What messages call the operation."""
-        return self._program.name
-
-    @property
-    def sheddable(self) -> int:
-        """Nothing: it keeps what its reverse program takes."""
-        return 0
-
-    def shed(self, nbytes: int) -> int:
-        """Give up nothing."""
-        return 0
-
-    def needs(self, owned: bool, given: int) -> int:
-        """See `JointRule.needs`; known under a budget only."""
-        return self._nbytes
-
-    def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
-        """Run the reverse program."""
-        given = tuple([number for number, pair in enumerate(cotangents) if pair is not None])
-        back, numbers = self._program.back(given)
-        saved: Any = node.saved
-        if not retain:
-            node.saved = None
-        pager, counted = self._pager, self._nbytes
-        if pager is not None:
-            counted += sum(type_of(cotangents[number][0]).nbytes for number in given)
-            pager.load_room(counted, node, saved)
-        frame = [saved[n].open(node) if type(saved[n]) is SavedValue else saved[n] for n in numbers]
-        for constant in saved[self._program.saved_count :]:
-            constant.open(node)
-        frame += [cotangents[number][0] for number in given]
-        del saved
-        cotangents.clear()
-        ledger = None if pager is None else pager.ledger
-        if ledger is not None:
-            ledger.add(BUFFERS, counted)
-        try:
-            results, fresh = back.run(frame)
-        finally:
-            if ledger is not None:
-                ledger.add(BUFFERS, -counted)
-        for position in range(len(results)):
-            value, results[position] = results[position], None
-            if value is not None:
-                yield position, value, fresh[position]
-            del value

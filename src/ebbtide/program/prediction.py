@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ebbtide.program.costs import workspace
+from ebbtide.program.costs import weighed
 from ebbtide.program.equation import OBJECT
 from ebbtide.program.ladder import Rung
 from ebbtide.program.memory import Memory
@@ -88,7 +88,7 @@ def predict(rung: Rung, memory: Memory) -> Prediction:
         key = id(output) if buffer is None else id(buffer)
         nbytes = output.nbytes if buffer is None else buffer.nbytes
         found[key] = Held(names[output], nbytes, equation.line)
-    moment = workspace(program.equations[place], layout)
+    moment = weighed(program.equations[place], layout)[1]
     if moment:
         found[0] = Held("copies inside of NumPy", moment, program.equations[place].line)
     held = sorted(found.values(), key=lambda value: -value.nbytes)

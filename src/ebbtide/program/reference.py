@@ -12,7 +12,6 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.program.accumulation import add_products, add_scatters
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
@@ -23,6 +22,7 @@ from ebbtide.program.memory import plan_memory
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
 from ebbtide.program.source import Source
+from ebbtide.program.split import fused
 
 
 @final
@@ -37,6 +37,7 @@ class Executable:
         donated: Numbers of the inputs whose memory it may use: they are overwritten.
         limit: The bytes that a run may take above its inputs, results included; None for no budget.
         rungs: The ladder of the program, if it is known.
+        rung: The way to run it, if that is decided: it is run so in as few bytes as it can.
         poisoned: Whether memory that is given back is overwritten at once: for tests of plans.
 
     Raises:
@@ -56,19 +57,24 @@ class Executable:
         *,
         limit: int | None = None,
         rungs: Sequence[Rung] = (),
+        rung: Rung | None = None,
         poisoned: bool = False,
     ) -> None:
-        # Once, before values are computed again: so sums take the same products, with the same bits, for all budgets.
-        program = passed(program, add_products, add_scatters)
-        self.rung = plain_rung(program, strides) if limit is None else within(rungs or ladder(program, strides), limit)
         self._blocks = Blocks() if blocks is None else blocks
+        if rung is not None:
+            self.rung, room = rung, 0
+        else:
+            # Once, before values are computed again: so sums take the same products, with the same bits, always.
+            program = fused(program)
+            known = rungs or (() if limit is None else ladder(program, strides))
+            self.rung = plain_rung(program, strides) if limit is None else within(known, limit)
+            room = None if limit is None else limit - objects_of(self.rung.program)
         self.layout = self.rung.layout
-        most = None if limit is None else limit - objects_of(self.rung.program)
         given = [program.inputs[number] for number in donated]
-        self.memory = plan_memory(self.rung.program, self.layout, most, given)
+        self.memory = plan_memory(self.rung.program, self.layout, room, given)
         if self._blocks.chained:
             chained = replace(self.rung, program=chain_equations(self.rung.program, self.layout))
-            memory = plan_memory(chained.program, self.layout, most, given)
+            memory = plan_memory(chained.program, self.layout, room, given)
             if memory.peak <= self.memory.peak:
                 self.rung, self.memory = chained, memory
         self.program = program = passed(self.rung.program)

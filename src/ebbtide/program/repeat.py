@@ -31,6 +31,7 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     latest: dict[Variable, Variable] = {}
     bases: dict[Variable, Variable] = {}
     strides = {variable: layout.strides[variable] for variable in program.inputs}
+    known = dict(layout.known)
     made: list[Equation] = []
     seen: set[int] = set()
     ends = 0
@@ -53,6 +54,8 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
         made.append(replace(old, arguments=arguments, params=params, output=output))
         latest[old.output] = output
         strides[output] = layout.strides[old.output]
+        if again and old.output in known:
+            known[output] = known[old.output]
         if old.output in layout.bases:
             base = layout.base(old.output)
             bases[output] = latest.get(base, base)
@@ -71,4 +74,5 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     left = {equation.output for equation in found.equations}
     strides = {variable: strides[variable] for variable in (*program.inputs, *left)}
     bases = {view: base for view, base in bases.items() if view in left}
-    return replace(found, history=history), Layout(strides, bases), kept
+    known = {variable: weights for variable, weights in known.items() if variable in left}
+    return replace(found, history=history), Layout(strides, bases, known), kept

@@ -118,6 +118,14 @@ class SymbolicTrace:
         variable = Variable(result, function.__name__)
         return self._recorded(None, function, self._inside(args), self._inside(kwargs), variable)
 
+    def copied(self, function: Callable[[Any], Any], array: TracedArray) -> TracedArray:
+        """Record a function without a derivative that copies an array, or returns a number as it is."""
+        inside = self.entry(array)
+        if type(inside) is not Variable:
+            return array.frozen()
+        copy = Variable(inside.type, "stop_gradient", is_number=inside.is_number)
+        return self._recorded(None, function, (inside,), {}, copy)
+
     def call(
         self, function: Callable[..., tuple[Any, ...]], name: str, params: Any, results: Sequence[Variable]
     ) -> list[TracedArray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ebbtide.program.costs import cost_of, is_product, may_repeat
+from ebbtide.program.costs import is_product, may_repeat, weighed
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import kernel_of
 from ebbtide.program.layout import Layout
@@ -64,7 +64,7 @@ def values_of(program: Program, layout: Layout) -> Values:
     return Values(
         steps=tuple(steps),
         nbytes=tuple(0 if e.output in layout.bases else e.output.nbytes for e in program.equations),
-        cost=tuple(0 if e.output in layout.bases else cost_of(e) for e in program.equations),
+        cost=tuple(weighed(e, layout)[0] for e in program.equations),
         reads=tuple(reads),
         readers=tuple(map(tuple, readers)),
         over=tuple(over),

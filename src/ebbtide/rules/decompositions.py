@@ -5,8 +5,8 @@ With `M` for the change of a matrix in the basis of its factors, each factor cha
 anti-Hermitian, with the quotients of `M` and the gaps between eigenvalues as elements. Written below for the inner
 product `Re tr(G^H dX)`, in which the cotangent of a factor is conjugated first, and the result afterwards.
 
-What a decomposition leaves open (the phase of complex vectors, a turn among those of equal eigenvalues) does not
-change, so functions that do not depend on it have the right derivative.
+What a decomposition leaves open, the phase of complex vectors, does not change, so functions that do not depend on it
+have the right derivative. How fast the vectors of equal eigenvalues turn is open, too, and nan where it is asked.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ebbtide.rules.matrices import (
     diagonal_of,
     folded,
     half_triangle,
-    inverse_gaps,
     is_complex,
     matrix_function,
     on_diagonal,
+    over_gaps,
     real_of,
 )
 from ebbtide.rules.products import product
@@ -86,14 +86,14 @@ answer(np.linalg.cholesky, lambda a, /, *, upper=False: _cholesky.bind((a,), {"u
 
 def _eigh_vjp(gs: Any, params: Any, out: Any) -> Any:
     (g_w, g_v), (w, v) = gs, out
-    inner = inverse_gaps(w) * product(adjoint(v), conjugated(g_v)) + on_diagonal(g_w)
+    inner = over_gaps(product(adjoint(v), conjugated(g_v)), w) + on_diagonal(g_w)
     return conjugated(folded(product(product(v, inner), adjoint(v)), params["upper"]))
 
 
 def _eigh_tangents(ts: Any, params: Any, out: Any) -> Any:
     w, v = out
     inner = product(product(adjoint(v), completed(ts[0], params["upper"])), v)
-    return [np.real(diagonal_of(inner)), product(v, inverse_gaps(w) * inner)]
+    return [np.real(diagonal_of(inner)), product(v, over_gaps(inner, w))]
 
 
 def _eigh_types(kind: ArrayType, **params: Any) -> list[ArrayType]:
@@ -105,7 +105,7 @@ def eigh_of(function: Callable[..., Any], name: str) -> Call:
     return decomposition(function, _eigh_vjp, _eigh_tangents, kinds=_eigh_types, name=name)
 
 
-def _letter(upper: bool) -> str:
+def _letter(upper: bool) -> Any:
     return "U" if upper else "L"
 
 
@@ -167,7 +167,7 @@ def _eig_inner_vjp(g_w: Any, g_v: Any, w: Any, v: Any) -> Any:
     """Return the cotangent of the matrix in the basis of its vectors, which stay of length 1."""
     of_v = product(adjoint(v), g_v)
     lengths = columns(np.real(diagonal_of(of_v)))
-    return conjugated(inverse_gaps(w)) * (of_v - product(adjoint(v), v) * lengths) + on_diagonal(g_w)
+    return over_gaps(of_v - product(adjoint(v), v) * lengths, conjugated(w)) + on_diagonal(g_w)
 
 
 def _eig_vjp(gs: Any, params: Any, out: Any) -> Any:
@@ -179,7 +179,7 @@ def _eig_vjp(gs: Any, params: Any, out: Any) -> Any:
 def _eig_tangents(ts: Any, params: Any, out: Any) -> Any:
     w, v = out
     inner = np.linalg.solve(v, product(ts[0], v))
-    turned = inverse_gaps(w) * inner
+    turned = over_gaps(inner, w)
     lengths = np.real(np.sum(conjugated(v) * product(v, turned), axis=-2))
     return [diagonal_of(inner), product(v, turned) - v * columns(lengths)]
 

@@ -251,7 +251,16 @@ answer(np.real_if_close, _real_if_close)
 
 # The modified Bessel function of order 0, and those of its derivatives, whose order is no operand of a user.
 _iv = elementwise(special.iv, d=(0, lambda x, y: (_iv.bind((x - 1, y)) + _iv.bind((x + 1, y))) * 0.5), name="iv")
-answer(np.i0, elementwise(np.i0, d=lambda x: _iv.bind((type_of(x).dtype.type(1), x))))
+
+
+def _i0_slope(x: Any) -> Any:
+    dtype = type_of(x).dtype
+    if dtype == np.longdouble and dtype != np.float64:  # SciPy ends at double precision
+        x, dtype = np.astype(x, np.float64), np.dtype(np.float64)
+    return _iv.bind((dtype.type(1), x))
+
+
+answer(np.i0, elementwise(np.i0, d=_i0_slope))
 
 # sin(pi x) / (pi x): near zero the difference in the slope cancels, so a series takes over.
 SERIES = (-1 / 3, 1 / 30, -1 / 840, 1 / 45360, -1 / 3991680, 1 / 518918400)

@@ -16,11 +16,11 @@ from ebbtide.rules.matrices import (
     conjugated,
     decomposition,
     diagonal_of,
-    inverse_gaps,
     inverse_or_zero,
     is_complex,
     matrix_function,
     on_diagonal,
+    over_gaps,
     real_of,
     transposed,
 )
@@ -31,6 +31,10 @@ Call = Callable[..., list[Any]]
 
 def _sum_with_adjoint(a: Any) -> Any:
     return a + adjoint(a)
+
+
+def _turns(of_vectors: Any, squares: Any) -> Any:
+    return _sum_with_adjoint(over_gaps(of_vectors, squares))
 
 
 def _thin(gu: Any, gv: Any, u: Any, v: Any, k: int) -> tuple[Any, Any, Any, Any]:
@@ -57,9 +61,9 @@ def _beside(g: Any, vectors: Any) -> Any:
 def _svd_vjp(gs: Any, params: Any, out: Any) -> Any:
     u, s, v = out[0], out[1], adjoint(out[2])
     gu, gv, u, v = _thin(conjugated(gs[0]), transposed(gs[2]), u, v, s.shape[-1])
-    gaps, by_s, inverse = inverse_gaps(np.square(s)), columns(s), columns(inverse_or_zero(s))
+    squares, by_s, inverse = np.square(s), columns(s), columns(inverse_or_zero(s))
     of_u, of_v = product(adjoint(u), gu), product(adjoint(v), gv)
-    inner = _sum_with_adjoint(gaps * of_u) * by_s + transposed(by_s) * _sum_with_adjoint(gaps * of_v)
+    inner = _turns(of_u, squares) * by_s + transposed(by_s) * _turns(of_v, squares)
     inner = inner + on_diagonal(gs[1])
     if is_complex(u):
         inner = inner + 1j * on_diagonal(np.imag(diagonal_of(of_u)) * inverse_or_zero(s))
@@ -75,11 +79,11 @@ def _svd_vjp(gs: Any, params: Any, out: Any) -> Any:
 def _svd_tangents(ts: Any, params: Any, out: Any) -> Any:
     (all_u, s, all_vh), k = out, out[1].shape[-1]
     u, v = all_u[..., :k], adjoint(all_vh)[..., :k]
-    gaps, by_s, inverse = inverse_gaps(np.square(s)), columns(s), columns(inverse_or_zero(s))
+    squares, by_s, inverse = np.square(s), columns(s), columns(inverse_or_zero(s))
     moved = product(ts[0], v)
     inner = product(adjoint(u), moved)
-    turn_u = gaps * _sum_with_adjoint(inner * by_s)
-    turn_v = gaps * _sum_with_adjoint(transposed(by_s) * inner)
+    turn_u = over_gaps(_sum_with_adjoint(inner * by_s), squares)
+    turn_v = over_gaps(_sum_with_adjoint(transposed(by_s) * inner), squares)
     if is_complex(u):
         turn_u = turn_u + 1j * on_diagonal(np.imag(diagonal_of(inner)) * inverse_or_zero(s))
     changes = []
@@ -111,7 +115,7 @@ def svd_of(function: Callable[..., Any], name: str) -> Call:
     return decomposition(function, _svd_vjp, _svd_tangents, kinds=_svd_types, name=name)
 
 
-_svd = svd_of(lambda a, full: np.linalg.svd(a, full), "svd")
+_svd = svd_of(lambda a, full: np.linalg.svd(a, full_matrices=full), "svd")
 
 
 def svdvals_of(function: Callable[..., Any], name: str) -> Primitive:
@@ -131,7 +135,7 @@ def svdvals_of(function: Callable[..., Any], name: str) -> Primitive:
     return matrix_function(function, vjp, jvp, infer=infer, name=name)
 
 
-_svdvals = svdvals_of(lambda a: np.linalg.svd(a, compute_uv=False), "svdvals")
+_svdvals = svdvals_of(np.linalg.svdvals, "svdvals")
 _SVDResult: Any = type(np.linalg.svd(np.eye(1)))
 
 
@@ -233,8 +237,8 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     if mode == "reduced" or (mode == "complete" and a.shape[-2] <= a.shape[-1]):
         return _QRResult(*_qr(a))
     raise refusal(
-        f"np.linalg.qr of {a.shape[-2]} x {a.shape[-1]} matrices with mode={mode!r} has no derivative rule: the columns "
-        "of Q beyond those of the matrix are any. Write it with mode='reduced'."
+        f"np.linalg.qr of {a.shape[-2]} x {a.shape[-1]} matrices with mode={mode!r} has no derivative rule: the "
+        "columns of Q beyond those of the matrix are any. Write it with mode='reduced'."
     )
 
 

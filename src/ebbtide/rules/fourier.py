@@ -6,7 +6,7 @@ A transform of many axes is one of each axis after the other, in NumPy's order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +18,9 @@ from ebbtide.arrays.primitive import FRESH, Primitive
 from ebbtide.rules.answers import answer
 
 # Which norm divides the transform in the other direction as much as this one divides the transform.
-_OPPOSITE = MappingProxyType({None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"})
+_OPPOSITE: Mapping[Any, Any] = MappingProxyType(
+    {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+)
 
 
 def _resized(x: Any, n: int, axis: int) -> Any:
@@ -46,10 +48,10 @@ def _result_dtype(function: Any, kind: ArrayType) -> Any:
 def _transform(function: Any) -> Primitive:
     """Return fft or ifft, which is its own transpose; cotangents of cut elements are zero."""
     return linear(
-        lambda x, n, axis, norm: function(x, n, axis, norm),
+        function,
         lambda g, kind, n, axis, norm: _resized(function(g, n, axis, norm), kind.shape[axis], axis),
         infer=lambda kind, n, axis, norm: _length(kind, n, axis, _result_dtype(function, kind)),
-        batch=lambda x, n, axis, norm: function(x, n, axis, norm),
+        batch=function,
         result=FRESH,
         name=function.__name__,
     )
@@ -80,18 +82,18 @@ def _irfft_transpose(g: Any, kind: ArrayType, n: int, axis: int, norm: Any) -> A
 
 _fft, _ifft = _transform(np.fft.fft), _transform(np.fft.ifft)
 _rfft = linear(
-    lambda x, n, axis, norm: np.fft.rfft(x, n, axis, norm),
+    np.fft.rfft,
     _rfft_transpose,
     infer=lambda kind, n, axis, norm: _length(kind, n // 2 + 1, axis, _result_dtype(np.fft.rfft, kind)),
-    batch=lambda x, n, axis, norm: np.fft.rfft(x, n, axis, norm),
+    batch=np.fft.rfft,
     result=FRESH,
     name="rfft",
 )
 _irfft = linear(
-    lambda x, n, axis, norm: np.fft.irfft(x, n, axis, norm),
+    np.fft.irfft,
     _irfft_transpose,
     infer=lambda kind, n, axis, norm: _length(kind, n, axis, _result_dtype(np.fft.irfft, kind)),
-    batch=lambda x, n, axis, norm: np.fft.irfft(x, n, axis, norm),
+    batch=np.fft.irfft,
     result=FRESH,
     name="irfft",
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -83,21 +83,59 @@ def inverse_or_zero(x: Any) -> Any:
     return np.where(at_zero, 0, 1 / np.where(at_zero, 1, x))
 
 
-def inverse_gaps(w: Any) -> Any:
-    """Return 1 / (w[j] - w[i]), and 0 where the two are equal: equal eigenvalues do not turn their vectors."""
-    return inverse_or_zero(np.expand_dims(w, -2) - np.expand_dims(w, -1))
+def over_gaps(m: Any, w: Any) -> Any:
+    """
+    Return m[i, j] / (w[j] - w[i]), and 0 on the diagonal: how fast eigenvectors turn.
+
+    Where two eigenvalues are equal, any turn of their vectors is as good as another one, so that it is nan unless
+    m[i, j] is 0: then nothing asks for it, or nothing turns them.
+    """
+    gaps = np.expand_dims(w, -2) - np.expand_dims(w, -1)
+    tie = np.equal(gaps, 0)
+    asked = np.logical_and(np.not_equal(m, 0), np.logical_not(np.eye(m.shape[-1], dtype=bool)))
+    return np.where(np.logical_and(tie, asked), np.nan, np.where(tie, 0, m / np.where(tie, 1, gaps)))
+
+
+def in_c_order(result: Any) -> Any:
+    """Return an array in C order, and what is no array as it is."""
+    return np.asarray(result, order="C") if type(result) is np.ndarray else result
+
+
+def native(x: Any) -> Any:
+    """Return an array in the byte order of the machine, as which SciPy reads it in any case."""
+    is_other = type(x) is np.ndarray and not x.dtype.isnative
+    return x.astype(x.dtype.newbyteorder("=")) if is_other else x
+
+
+@final
+class OnStacks:
+    """
+    A function of arrays with its results in C order, as LAPACK's may be in Fortran's, and sums go along memory.
+
+    On a stack without matrices, which SciPy refuses, it gives one without results.
+
+    Args:
+        function: `function(*operands, **params)` returns an array.
+        infer: `infer(*types, **params)` returns the type of the result.
+    """
+
+    __slots__ = ("function", "infer")
+
+    def __init__(self, function: Callable[..., Any], infer: Callable[..., ArrayType]) -> None:
+        self.function = function
+        self.infer = infer
+
+    def __call__(self, *operands: Any, **params: Any) -> Any:
+        """Return the result."""
+        if 0 in [n for operand in operands for n in operand.shape[:-2]]:
+            kind = self.infer(*[type_of(operand) for operand in operands], **params)
+            return np.zeros(kind.shape, kind.dtype)
+        return in_c_order(self.function(*[native(operand) for operand in operands], **params))
 
 
 def on_stacks(function: Callable[..., Any], infer: Callable[..., ArrayType]) -> Callable[..., Any]:
-    """Return a function of arrays that on a stack without matrices, which SciPy refuses, gives one without results."""
-
-    def computed(*operands: Any, **params: Any) -> Any:
-        if 0 in [n for operand in operands for n in operand.shape[:-2]]:
-            kind = infer(*[type_of(operand) for operand in operands], **params)
-            return np.zeros(kind.shape, kind.dtype)
-        return function(*operands, **params)
-
-    return computed
+    """Return a function of arrays on any stacks, in C order. NumPy's are so, and a program's source can name them."""
+    return function if getattr(function, "__module__", "") == "numpy.linalg" else OnStacks(function, infer)
 
 
 def matrix_function(
@@ -157,7 +195,7 @@ def unpack(packed: Any, kinds: Sequence[ArrayType]) -> list[Any]:
 
 def decomposition(
     function: Callable[..., Any],
-    vjp: Callable[..., Any],
+    vjp: Callable[..., Any] | tuple[Callable[..., Any], ...],
     jvp: Callable[..., Any],
     *,
     kinds: Callable[..., list[ArrayType]],
@@ -215,7 +253,7 @@ def decomposition(
         return pack(unpack(packed, parts), type_of(packed).dtype, 1)
 
     primitive = Primitive(
-        on_stacks(computed, infer), name=name, operands=operands, pull=pulls.__getitem__, push=push, infer=infer,
+        OnStacks(computed, infer), name=name, operands=operands, pull=pulls.__getitem__, push=push, infer=infer,
         batch=batch,
     )  # fmt: skip
 

@@ -93,9 +93,14 @@ def _of_matrices(x: Any, order: Any, axes: tuple[int, ...]) -> Any:
 
 
 answer(np.linalg.norm, norm)
-answer(
-    np.linalg.matrix_norm, lambda x, /, *, keepdims=False, ord="fro": norm(x, ord, (-2, -1), keepdims)
-)
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002 - NumPy's name
+    """Return a norm of the matrices of a stack."""
+    return norm(x, ord, (-2, -1), keepdims)
+
+
+answer(np.linalg.matrix_norm, matrix_norm)
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002

@@ -99,7 +99,9 @@ def _statistic(function: Callable[..., Any], has_q: bool) -> Primitive:
         members = [full(v, m, size) for v, m in zip((x, *rest), (mapped[0], *mapped[2:]), strict=True)]
         if not mapped[1]:
             return made.bind((members[0], q, *members[1:]), params)
-        return _mixed(*members)  # each has fractions of its own
+        # Each has fractions of its own.
+        one = compute(np.ones((1, 1), x.dtype), np.zeros(q.shape[1:], q.dtype), None, None, None, **params)
+        return np.astype(_mixed(*members), one.dtype)
 
     pulls = {
         0: Pull(to_x, ("lower", "upper", "share"), FRESH, temporaries=1),
@@ -138,7 +140,9 @@ def _found(primitive: Primitive, x: Any, q: Any, fraction: Any, method: str, ski
     if method in SLOPES:
         inside = np.logical_and(np.greater(place, 0), np.less(place, count - 1))
         slope = np.where(np.logical_or(inside, method == "linear"), count + SLOPES[method], 0.0)
-    share = np.astype(_followed(fraction, place, slope) - low, real_dtype(type_of(x).dtype))
+    kind = type_of(x).dtype
+    dtype = real_dtype(kind) if kind.kind in "fc" else np.dtype(float)
+    share = np.astype(_followed(fraction, place, slope) - low, dtype)
     # Stable: of elements that are equal, the first ones come first.
     order = np.argsort(x, axis=-1, kind="stable")
     small = np.min_scalar_type(size)

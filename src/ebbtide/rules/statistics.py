@@ -73,8 +73,7 @@ def _variables(m: Any, rowvar: bool, dtype: Any) -> Any:
     """Return observations of variables, which are in rows, in a dtype."""
     if m.ndim > 2:
         raise ValueError("np.cov wants arrays of at most 2 axes.")
-    m = np.astype(m, dtype)
-    rows = m if m.ndim == 2 else np.reshape(m, (1, -1))
+    rows = np.astype(m if m.ndim == 2 else np.reshape(m, (1, -1)), dtype)
     return rows if rowvar or m.ndim < 2 else np.transpose(rows)
 
 
@@ -115,7 +114,8 @@ def cov(
     """Return the covariances of variables."""
     parts = [_array(part) for part in (m, y) if part is not None]
     dtype = np.result_type(*[part.dtype for part in parts], np.float64) if dtype is None else np.dtype(dtype)
-    rows = [_variables(part, rowvar, dtype) for part in parts]
+    # NumPy takes a second array of one row as it is.
+    rows = [_variables(part, rowvar or (k == 1 and part.shape[:1] == (1,)), dtype) for k, part in enumerate(parts)]
     x = np.concatenate(rows, axis=0) if len(rows) == 2 else rows[0]
     ddof = int(not bias) if ddof is None else ddof
     weights = _sample_weights(fweights, aweights)

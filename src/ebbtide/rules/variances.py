@@ -40,7 +40,7 @@ def _freedom(kind: ArrayType, where: Any, params: Any) -> Any:
 
 def variance_slope(x: Any, where: Any, params: Any) -> Any:
     """Return the derivatives of the variance of the chosen elements."""
-    return _deviations(x, where, params["axis"]) * 2 / _freedom(type_of(x), where, params)
+    return _deviations(x, where, params["axis"]) / (_freedom(type_of(x), where, params) / 2)
 
 
 def deviation_slope(x: Any, where: Any, out: Any, params: Any) -> Any:

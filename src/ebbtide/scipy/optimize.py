@@ -133,10 +133,11 @@ def root(
     Returns:
         SciPy's result, whose `x` has derivatives with respect to args and what *fun* closes over, in each mode and to
         any order; the rest is plain, and only there where values are known: in a program of `jit` and in `vmap` there
-        is `x` alone.
+        are `x` and `success`, which is True, as anything else is an error there.
 
     Raises:
-        SolutionError: A derivative is taken, and the solver failed, or the Jacobian at the solution is singular.
+        SolutionError: The solver failed where a derivative is taken, or in a program or a batch; or the Jacobian at the
+            solution is singular.
 
     Memory:
         A record keeps x and the arguments, nothing of the iterations. Each derivative solves one linear system: with
@@ -159,7 +160,7 @@ def root(
     is_flat = method in _MINPACK
     x0 = np.reshape(x0, -1) if is_flat else x0
     closure = Closure((equations, *extra, *([fun] if jac is True else [])), x0, args)
-    strict = innermost(closure.operands) is not None
+    strict = not closure.has_values or innermost(closure.operands) is not None
 
     def solver(functions: list[Any], start: Any) -> Any:
         given, slope = functions[0], jac
@@ -175,7 +176,8 @@ def root(
     if kind is not None and is_flat:
         kind = ArrayType(kind.shape, np.dtype(np.float64))
     x = solution(Equations(closure, solver, kind), closure.operands, (x0,))
-    result = found[0] if found and closure.has_values else optimize.OptimizeResult()
+    # Out of the list, which the record of x knows.
+    result = found.pop() if found and closure.has_values else optimize.OptimizeResult(success=True)
     result.x = x
     return result
 
@@ -305,7 +307,7 @@ def newton(
 def _reported(solver: Callable[..., Any], closure: Closure, start: tuple[Any, ...], is_asked: bool) -> Any:
     """Return a root, and the solver's report on it if that is asked for."""
     reports: list[Any] = []
-    strict = innermost(closure.operands) is not None
+    strict = not closure.has_values or innermost(closure.operands) is not None
 
     def checked(functions: list[Any], *values: Any) -> Any:
         x, *reports[:] = solver(functions, *values)

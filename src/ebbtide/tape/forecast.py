@@ -18,7 +18,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
 from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.outcome import Outcome, is_users, outcome_of
+from ebbtide.tape.outcome import CONSUMED, Outcome, is_users, outcome_of
 from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
 
 # Outcomes that are remembered: a program has few kinds of pull, but each operation has parameters of its own.
@@ -97,6 +97,8 @@ class Forecast:
         holders = _holders(roots, self._counts)
         given = [(0, False)] * len(roots) if given is None else given
         self.joints = [node.signature for node in descending(roots) if _is_joint(node)]
+        for rule in self.joints if self.bare else ():
+            self._end(rule.spare, holders)
         self.live += sum(nbytes for nbytes, _ in given) + sum(rule.holding(self.bare).beyond for rule in self.joints)
         self._raise(self.live)
         for node, (nbytes, owned) in zip(roots, given, strict=True):
@@ -186,7 +188,10 @@ class Forecast:
             if not running.owned:
                 self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
             return False
-        outcome = self._outcome(pull, node.params, node.type, kind, saved)
+        if exclusive and pull.consume is not None:
+            outcome = CONSUMED
+        else:
+            outcome = self._outcome(pull, node.params, node.type, kind, saved)
         ours = outcome.ours and (exclusive or not outcome.passes)
         held = 0 if outcome.passes else outcome.nbytes
         if running is None:
@@ -257,11 +262,14 @@ class Forecast:
 
     def _pull_joint(self, node: Node, slot: _Slot, rule: Any, holders: dict[Any, int]) -> None:
         kept = (*rule.kept, *(node.saved or ()))
+        if self.bare:
+            spare = {id(value) for value in rule.spare}
+            kept = tuple([value for value in kept if id(value) not in spare])
         own = self._load(kept)
         # What such a rule returns is part of what it says to need.
         ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0
-        self._raise(self.live + rule.needs(slot.owned, ours))
         holding = rule.holding(self.bare)
+        self._raise(self.live + rule.needs(slot.owned, ours) + holding.more)
         self.live -= own + holding.held + holding.beyond
         self._done += 1
         self._end(kept, holders)

@@ -26,11 +26,13 @@ class Holding:
         held: Bytes in the ledger now that are free when `pull` is done.
         beyond: Bytes that it holds and no ledger counts; less those that it sheds, if it sheds all that it can.
         least: Bytes in the ledger, those of others included, without which it could not have been recorded.
+        more: Bytes that `pull` takes beyond `needs`, if it sheds all that it can.
     """
 
     held: int = 0
     beyond: int = 0
     least: int = 0
+    more: int = 0
 
 
 class JointRule(ABC):
@@ -65,6 +67,11 @@ class JointRule(ABC):
     @property
     def kept(self) -> Iterable[Any]:
         """What it keeps until `pull` is done, as `hold` counted it."""
+        return ()
+
+    @property
+    def spare(self) -> Iterable[Any]:
+        """Those of the saved values of its node that it gives up where it sheds all that it can."""
         return ()
 
     @abstractmethod

@@ -25,7 +25,7 @@ class Node:
         About 300 bytes and the saved values, until the sweep passes.
     """
 
-    __slots__ = ("code", "instruction", "number", "params", "parents", "saved", "signature", "type")
+    __slots__ = ("__weakref__", "code", "instruction", "number", "params", "parents", "saved", "signature", "type")
 
     def __init__(
         self,

@@ -44,6 +44,10 @@ class Outcome:
     ours: bool
 
 
+# Of a pull that works in the memory of its cotangent.
+CONSUMED = Outcome(passes=True, nbytes=0, temporary=0, ours=True)
+
+
 @final
 class _Block:
     """Memory, and how many arrays are in it."""
@@ -153,9 +157,9 @@ def _watched(pull: Pull, out: ArrayType, kind: ArrayType, params: Any, saved: li
         if type(result) is not TracedArray:
             return _guessed(pull, out, kind)  # made of constants
         block = watch.block_of(result)
-        if block is given:
+        if block is given and pull.result is not FRESH:
             return Outcome(True, 0, watch.peak, pull.result is PASSED)
-        if block is None:
+        if block is None or block is given:  # what is new copies memory that has none here
             return Outcome(False, kind.nbytes, watch.peak, pull.result is not BORROWED)
         extra = 0
         if result.dtype != kind.dtype:

@@ -125,7 +125,7 @@ class Pager:
             return
         arrays = [a for a in values if type(a) is np.ndarray]
         saved = [values[k] for k in signature.saves if k >= 0]
-        new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self._is_callers(a)]
+        new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self.is_callers(a)]
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
         need = sum(owner_of(a).nbytes for a in new) + max([self._margin, *[a.nbytes for a in arrays]])
@@ -169,13 +169,10 @@ class Pager:
             pass
         self._give_up_buffers(nbytes)
 
-    def _is_callers(self, array: Any) -> bool:
-        pager: Pager | None = self
-        while pager is not None:
-            if id(owner_of(array)) in pager._excluded:
-                return True
-            pager = pager._around
-        return False
+    def is_callers(self, array: Any) -> bool:
+        """Return whether an array is not counted because it is the caller's."""
+        own = id(owner_of(array)) in self._excluded
+        return own or (self._around is not None and self._around.is_callers(array))
 
     def _find(self, array: Any) -> Any:
         """Return the saved value that there is of an array already."""
@@ -191,7 +188,7 @@ class Pager:
     def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:
         array = value.value if type(value) is SavedValue else value
         plain = parts_of(array)
-        if not plain or all(self._is_callers(part) for part in plain):
+        if not plain or all(self.is_callers(part) for part in plain):
             return value
         cell = self._find(array)
         if cell is not None:

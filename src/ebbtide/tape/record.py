@@ -19,7 +19,7 @@ from ebbtide.arrays.location import OURS, is_ours, user_line
 from ebbtide.arrays.primitive import Primitive, Signature, plain
 from ebbtide.arrays.spaces import PackedVectors
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import Sharing
+from ebbtide.arrays.views import Sharing, unwritten
 from ebbtide.errors import TraceError
 from ebbtide.storage.checksum import compute_crc32c
 from ebbtide.tape.blocks import kept_value
@@ -392,8 +392,6 @@ def saved_operand(operand: TracedArray, value: Any) -> Any:
     sharing = operand._sharing
     if sharing is None:
         return value
-    sharing.private = False
-    if sharing.root is not None:
-        sharing.root.sharing().private = False
+    value = unwritten(sharing, value)
     return guarded(value) if sharing.reachable else value
 

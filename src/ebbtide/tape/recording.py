@@ -109,7 +109,7 @@ def _finished(value: Any, owned: bool, kind: ArrayType, is_array: bool) -> Any:
         value, owned = np.zeros(kind.shape, kind.dtype), True
     if not is_array:
         return value[()]  # a number in, a number out
-    if not isinstance(value, np.ndarray):
-        return np.asarray(value)
+    if not isinstance(value, np.ndarray) or value.dtype != kind.dtype:  # a scalar, or in another order of bytes
+        return np.asarray(value, kind.dtype)
     # A view of a much larger array would keep that alive in the caller's hands.
     return value if owned and owner_of(value).nbytes <= 2 * value.nbytes else np.array(value)

@@ -27,7 +27,7 @@ class Operation:
         values: Its operands.
         params: Its parameters, or None.
         out: Its result.
-        traced: Which of the operands are traced: a plain one has no derivative.
+        traced: Which operands come from the arguments of the function; the others are constants of it.
     """
 
     primitive: Primitive
@@ -41,9 +41,8 @@ class Operation:
         return [k for k in self.floating() if self.primitive.pull(k) is not None]
 
     def floating(self) -> list[int]:
-        """Return the numbers of the traced operands that are arrays of floating-point or complex numbers."""
-        kinds = [getattr(x, "dtype", np.dtype(int)).kind for x in self.values]
-        return [k for k, (kind, traced) in enumerate(zip(kinds, self.traced, strict=True)) if traced and kind in "fc"]
+        """Return the numbers of the operands that are traced arrays of floating-point or complex numbers."""
+        return [k for k, x in enumerate(self.values) if self.traced[k] and type_of(x).dtype.kind in "fc"]
 
     def value(self, name: str) -> Any:
         """Return an operand, the output or a kept value by its name."""
@@ -109,12 +108,11 @@ class Recorder:
         """Do an operation and list it."""
         values = tuple([x.present()._value if type(x) is TracedArray else x for x in operands])
         out = primitive.function(*values, **(params or {}))
-        self.operations.append(Operation(primitive, values, params, out, traced_of(operands)))
+        self.operations.append(Operation(primitive, values, params, out, _traced(operands)))
         return TracedArray(self, None, out)
 
 
-def traced_of(operands: tuple[Any, ...]) -> tuple[bool, ...]:
-    """Return which operands are traced."""
+def _traced(operands: tuple[Any, ...]) -> tuple[bool, ...]:
     return tuple([type(x) is TracedArray for x in operands])
 
 
@@ -148,7 +146,7 @@ def abstract_operations(
 
     def watch(primitive: Primitive | None, operands: tuple[Any, ...], params: Any, out: TracedArray) -> None:
         if primitive is not None:
-            operations.append(Operation(primitive, operands, params, out, traced_of(operands)))
+            operations.append(Operation(primitive, operands, params, out, _traced(operands)))
 
     trace = AbstractTrace(watch)
     kinds = [type_of(x) for x in arrays]

@@ -9,7 +9,9 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.program.symbolic import SymbolicTrace
 
 
 def stop_gradient(x: Any) -> Any:
@@ -37,8 +39,14 @@ def _constant(leaf: Any) -> Any:
     value = leaf
     while type(value) is TracedArray:
         below = value.present()._value
-        if type(below) is ArrayType:  # its values are not known here, only that it has no derivative
+        if type(below) is ArrayType:  # its values are not known here
             trace = value._trace
-            return trace.members(_constant(value._node)) if type(trace) is BatchTrace else value.frozen()
+            capture = current().capture
+            if capture is not None and capture is not trace and capture.covers(trace):
+                return _constant(capture.lift(value))
+            if type(trace) is BatchTrace:
+                return trace.members(_constant(value._node))
+            # Whoever differentiates the program finds a function without a derivative.
+            return trace.copied(_constant, value) if type(trace) is SymbolicTrace else value.frozen()
         value = below
     return np.array(value) if isinstance(value, np.ndarray) else value

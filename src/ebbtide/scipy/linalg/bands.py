@@ -14,7 +14,7 @@ from scipy import linalg
 from ebbtide.arrays.array_type import type_of
 from ebbtide.rules.linalg import as_array, solver
 from ebbtide.rules.matrices import conjugated
-from ebbtide.scipy.original import stands_for
+from ebbtide.scipy.linalg.order import answers_for
 
 
 def _diagonals(shape: Any, upper: int) -> list[tuple[int, slice, slice]]:
@@ -59,7 +59,7 @@ def _transposed_bands(ab: Any, upper: int) -> Any:
 
 
 def _solve_bands(ab: Any, b: Any, bands: tuple[int, int]) -> Any:
-    return solve_banded(bands, ab, b, check_finite=False)
+    return _solve_banded.bind((ab, b), {"bands": bands})
 
 
 _solve_banded = solver(
@@ -72,7 +72,7 @@ _solve_banded = solver(
 )
 
 
-@stands_for(linalg.solve_banded)
+@answers_for(linalg.solve_banded)
 def solve_banded(
     l_and_u: tuple[int, int], ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False,
     check_finite: bool = True,
@@ -124,7 +124,7 @@ def _one_side(whole: Any, lower: bool) -> Any:
 
 
 def _solve_hermitian(ab: Any, b: Any, lower: bool) -> Any:
-    return solveh_banded(ab, b, lower=lower, check_finite=False)
+    return _solveh_banded.bind((ab, b), {"lower": lower})
 
 
 _solveh_banded = solver(
@@ -139,7 +139,7 @@ _solveh_banded = solver(
 )
 
 
-@stands_for(linalg.solveh_banded)
+@answers_for(linalg.solveh_banded)
 def solveh_banded(
     ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False, lower: bool = False,
     check_finite: bool = True,

@@ -13,13 +13,13 @@ from ebbtide.rules.decompositions import cholesky_of
 from ebbtide.rules.linalg import determinant_of, inverse_of
 from ebbtide.rules.matrices import decomposition, real_of, transposed
 from ebbtide.rules.products import product
+from ebbtide.scipy.linalg.order import answers_for
 from ebbtide.scipy.linalg.solvers import factors_of, in_order, read_part, row_order
-from ebbtide.scipy.original import stands_for
 
 _inv = inverse_of(linalg.inv)
 
 
-@stands_for(linalg.inv)
+@answers_for(linalg.inv)
 def inv(
     a: Any, overwrite_a: bool = False, check_finite: bool = True, *, assume_a: str | None = None, lower: bool = False
 ) -> Any:
@@ -46,7 +46,7 @@ def inv(
 _det = determinant_of(linalg.det, np.float64)  # SciPy's is in double precision
 
 
-@stands_for(linalg.det)
+@answers_for(linalg.det)
 def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return the determinant, as `scipy.linalg.det`.
@@ -68,7 +68,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
 _cholesky = cholesky_of(lambda a, upper: linalg.cholesky(a, not upper, check_finite=False), "cholesky")
 
 
-@stands_for(linalg.cholesky)
+@answers_for(linalg.cholesky)
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return the Cholesky factor, as `scipy.linalg.cholesky`.
@@ -88,7 +88,7 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
     return _cholesky.bind((a,), {"upper": not lower})
 
 
-@stands_for(linalg.cho_factor)
+@answers_for(linalg.cho_factor)
 def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return the Cholesky factor for `cho_solve`, as `scipy.linalg.cho_factor`.
@@ -143,7 +143,7 @@ _lu_factor = decomposition(
 )
 
 
-@stands_for(linalg.lu_factor)
+@answers_for(linalg.lu_factor)
 def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return factors and exchanges of rows for `lu_solve`, as `scipy.linalg.lu_factor`.
@@ -165,7 +165,7 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> A
     return lu_and_piv[0], _as_integers(lu_and_piv[1])
 
 
-@stands_for(linalg.lu)
+@answers_for(linalg.lu)
 def lu(
     a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True, p_indices: bool = False
 ) -> Any:

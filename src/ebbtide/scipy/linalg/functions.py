@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.linalg import as_array, solved_dtype
-from ebbtide.rules.matrices import adjoint, conjugated, matrix_function, on_stacks, transposed
+from ebbtide.rules.matrices import OnStacks, adjoint, conjugated, matrix_function, transposed
 from ebbtide.rules.products import product
-from ebbtide.scipy.original import stands_for
+from ebbtide.scipy.linalg.order import answers_for
 
 
 def _along(function: Callable[[Any], Any], x: Any, t: Any) -> Any:
@@ -50,7 +51,7 @@ def _checked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _function(
-    name: str, original: Callable[..., Any], call: Callable[[Any, Any], Any], least: Any = np.float32
+    name: str, original: Callable[..., Any], call: Callable[..., Any], least: Any = np.float32
 ) -> Primitive:
     """
     Declare a function of matrices that is given by a power series; it saves the matrix.
@@ -58,36 +59,42 @@ def _function(
     Args:
         name: SciPy's name.
         original: SciPy's function.
-        call: `call(x, params)` does it on arrays of any trace.
+        call: `call(x, **params)` does it on arrays of any trace.
         least: The dtype that the result has at least.
     """
-
     return matrix_function(
         _checked(name, original),
-        lambda g, params, x: _along(lambda y: call(y, params), transposed(x), g),
-        lambda t, params, x: _along(lambda y: call(y, params), x, t),
+        lambda g, params, x: _along(partial(call, **_own(params)), transposed(x), g),
+        lambda t, params, x: _along(partial(call, **_own(params)), x, t),
         infer=lambda kind, **params: ArrayType(kind.shape, np.result_type(kind.dtype, least)),
         name=name,
     )
+
+
+def _own(params: Any) -> dict[str, Any]:
+    """Return the parameters of SciPy's function."""
+    return {name: value for name, value in params.items() if name != "known"}
 
 
 def _of(primitive: Primitive, a: Any, **params: Any) -> Any:
     return primitive.bind((a,), {"known": not _is_abstract(a), **params})
 
 
-_expm = _function("expm", linalg.expm, lambda x, params: expm(x))
-_logm = _function("logm", linalg.logm, lambda x, params: logm(x))
-_cosm = _function("cosm", linalg.cosm, lambda x, params: cosm(x))
-_sinm = _function("sinm", linalg.sinm, lambda x, params: sinm(x))
-_coshm = _function("coshm", linalg.coshm, lambda x, params: coshm(x))
-_sinhm = _function("sinhm", linalg.sinhm, lambda x, params: sinhm(x))
+_expm = _function("expm", linalg.expm, lambda x: _of(_expm, x))
+_logm = _function("logm", linalg.logm, lambda x: _of(_logm, x))
+_cosm = _function("cosm", linalg.cosm, lambda x: _of(_cosm, x))
+_sinm = _function("sinm", linalg.sinm, lambda x: _of(_sinm, x))
+_coshm = _function("coshm", linalg.coshm, lambda x: _of(_coshm, x))
+_sinhm = _function("sinhm", linalg.sinhm, lambda x: _of(_sinhm, x))
+_tanm = _function("tanm", linalg.tanm, lambda x: _of(_tanm, x))
+_tanhm = _function("tanhm", linalg.tanhm, lambda x: _of(_tanhm, x))
 _power = _function(
     "fractional_matrix_power", linalg.fractional_matrix_power,
-    lambda x, params: fractional_matrix_power(x, params["t"]), np.float64,
+    lambda x, t: _of(_power, x, t=t), np.float64,
 )  # fmt: skip
 
 
-@stands_for(linalg.expm)
+@answers_for(linalg.expm)
 def expm(A: Any) -> Any:
     """
     Return the exponential of matrices, as `scipy.linalg.expm`.
@@ -104,7 +111,7 @@ def expm(A: Any) -> Any:
     return _of(_expm, A)
 
 
-@stands_for(linalg.logm)
+@answers_for(linalg.logm)
 def logm(A: Any) -> Any:
     """
     Return the logarithm of matrices, as `scipy.linalg.logm`; see `expm`.
@@ -114,31 +121,43 @@ def logm(A: Any) -> Any:
     return _of(_logm, A)
 
 
-@stands_for(linalg.cosm)
+@answers_for(linalg.cosm)
 def cosm(A: Any) -> Any:
     """Return the cosine of matrices, as `scipy.linalg.cosm`; see `expm`."""
     return _of(_cosm, A)
 
 
-@stands_for(linalg.sinm)
+@answers_for(linalg.sinm)
 def sinm(A: Any) -> Any:
     """Return the sine of matrices, as `scipy.linalg.sinm`; see `expm`."""
     return _of(_sinm, A)
 
 
-@stands_for(linalg.coshm)
+@answers_for(linalg.coshm)
 def coshm(A: Any) -> Any:
     """Return the hyperbolic cosine of matrices, as `scipy.linalg.coshm`; see `expm`."""
     return _of(_coshm, A)
 
 
-@stands_for(linalg.sinhm)
+@answers_for(linalg.sinhm)
 def sinhm(A: Any) -> Any:
     """Return the hyperbolic sine of matrices, as `scipy.linalg.sinhm`; see `expm`."""
     return _of(_sinhm, A)
 
 
-@stands_for(linalg.fractional_matrix_power)
+@answers_for(linalg.tanm)
+def tanm(A: Any) -> Any:
+    """Return the tangent of matrices, as `scipy.linalg.tanm`; see `expm`."""
+    return _of(_tanm, A)
+
+
+@answers_for(linalg.tanhm)
+def tanhm(A: Any) -> Any:
+    """Return the hyperbolic tangent of matrices, as `scipy.linalg.tanhm`; see `expm`."""
+    return _of(_tanhm, A)
+
+
+@answers_for(linalg.fractional_matrix_power)
 def fractional_matrix_power(A: Any, t: float) -> Any:
     """Return a power of matrices, as `scipy.linalg.fractional_matrix_power`; t is a number. See `expm` and `logm`."""
     return _of(_power, A, t=float(t))
@@ -180,7 +199,7 @@ def _equation(
         return ArrayType(kinds[-1].shape, np.result_type(solved_dtype(*kinds), least))
 
     primitive = Primitive(
-        on_stacks(function, infer), name=name, operands=operands, pull=pull, push=tangent, infer=infer,
+        OnStacks(function, infer), name=name, operands=operands, pull=pull, push=tangent, infer=infer,
         batch=lambda values, mapped, params, size: primitive.bind(
             tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]), params
         ),
@@ -189,7 +208,7 @@ def _equation(
 
 
 def _sylvester_back(g: Any, a: Any, b: Any) -> Any:
-    return solve_sylvester(transposed(a), transposed(b), g)
+    return _sylvester.bind((transposed(a), transposed(b), g))
 
 
 _sylvester = _equation(
@@ -201,13 +220,13 @@ _sylvester = _equation(
         (lambda g, params, a, b, out: -product(transposed(out), _sylvester_back(g, a, b)), ("a", "b", "out")),
         (lambda g, params, a, b: _sylvester_back(g, a, b), ("a", "b")),
     ),
-    lambda ts, values, out, params: solve_sylvester(
-        values[0], values[1], ts[2] - product(ts[0], out) - product(out, ts[1])
+    lambda ts, values, out, params: _sylvester.bind(
+        (values[0], values[1], ts[2] - product(ts[0], out) - product(out, ts[1]))
     ),
 )
 
 
-@stands_for(linalg.solve_sylvester)
+@answers_for(linalg.solve_sylvester)
 def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     """
     Return x with a x + x b = q, as `scipy.linalg.solve_sylvester`.
@@ -226,12 +245,12 @@ def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     return _sylvester.bind((as_array(a), as_array(b), as_array(q)))
 
 
-def _continuous_back(g: Any, a: Any) -> Any:
-    return solve_continuous_lyapunov(transposed(a), g)
+def _continuous_back(g: Any, params: Any, a: Any) -> Any:
+    return _continuous.bind((transposed(a), g))
 
 
 def _continuous_of_a(g: Any, params: Any, a: Any, out: Any) -> Any:
-    y = _continuous_back(g, a)
+    y = _continuous_back(g, params, a)
     return -product(y, transposed(out)) - conjugated(product(transposed(y), out))
 
 
@@ -239,14 +258,14 @@ _continuous = _equation(
     linalg.solve_continuous_lyapunov,
     "solve_continuous_lyapunov",
     ("a", "q"),
-    _pulls((_continuous_of_a, ("a", "out")), (lambda g, params, a: _continuous_back(g, a), ("a",))),
-    lambda ts, values, out, params: solve_continuous_lyapunov(
-        values[0], ts[1] - product(ts[0], out) - product(out, adjoint(ts[0]))
+    _pulls((_continuous_of_a, ("a", "out")), (_continuous_back, ("a",))),
+    lambda ts, values, out, params: _continuous.bind(
+        (values[0], ts[1] - product(ts[0], out) - product(out, adjoint(ts[0])))
     ),
 )
 
 
-@stands_for(linalg.solve_continuous_lyapunov)
+@answers_for(linalg.solve_continuous_lyapunov)
 def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
     """
     Return x with a x + x a^H = q, as `scipy.linalg.solve_continuous_lyapunov`.
@@ -265,7 +284,7 @@ def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
 
 
 def _discrete_back(g: Any, params: Any, a: Any) -> Any:
-    return solve_discrete_lyapunov(transposed(a), g, params["method"])
+    return _discrete.bind((transposed(a), g), params)
 
 
 def _discrete_of_a(g: Any, params: Any, a: Any, out: Any) -> Any:
@@ -277,11 +296,11 @@ def _discrete_of_a(g: Any, params: Any, a: Any, out: Any) -> Any:
 def _discrete_push(ts: Any, values: Any, out: Any, params: Any) -> Any:
     change = product(product(ts[0], out), adjoint(values[0]))
     other = product(product(values[0], out), adjoint(ts[0]))
-    return solve_discrete_lyapunov(values[0], ts[1] + change + other, params["method"])
+    return _discrete.bind((values[0], ts[1] + change + other), params)
 
 
 _discrete = _equation(
-    lambda a, q, method: linalg.solve_discrete_lyapunov(a, q, method),
+    linalg.solve_discrete_lyapunov,
     "solve_discrete_lyapunov",
     ("a", "q"),
     _pulls((_discrete_of_a, ("a", "out")), (_discrete_back, ("a",))),
@@ -290,7 +309,7 @@ _discrete = _equation(
 )
 
 
-@stands_for(linalg.solve_discrete_lyapunov)
+@answers_for(linalg.solve_discrete_lyapunov)
 def solve_discrete_lyapunov(a: Any, q: Any, method: str | None = None) -> Any:
     """
     Return x with a x a^H - x + q = 0, as `scipy.linalg.solve_discrete_lyapunov`.
@@ -311,14 +330,14 @@ def solve_discrete_lyapunov(a: Any, q: Any, method: str | None = None) -> Any:
 
 _sqrtm = matrix_function(
     _checked("sqrtm", linalg.sqrtm),
-    lambda g, params, out: solve_sylvester(transposed(out), transposed(out), g),
-    lambda t, params, out: solve_sylvester(out, out, t),
+    lambda g, params, out: _sylvester_back(g, out, out),
+    lambda t, params, out: _sylvester.bind((out, out, t)),
     infer=lambda kind, **params: kind,
     name="sqrtm",
 )
 
 
-@stands_for(linalg.sqrtm)
+@answers_for(linalg.sqrtm)
 def sqrtm(A: Any) -> Any:
     """
     Return the square root of matrices, as `scipy.linalg.sqrtm`.

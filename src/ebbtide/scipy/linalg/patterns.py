@@ -12,10 +12,10 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.linalg import as_array
 from ebbtide.rules.matrices import conjugated, inverse_or_zero, matrix_function, real_of
-from ebbtide.scipy.original import stands_for
+from ebbtide.scipy.linalg.order import answers_for
 
 
-@stands_for(linalg.block_diag)
+@answers_for(linalg.block_diag)
 def block_diag(*arrs: Any) -> Any:
     """
     Return a matrix with blocks along its diagonal, as `scipy.linalg.block_diag`.
@@ -39,7 +39,7 @@ def block_diag(*arrs: Any) -> Any:
     return np.concatenate(rows, axis=-2)
 
 
-@stands_for(linalg.toeplitz)
+@answers_for(linalg.toeplitz)
 def toeplitz(c: Any, r: Any = None) -> Any:
     """
     Return a matrix with constant diagonals, as `scipy.linalg.toeplitz`.
@@ -61,7 +61,7 @@ def toeplitz(c: Any, r: Any = None) -> Any:
     return np.take(values, np.arange(n) - np.arange(m)[:, None] + m - 1, axis=-1)
 
 
-@stands_for(linalg.circulant)
+@answers_for(linalg.circulant)
 def circulant(c: Any) -> Any:
     """Return a matrix whose columns are turns of *c*, as `scipy.linalg.circulant`; nothing is saved but indices."""
     c = np.atleast_1d(as_array(c))
@@ -69,7 +69,7 @@ def circulant(c: Any) -> Any:
     return np.take(c, (np.arange(n)[:, None] - np.arange(n)) % n, axis=-1)
 
 
-@stands_for(linalg.hankel)
+@answers_for(linalg.hankel)
 def hankel(c: Any, r: Any = None) -> Any:
     """
     Return a matrix with constant anti-diagonals, as `scipy.linalg.hankel`.
@@ -90,7 +90,7 @@ def hankel(c: Any, r: Any = None) -> Any:
     return np.take(np.concatenate([c, r[1:]]), np.arange(m)[:, None] + np.arange(n))
 
 
-@stands_for(linalg.khatri_rao)
+@answers_for(linalg.khatri_rao)
 def khatri_rao(a: Any, b: Any) -> Any:
     """Return the products of all pairs of rows, column by column, as `scipy.linalg.khatri_rao`; saves a and b."""
     a, b = as_array(a), as_array(b)
@@ -111,7 +111,7 @@ def _slope(x: Any, order: Any) -> Any:
     return share * conjugated(x) * inverse_or_zero(sizes)
 
 
-def _norm_of(x: Any, order: Any) -> Any:
+def _norm_of(x: Any, order: Any = None) -> Any:
     """Return SciPy's norm, a Python number, in the precision of x."""
     return real_of(x.dtype).type(linalg.norm(x, order, check_finite=False))
 
@@ -121,14 +121,14 @@ def _norm_type(kind: ArrayType, **params: Any) -> ArrayType:
 
 
 _length = matrix_function(
-    lambda x: _norm_of(x, None),
+    _norm_of,
     lambda g, params, x, out: g * conjugated(x) * inverse_or_zero(out),
     lambda t, params, x, out: np.real(np.sum(conjugated(x) * t)) * inverse_or_zero(out),
     infer=_norm_type,
     name="norm",
 )
 _largest_sum = matrix_function(
-    lambda x, order: _norm_of(x, order),
+    _norm_of,
     lambda g, params, x: g * _slope(x, params["order"]),
     lambda t, params, x: np.real(np.sum(_slope(x, params["order"]) * t)),
     infer=_norm_type,
@@ -136,7 +136,7 @@ _largest_sum = matrix_function(
 )
 
 
-@stands_for(linalg.norm)
+@answers_for(linalg.norm)
 def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:  # noqa: A002
     """
     Return a norm of vectors or matrices, as `scipy.linalg.norm`; where it is zero, so is its derivative.

@@ -14,7 +14,7 @@ from ebbtide.rules.answers import refusal
 from ebbtide.rules.linalg import as_array, solver
 from ebbtide.rules.matrices import adjoint, completed, conjugated, half_triangle, real_of, transposed
 from ebbtide.rules.products import product
-from ebbtide.scipy.original import stands_for
+from ebbtide.scipy.linalg.order import answers_for
 
 # ------------------------------------------------------------------------------------------------
 # Matrices of any structure
@@ -53,7 +53,7 @@ _solve = solver(
 )
 
 
-@stands_for(linalg.solve)
+@answers_for(linalg.solve)
 def solve(
     a: Any, b: Any, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False,
     check_finite: bool = True, assume_a: str | None = None, transposed: bool = False,
@@ -93,7 +93,7 @@ def _conjugate_where(a: Any, params: Any) -> Any:
 
 
 def _with_triangle(a: Any, b: Any, params: Any, way: int) -> Any:
-    return solve_triangular(a, b, way, params["lower"], params["unit_diagonal"], check_finite=False)
+    return _solve_triangular.bind((a, b), {**params, "trans": way, "check_finite": False})
 
 
 def _triangle(a: Any, params: Any) -> Any:
@@ -122,7 +122,7 @@ _solve_triangular = solver(
 )
 
 
-@stands_for(linalg.solve_triangular)
+@answers_for(linalg.solve_triangular)
 def solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, overwrite_b: bool = False,
     check_finite: bool = True,
@@ -170,14 +170,14 @@ def _cho_into(y: Any, x: Any, params: Any, a: Any) -> Any:
 _cho_solve = solver(
     lambda c, b, lower: linalg.cho_solve((c, lower), b, check_finite=False),
     "cho_solve",
-    back=lambda g, params, a: cho_solve((conjugated(a), params["lower"]), g),
-    ahead=lambda b, params, a: cho_solve((a, params["lower"]), b),
+    back=lambda g, params, a: _cho_solve.bind((conjugated(a), g), params),
+    ahead=lambda b, params, a: _cho_solve.bind((a, b), params),
     times=_cho_times,
     into=_cho_into,
 )
 
 
-@stands_for(linalg.cho_solve)
+@answers_for(linalg.cho_solve)
 def cho_solve(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
     """
     Return x with a x = b, given a Cholesky factor of a, as `scipy.linalg.cho_solve`.
@@ -243,21 +243,21 @@ def _lu_into(y: Any, x: Any, params: Any, a: Any, piv: Any) -> Any:
 
 
 def _lu_back(g: Any, params: Any, a: Any, piv: Any) -> Any:
-    return lu_solve((_conjugate_where(a, params), piv), g, 0 if params["trans"] else 1)
+    return _lu_solve.bind((_conjugate_where(a, params), g, piv), {"trans": 0 if params["trans"] else 1})
 
 
 _lu_solve = solver(
     lambda lu, b, piv, trans: linalg.lu_solve((lu, piv), b, trans, check_finite=False),
     "lu_solve",
     back=_lu_back,
-    ahead=lambda b, params, a, piv: lu_solve((a, piv), b, params["trans"]),
+    ahead=lambda b, params, a, piv: _lu_solve.bind((a, b, piv), params),
     times=_lu_times,
     into=_lu_into,
     beside=("piv",),
 )
 
 
-@stands_for(linalg.lu_solve)
+@answers_for(linalg.lu_solve)
 def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0, overwrite_b: bool = False, check_finite: bool = True) -> Any:
     """
     Return x with a x = b, given factors of a, as `scipy.linalg.lu_solve`.

@@ -61,7 +61,7 @@ def _resized(kind: ArrayType, borders: tuple[Border, ...], *, wider: bool) -> Ar
 
 def _deeper(borders: tuple[Border, ...]) -> tuple[Border, ...]:
     """Return the borders of all members of a batch."""
-    return tuple([(axis + 1, *rest) for axis, *rest in borders])
+    return tuple([(border[0] + 1, *border[1:]) for border in borders])
 
 
 extend = linear(

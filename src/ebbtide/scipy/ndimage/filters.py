@@ -72,9 +72,10 @@ def _each(value: Any, count: int) -> list[Any]:
     """Return a parameter for each axis."""
     if isinstance(value, str) or not np.iterable(value):
         return [value] * count
-    if len(value) != count:
-        raise ValueError(f"{len(value)} values were given for {count} axes: {value!r}.")
-    return list(value)
+    values = list(value)
+    if len(values) != count:
+        raise ValueError(f"{len(values)} values were given for {count} axes: {values!r}.")
+    return values
 
 
 def _turned(w: Any, origins: Any) -> tuple[Any, list[int]]:

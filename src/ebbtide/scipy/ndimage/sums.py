@@ -21,10 +21,10 @@ def _axes_of(x: Any, axis: int | None) -> tuple[int, ...]:
     return tuple(range(len(x.shape))) if axis is None else (axis,)
 
 
-def _correlation(x: Any, w: Any, axis: int | None, mode: str, cval: float, origins: tuple[int, ...]) -> Any:
+def _correlation(x: Any, w: Any, axis: int | None, mode: str, cval: float, origins: Any) -> Any:
     w = np.conjugate(w)
     if axis is None:
-        return ndimage.correlate(x, w, None, mode, cval, list(origins))
+        return ndimage.correlate(x, w, None, mode, cval, origins)
     return ndimage.correlate1d(x, w, axis, None, mode, cval, origins[0])
 
 

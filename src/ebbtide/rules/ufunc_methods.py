@@ -1,4 +1,4 @@
-"""Rules of the method `reduce` of ufuncs."""
+"""Rules of the methods `reduce` and `outer` of ufuncs; `accumulate` is with the running values."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from ebbtide.arrays.kinds import reduction
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.registry import register
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.reductions import (
     axes_of,
     chosen_of,
@@ -92,3 +93,20 @@ _METHODS: Mapping[np.ufunc, Callable[..., Any]] = MappingProxyType({
 })  # fmt: skip
 for _ufunc, _handler in _METHODS.items():
     register(((_ufunc, "reduce"),), _handler)
+
+
+def _outer(ufunc: np.ufunc) -> Callable[..., Any]:
+    """Return the handler of `ufunc.outer`: each element of one array with each of another one."""
+
+    def handler(a: Any, b: Any) -> Any:
+        a, b = (x if type(x) is TracedArray else np.asarray(x) for x in (a, b))
+        return ufunc(np.reshape(a, (*a.shape, *(1,) * b.ndim)), b)
+
+    return handler
+
+
+for _ufunc in (
+    np.add, np.subtract, np.multiply, np.true_divide, np.power, np.maximum, np.minimum, np.logaddexp, np.hypot,
+    np.arctan2,
+):  # fmt: skip
+    register(((_ufunc, "outer"),), _outer(_ufunc))

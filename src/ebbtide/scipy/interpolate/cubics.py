@@ -1,0 +1,189 @@
+"""Interpolation by cubic polynomials along one axis."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from scipy import interpolate
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.rules.answers import refusal
+from ebbtide.scipy.interpolate.pieces import LINEAR, SHAPED, find_place, inexact, is_outside, taken
+
+
+@final
+class _Cubic:
+    """
+    Cubic polynomials between knots: values of shape (n, ...), and points of one axis.
+
+    Args:
+        x: The knots.
+        form: "spline" or "pchip".
+        bc_type: The boundary conditions of a spline.
+        extrapolate: Whether there are values beyond the ends.
+        nu: Order of the derivative that is returned.
+    """
+
+    __slots__ = ("_bc_type", "_extrapolate", "_form", "_nu", "_x")
+
+    def __init__(self, x: Any, form: str, bc_type: Any, extrapolate: Any, nu: int) -> None:
+        self._x = x
+        self._form = form
+        self._bc_type = bc_type
+        self._extrapolate = extrapolate
+        self._nu = nu
+
+    def plain(self, values: Any, points: Any) -> Any:
+        """See `Pieces.plain`."""
+        if self._form == "pchip":
+            return interpolate.PchipInterpolator(self._x, values)(points, self._nu, self._extrapolate)
+        return interpolate.CubicSpline(self._x, values, bc_type=self._bc_type)(points, self._nu, self._extrapolate)
+
+    def pieces(self, values: Any, points: Any) -> Any:
+        """See `Pieces.pieces`."""
+        x, flat = self._x, np.reshape(values, (len(self._x), -1))
+        place = find_place(x, points)
+        slopes = self._kept(flat) if self._form == "pchip" else self._smooth(flat, values.shape)
+        width = np.reshape(taken(np.diff(x), place), (-1, 1))
+        step = np.reshape(points - taken(x, place), (-1, 1))
+        low, high = flat[place], flat[place + 1]
+        before, after = slopes[place], slopes[place + 1]
+        mean = (high - low) / width
+        bend = (before + after - 2 * mean) / width
+        coefficients = [bend / width, (mean - before) / width - bend, before, low]
+        for _ in range(self._nu):
+            degrees = range(len(coefficients) - 1, 0, -1)
+            coefficients = [c * degree for c, degree in zip(coefficients, degrees, strict=False)] or [0 * low]
+        total = coefficients[0] + 0 * step
+        for coefficient in coefficients[1:]:
+            total = total * step + coefficient
+        if not self._extrapolate:
+            total = np.where(np.reshape(is_outside(points, x), (-1, 1)), 0.0, total)
+        return np.reshape(total, (points.shape[0], *values.shape[1:]))
+
+    def _smooth(self, flat: Any, shape: tuple[int, ...]) -> Any:
+        """Return the slopes at the knots, which are linear in the values but for what boundary conditions add."""
+        count = len(self._x)
+        zeros = np.zeros(count)
+        free: Any = self._bc_type
+        if not isinstance(free, str):
+            free = tuple([one if isinstance(one, str) else (one[0], zeros) for one in free])
+        matrix = interpolate.CubicSpline(self._x, np.eye(count), bc_type=free)(self._x, 1)
+        slopes = matrix.astype(flat.dtype) @ flat
+        if isinstance(self._bc_type, str):
+            return slopes
+        fixed = interpolate.CubicSpline(self._x, np.zeros(shape), bc_type=self._bc_type)(self._x, 1)
+        return slopes + np.reshape(fixed, (count, -1))
+
+    def _kept(self, flat: Any) -> Any:
+        """Return the slopes at the knots that keep the shape: the harmonic means of those beside, where signs agree."""
+        h = np.reshape(np.diff(self._x), (-1, 1))
+        m = (flat[1:] - flat[:-1]) / h
+        if len(self._x) == 2:
+            return np.concatenate([m, m])
+        w1, w2 = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
+        agree = np.sign(m[1:]) * np.sign(m[:-1]) > 0
+        left, right = np.where(agree, m[:-1], 1.0), np.where(agree, m[1:], 1.0)
+        inner = np.where(agree, (w1 + w2) / (w1 / left + w2 / right), 0.0)
+        return np.concatenate([_end(h[0], h[1], m[0], m[1]), inner, _end(h[-1], h[-2], m[-1], m[-2])])
+
+    def infer(self, values: ArrayType, points: ArrayType) -> ArrayType:
+        """See `Pieces.infer`."""
+        return ArrayType((*points.shape, *values.shape[1:]), np.result_type(values.dtype, np.float64))
+
+
+def _end(h0: Any, h1: Any, m0: Any, m1: Any) -> Any:
+    """Return the slope at an end: of the parabola through three points, unless that would change the shape."""
+    slope = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1)
+    slope = np.where(np.logical_and(np.sign(m0) != np.sign(m1), np.abs(slope) > 3 * np.abs(m0)), 3 * m0, slope)
+    return np.reshape(np.where(np.sign(slope) != np.sign(m0), 0.0, slope), (1, -1))
+
+
+def _called(self: Any, x: Any, nu: int, extrapolate: Any, form: str, bc_type: Any) -> Any:
+    """Return an interpolation along an axis of the values, at points of any shape."""
+    extrapolate = self.extrapolate if extrapolate is None else extrapolate
+    if extrapolate == "periodic" or bc_type == "periodic":
+        raise refusal("periodic interpolation has no derivative rule. Repeat values beyond the period at both ends.")
+    points = inexact(x)
+    values = np.moveaxis(self.y, self.axis, 0)
+    how = _Cubic(self.x, form, bc_type, bool(extrapolate), nu)
+    operation = SHAPED if form == "pchip" else LINEAR
+    found = operation.bind((values, np.reshape(points, -1)), {"how": how})
+    found = np.reshape(found, (*points.shape, *values.shape[1:]))
+    axes = tuple(range(points.ndim))
+    return np.moveaxis(found, axes, tuple([self.axis % self.y.ndim + k for k in axes]))
+
+
+@final
+class CubicSpline:
+    """
+    The cubic spline through values; see `scipy.interpolate.CubicSpline`.
+
+    Args:
+        x: The knots, ascending, plain.
+        y: The values, which may be traced.
+        axis: The axis of y along which they are.
+        bc_type: The boundary conditions, not "periodic".
+        extrapolate: Whether there are values beyond the ends; None for yes.
+
+    `f(x, nu)` is the spline, or its derivative of order nu, with derivatives with respect to y and x.
+
+    Memory:
+        All arrays by reference. A record saves the points, and y if the points are active. A derivative makes, for a
+        moment, the matrix of the slopes at the knots of n² numbers.
+
+    Example:
+        >>> from ebbtide import grad
+        >>> f = CubicSpline(np.arange(5.0), np.arange(5.0) ** 3)
+        >>> round(grad(f)(1.5), 6)
+        np.float64(6.75)
+    """
+
+    __slots__ = ("axis", "bc_type", "extrapolate", "x", "y")
+
+    def __init__(
+        self, x: Any, y: Any, axis: int = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None
+    ) -> None:
+        self.x, self.y = np.asarray(x, np.float64), inexact(y)
+        self.axis, self.bc_type = axis, bc_type
+        self.extrapolate = True if extrapolate is None else extrapolate
+
+    def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
+        """Return the spline at points x, or its derivative of order *nu*."""
+        return _called(self, x, nu, extrapolate, "spline", self.bc_type)
+
+
+@final
+class PchipInterpolator:
+    """
+    The cubic interpolation that is monotonic where the values are; see `scipy.interpolate.PchipInterpolator`.
+
+    Args:
+        x: The knots, ascending, plain.
+        y: The values, which may be traced.
+        axis: The axis of y along which they are.
+        extrapolate: Whether there are values beyond the ends; None for yes.
+
+    `f(x, nu)` has derivatives with respect to y and x.
+
+    Memory:
+        All arrays by reference. A record saves the points and y.
+
+    Example:
+        >>> from ebbtide import grad
+        >>> f = PchipInterpolator(np.arange(3.0), np.array([0.0, 1.0, 4.0]))
+        >>> round(grad(f)(1.0), 6)
+        np.float64(1.5)
+    """
+
+    __slots__ = ("axis", "extrapolate", "x", "y")
+
+    def __init__(self, x: Any, y: Any, axis: int = 0, extrapolate: Any = None) -> None:
+        self.x, self.y = np.asarray(x, np.float64), inexact(y)
+        self.axis = axis
+        self.extrapolate = True if extrapolate is None else extrapolate
+
+    def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
+        """Return the interpolation at points x, or its derivative of order *nu*."""
+        return _called(self, x, nu, extrapolate, "pchip", None)

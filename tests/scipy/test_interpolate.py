@@ -1,0 +1,119 @@
+"""Interpolation: SciPy's values, and derivatives with respect to values and points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import interpolate as original
+
+from ebbtide import TraceError, grad, jit, jvp, vjp, vmap
+from ebbtide.scipy.interpolate import CubicSpline, PchipInterpolator, RegularGridInterpolator
+from ebbtide.testing import check_grads
+
+RANDOM = np.random.default_rng(11)
+GRID = (np.array([0.0, 0.5, 2.0, 3.0]), np.array([3.0, 1.0, 0.0]), np.array([-1.0, 1.0]))
+VALUES = RANDOM.random((4, 3, 2))
+POINTS = np.array([[0.2, 2.5, 0.3], [1.7, 0.4, -0.9], [2.9, 1.2, 0.6]])
+# Values, points and options: axes, trailing axes of the values, points of several axes, and outside.
+GRIDS = [
+    (VALUES[:, 0, 0], POINTS[:, :1], 1, {}),
+    (VALUES[:, :, 0], POINTS[:, :2], 2, {}),
+    (VALUES, POINTS, 3, {}),
+    (VALUES, POINTS[:, :2].reshape(1, 3, 2), 2, {}),
+    (VALUES[:, :, 0], POINTS[:, :2] * 2, 2, {"bounds_error": False, "fill_value": 0.5}),
+    (VALUES[:, :, 0], POINTS[:, :2] * 2, 2, {"bounds_error": False, "fill_value": None}),
+]
+
+
+@pytest.mark.parametrize("method", ["linear", "nearest"])
+@pytest.mark.parametrize("call", GRIDS, ids=range(len(GRIDS)))
+def test_grid(call, method):
+    """Interpolation on a grid has SciPy's bits, and right derivatives with respect to values and points."""
+    values, points, count, options = call
+    for dtype in (np.float64, np.float32, np.complex128):
+        given = values.astype(dtype) * dtype(1 + 0.5j if dtype is np.complex128 else 1)
+        expected = original.RegularGridInterpolator(GRID[:count], given, method, **options)(points)
+        f = lambda v, x: RegularGridInterpolator(GRID[:count], v, method, **options)(x)
+        value, pullback = vjp(f, given, points)
+        assert (value.dtype, value.tobytes()) == (expected.dtype, expected.tobytes())
+        assert [g.dtype for g in pullback(value)] == [given.dtype, points.dtype]
+        assert f(given, points).tobytes() == expected.tobytes()
+    loss = lambda v, x: np.sum(np.sin(f(v, x)))
+    check_grads(loss, values, points, order=2)
+    expected = grad(loss, (0, 1))(values, points)
+    for one, other in zip(jit(grad(loss, (0, 1)))(values, points), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+    members = np.stack([values, 2 * values]), np.stack([points, points * 0.9])
+    found = vmap(grad(loss, (0, 1)))(*members)
+    for k, other in enumerate(grad(loss, (0, 1))(2 * values, points * 0.9)):
+        np.testing.assert_allclose(found[k][1], other, rtol=1e-12, atol=1e-14)
+
+
+def test_forms_of_points():
+    """Points are given as an array, as one array for each axis, or as one point."""
+    f = RegularGridInterpolator(GRID[:2], VALUES[:, :, 0])
+    plain = original.RegularGridInterpolator(GRID[:2], VALUES[:, :, 0])
+    for xi in (POINTS[0, :2], (POINTS[:, 0], 0.7), [[0.1, 0.2]]):
+        np.testing.assert_array_equal(f(xi), plain(xi))
+    np.testing.assert_allclose(
+        grad(lambda x, y: np.sum(f((x, y))), 1)(POINTS[:, 0], 0.7),
+        np.sum(grad(lambda p: np.sum(f(p)))(np.stack([POINTS[:, 0], np.full(3, 0.7)], axis=1))[:, 1]),
+    )
+
+
+def test_refusals():
+    """Methods without a derivative, and points outside, are errors."""
+    with pytest.raises(TraceError, match="method='cubic'"):
+        RegularGridInterpolator(GRID, VALUES, "cubic")
+    with pytest.raises(ValueError, match="out of bounds"):
+        grad(lambda x: np.sum(RegularGridInterpolator(GRID, VALUES)(x)))(POINTS + 10)
+    with pytest.raises(ValueError, match="2 coordinates were asked for on a grid of 3"):
+        RegularGridInterpolator(GRID, VALUES)(POINTS[:, :2])
+    with pytest.raises(TraceError, match="periodic"):
+        CubicSpline(X, Y[0], bc_type="periodic")(AT)
+
+
+X = np.array([0.0, 0.7, 1.1, 2.0, 2.6, 3.0])
+Y = RANDOM.random((3, 6))
+MONOTONE = np.array([0.1, 0.3, 0.35, 1.2, 0.9, 0.8])
+AT = np.array([[0.3, 0.9], [2.2, 2.9], [-0.4, 3.3]])
+SPLINES = [
+    (CubicSpline, {}, Y[0]),
+    (CubicSpline, {"bc_type": "natural"}, Y[0]),
+    (CubicSpline, {"bc_type": "clamped", "axis": 1}, Y),
+    (CubicSpline, {"bc_type": ((1, 0.5), (2, -0.3))}, Y[0]),
+    (CubicSpline, {"extrapolate": False}, Y[0]),
+    (PchipInterpolator, {}, MONOTONE),
+    (PchipInterpolator, {"axis": 1}, np.stack([MONOTONE, -MONOTONE, MONOTONE[::-1]])),
+    (PchipInterpolator, {}, MONOTONE[:2]),
+]
+
+
+@pytest.mark.parametrize("call", SPLINES, ids=range(len(SPLINES)))
+def test_splines(call):
+    """Splines have SciPy's bits, and right derivatives with respect to values and points, also of their derivatives."""
+    form, options, y = call
+    x = X[: y.shape[-1]]
+    plain = getattr(original, form.__name__)
+    for nu in (0, 1):
+        f = lambda y, t: form(x, y, **options)(t, nu)
+        expected = plain(x, y, **options)(AT, nu)
+        assert vjp(f, y, AT)[0].tobytes() == expected.tobytes()
+        assert f(y, AT).tobytes() == expected.tobytes()
+        inside = AT[:2]
+        loss = lambda y, t: np.sum(np.sin(f(y, t)))
+        check_grads(loss, y, inside, order=2)
+    np.testing.assert_allclose(jit(grad(loss))(y, inside), grad(loss)(y, inside), rtol=1e-12)
+    np.testing.assert_allclose(
+        vmap(grad(loss), (0, None))(np.stack([y, 2 * y]), inside)[1], grad(loss)(2 * y, inside), rtol=1e-12
+    )
+    assert grad(loss)(y.astype(np.float32), inside).dtype == np.float32
+
+
+def test_derivative_of_a_spline():
+    """The derivative with respect to the points is SciPy's derivative of the spline, also beyond the ends."""
+    for form in (CubicSpline, PchipInterpolator):
+        found = grad(lambda t: np.sum(form(X, MONOTONE)(t)))(AT)
+        np.testing.assert_allclose(found, getattr(original, form.__name__)(X, MONOTONE)(AT, 1), rtol=1e-12)
+        pushed = jvp(form(X, MONOTONE), (AT,), (np.ones_like(AT),))[1]
+        np.testing.assert_allclose(pushed, found, rtol=1e-12)
