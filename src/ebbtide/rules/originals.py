@@ -15,12 +15,15 @@ def is_traced(*values: Any) -> bool:
     return any(type(leaf) is TracedArray for leaf in objects_in(values))
 
 
-def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def stands_for(
+    original: Callable[..., Any], plain: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
     Return a decorator for what a function of NumPy or SciPy is on traced arrays.
 
     Args:
-        original: That function. It is called where no argument is traced, and is `__wrapped__`.
+        original: That function, which becomes `__wrapped__`.
+        plain: What is called where no argument is traced; by default the original.
 
     Returns:
         The decorator.
@@ -29,7 +32,7 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (function if is_traced(args, kwargs) else original)(*args, **kwargs)
+            return (function if is_traced(args, kwargs) else plain or original)(*args, **kwargs)
 
         vars(call)["__wrapped__"] = original
         return call

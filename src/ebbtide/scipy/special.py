@@ -13,9 +13,9 @@ from ebbtide.arrays.kinds import NUMBERS, elementwise, reduction
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, unbroadcast
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.gamma import zeta as _zeta
+from ebbtide.rules.originals import stands_for
 from ebbtide.rules.reductions import axes_of, reduced
 from ebbtide.rules.special import without_rule
-from ebbtide.scipy.original import stands_for
 
 __all__ = ["log_softmax", "logsumexp", "multigammaln", "polygamma", "softmax", "zeta"]
 

@@ -11,8 +11,8 @@ from scipy.optimize import OptimizeResult
 
 from ebbtide.errors import TraceError
 from ebbtide.rules.answers import refusal
+from ebbtide.rules.originals import is_traced, stands_for
 from ebbtide.scipy.integrate.trajectory import trajectory, vector_of_numbers
-from ebbtide.scipy.original import is_traced, stands_for
 
 
 @stands_for(integrate.odeint)

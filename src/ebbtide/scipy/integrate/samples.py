@@ -9,7 +9,7 @@ from scipy import integrate
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.rules.answers import refusal
-from ebbtide.scipy.original import stands_for
+from ebbtide.rules.originals import stands_for
 
 
 def _array(x: Any) -> Any:

@@ -25,7 +25,7 @@ from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
-from ebbtide.scipy.original import is_traced
+from ebbtide.rules.originals import is_traced
 from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
 

@@ -16,8 +16,8 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import by_members, full
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, promoted, unbroadcast
 from ebbtide.rules.answers import refusal
+from ebbtide.rules.originals import stands_for
 from ebbtide.rules.reductions import axes_of
-from ebbtide.scipy.original import stands_for
 
 # In mode "full" the result is the sum of x[i] y[k - i] over i; the others are the middle of that.
 
@@ -46,7 +46,7 @@ def _middle(x: tuple[int, ...], y: tuple[int, ...], mode: str, axes: tuple[int, 
 
 
 def _type_of_result(x: ArrayType, y: ArrayType, params: dict[str, Any], function: Callable[..., Any]) -> ArrayType:
-    ones = [np.ones((1,) * len(kind.shape), kind.dtype) for kind in (x, y)]
+    ones = [np.ones((2,) * len(kind.shape), kind.dtype) for kind in (x, y)]
     axes = params.get("axes") or tuple(range(len(x.shape)))
     if not (x.size and y.size):
         return ArrayType((0,), np.result_type(*ones))  # as SciPy has it, for any number of axes

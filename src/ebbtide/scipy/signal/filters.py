@@ -17,8 +17,8 @@ from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.rules.answers import refusal
+from ebbtide.rules.originals import stands_for
 from ebbtide.rules.reductions import axes_of
-from ebbtide.scipy.original import stands_for
 from ebbtide.scipy.signal.convolutions import types_of_members
 
 

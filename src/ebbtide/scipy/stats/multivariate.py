@@ -11,7 +11,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.rules.answers import refusal
-from ebbtide.scipy.original import stands_for
+from ebbtide.rules.originals import stands_for
 
 __all__ = ["dirichlet", "multivariate_normal"]
 

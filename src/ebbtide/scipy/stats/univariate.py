@@ -16,8 +16,8 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.kinds import elementwise
+from ebbtide.rules.originals import is_traced
 from ebbtide.rules.special import without_rule
-from ebbtide.scipy.original import is_traced
 
 Expression = Callable[..., Any]
 
