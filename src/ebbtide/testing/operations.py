@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
 from ebbtide.arrays.abstract import AbstractTrace, abstract_array
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.location import user_line
