@@ -74,7 +74,7 @@ class Signature:
         A few tuples; cached by the primitive.
     """
 
-    __slots__ = ("active", "keeps", "local", "primitive", "pulls", "saves", "simple")
+    __slots__ = ("active", "keeps", "local", "primitive", "pulls", "saves", "simple", "turned")
 
     def __init__(self, primitive: Primitive, active: tuple[int, ...]) -> None:
         self.primitive = primitive
@@ -91,14 +91,31 @@ class Signature:
         # Saved values by position: number of the operand, or -1 for the output; kept values follow.
         self.saves = tuple(primitive.position(name) for name in order if name not in primitive.keep)
         uses = [tuple(order.index(name) for name in rule.needs) for _, rule in rules]
-        last_use = {s: n for n, used in enumerate(uses) for s in used}
-        self.pulls = tuple(
-            (rule, used, tuple(s for s in used if last_use[s] == n))
-            for n, ((_, rule), used) in enumerate(zip(rules, uses, strict=True))
-        )
+        pairs = [(rule, used) for (_, rule), used in zip(rules, uses, strict=True)]
+        self.pulls = _with_releases(pairs)
+        # The same the other way round, of two that may be; see `ordered`.
+        free = len(pairs) == 2 and not any(rule.last for rule, _ in pairs)
+        self.turned = _with_releases(pairs[::-1]) if free else None
         # What the hot paths ask: whether all pulls are elementwise, and whether at most one value is saved.
         self.local = bool(rules) and all(rule.trusted for _, rule in rules)
         self.simple = len(self.saves) <= 1 and not self.keeps
+
+    def ordered(self, parents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """
+        Return the pulls in the order in which they are done, and the nodes of the operands in that order.
+
+        The cotangent of a leaf stays until the end in any case. Pulled first, it lets go of what it alone takes before
+        the other one is made: of `x @ w` that is x.
+        """
+        if self.turned is not None and parents[1].signature is None and parents[0].signature is not None:
+            return self.turned, parents[::-1]
+        return self.pulls, parents
+
+
+def _with_releases(pulls: list[tuple[Pull, tuple[int, ...]]]) -> tuple[tuple[Pull, Any, tuple[int, ...]], ...]:
+    """Return pulls with the saved values that each takes, and those that no later one takes."""
+    last = {s: n for n, (_, used) in enumerate(pulls) for s in used}
+    return tuple([(pull, used, tuple(s for s in used if last[s] == n)) for n, (pull, used) in enumerate(pulls)])
 
 
 @final

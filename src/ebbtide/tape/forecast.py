@@ -151,7 +151,7 @@ class Forecast:
         """
         own = Forecast(0, _outcomes=self._outcomes)
         own._slots = {p.number: _Slot(_Buffer(0), owners[p.number].owned) for p in parents if p.number in owners}
-        for (pull, uses, _), parent in zip(node.signature.pulls, parents, strict=True):
+        for (pull, uses, _), parent in zip(*node.signature.ordered(parents), strict=True):
             own._pull(pull, node, parent, _Slot(_Buffer(0), False), False, [_type_of(saved[s]) for s in uses])
         return own.peak
 
@@ -251,7 +251,7 @@ class Forecast:
             self._raise(self.live + self.need_of(node, parents, saved, self._slots))
         before = self.peak, self.place, self.behind
         shared = False
-        for n, ((pull, uses, releases), parent) in enumerate(zip(signature.pulls, parents, strict=True)):
+        for n, ((pull, uses, releases), parent) in enumerate(zip(*signature.ordered(parents), strict=True)):
             exclusive = slot.owned and n == len(parents) - 1 and not shared
             types = [_type_of(saved[s]) for s in uses]
             shared = self._pull(pull, node, parent, slot, exclusive, types) or shared

@@ -203,7 +203,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
     parents, saved = _consume(tape, node, retain)
     params = node.params
     watch = tape.pager
-    pulls = node.signature.pulls
+    pulls, order = node.signature.ordered(parents)
     if watch is not None:
         watch.room(node, slots, parents, saved)
     else:
@@ -211,7 +211,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
     saved = list(saved)
     remaining = len(pulls)
     shared = False
-    for (pull, uses, releases), parent in zip(pulls, parents, strict=True):
+    for (pull, uses, releases), parent in zip(pulls, order, strict=True):
         remaining -= 1
         kind = parent.type
         values = [saved[s] for s in uses]
