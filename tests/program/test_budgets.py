@@ -18,7 +18,6 @@ from ebbtide.program.ladder import ladder, objects_of, plain_rung
 from ebbtide.program.lifetimes import last_uses
 from ebbtide.program.reference import Executable
 
-
 # By how many bytes what is measured may be less for a larger budget.
 _OBJECTS = 1 << 13
 
