@@ -11,16 +11,17 @@ import pytest
 from .examples import EXAMPLES
 
 NUMPY = """
-abs absolute acos acosh add amax amin angle append arccos arccosh arcsin arcsinh arctan arctan2 arctanh array_split asin
-asinh astype atan atan2 atanh atleast_1d atleast_2d atleast_3d average broadcast_to cbrt clip column_stack compress
-concatenate conj conjugate convolve copy copysign corrcoef correlate cos cosh cov cross cumprod cumsum deg2rad degrees
-delete diag diagonal diff divide dot dsplit dstack ediff1d einsum exp exp2 expand_dims expm1 fabs flip fliplr flipud
-float_power fmax fmin fmod full_like gradient hsplit hstack hypot imag inner insert interp kron linspace log log10 log1p
-log2 logaddexp logaddexp2 matmul max maximum mean median meshgrid min minimum mod moveaxis multiply nan_to_num nanmax
-nanmean nanmin nanstd nansum nanvar negative outer pad partition percentile permute_dims polyval pow power prod
-ptp quantile rad2deg radians ravel real real_if_close reciprocal remainder repeat reshape roll rollaxis rot90 select sin sinc
-sinh sort split sqrt square squeeze stack std subtract sum swapaxes take take_along_axis tan tanh tensordot tile trace
-transpose trapezoid tril triu true_divide unique unwrap vander var vdot vsplit vstack where divmod
+abs absolute acos acosh add amax amin angle append arccos arccosh arcsin arcsinh arctan arctan2 arctanh array_split
+asin asinh astype atan atan2 atanh atleast_1d atleast_2d atleast_3d average broadcast_to cbrt clip column_stack
+compress concatenate conj conjugate convolve copy copysign corrcoef correlate cos cosh cov cross cumprod cumsum
+deg2rad degrees delete diag diagonal diff divide dot dsplit dstack ediff1d einsum exp exp2 expand_dims expm1 fabs flip
+fliplr flipud float_power fmax fmin fmod full_like gradient hsplit hstack hypot imag inner insert interp kron linspace
+log log10 log1p log2 logaddexp logaddexp2 matmul max maximum mean median meshgrid min minimum mod moveaxis multiply
+nan_to_num nanmax nanmean nanmin nanstd nansum nanvar negative outer pad partition percentile permute_dims polyval pow
+power prod ptp quantile rad2deg radians ravel real real_if_close reciprocal remainder repeat reshape roll rollaxis
+rot90 select sin sinc sinh sort split sqrt square squeeze stack std subtract sum swapaxes take take_along_axis tan
+tanh tensordot tile trace transpose trapezoid tril triu true_divide unique unwrap vander var vdot vsplit vstack where
+divmod
 """
 STEPS = "floor ceil rint trunc sign round floor_divide heaviside argmax argsort equal less isnan isfinite logical_and"
 LINALG = """

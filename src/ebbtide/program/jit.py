@@ -48,7 +48,7 @@ def jit(
             new one.
         budget: The bytes of memory that a run may take above its arguments, results included. Values are computed again
             for it as far as needed, with the same bits; see `program(...).predict()`. Programs have no use for a disk.
-            It bounds a call; the forward and reverse programs of a derivative of *f* are bounded by that one's budget.
+            It bounds a call, and the forward and reverse programs of a derivative of *f* together.
 
     Returns:
         A function with the arguments and results of *f*, and its bits; products may differ in rounding. Differentiated,
