@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.matrices import in_c_order, native
-from ebbtide.scipy.original import stands_for
+from ebbtide.rules.originals import stands_for
 
 
 def answers_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
