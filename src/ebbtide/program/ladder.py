@@ -101,19 +101,12 @@ def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: in
     Equations are put off where less is held then; and values are computed again where that takes no products, a quarter
     off the peak, and an eighth more work at most.
     """
-    return _unasked(*_starts(program, strides, forward))
-
-
-def _starts(program: Program, strides: Sequence[tuple[int, ...]], forward: int) -> tuple[Rung, Rung]:
-    """Return a program as it stands, and with what is put off where less is held then."""
     first = _rung(program, find_layout(program, strides), forward)
-    return first, min(_delayed(first), first, key=lambda rung: rung.peak)
+    return first if first.peak < _LARGE else _unasked(first, _delayed(first))
 
 
 def _unasked(first: Rung, best: Rung) -> Rung:
     """Return the rung that is taken without a budget, from a program as it stands and with what is put off."""
-    if first.peak < _LARGE:
-        return first
     values = values_of(best.program, best.layout)
     place, anchors = _narrowest(best, values)
     for places in _WORK_PLACES if place else ():
@@ -139,8 +132,9 @@ def ladder(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 
     Returns:
         Rungs with more and more bytes, and less and less work.
     """
-    first, start = _starts(program, strides, forward)
-    plain = _unasked(first, start)
+    first = _rung(program, find_layout(program, strides), forward)
+    start = _delayed(first)
+    plain = first if first.peak < _LARGE else _unasked(first, start)
     values = values_of(start.program, start.layout)
     place, anchors = _narrowest(start, values)
     found = [first, start, plain]
@@ -188,8 +182,9 @@ def counts_of(rung: Rung) -> tuple[int, int]:
 
 
 def _delayed(rung: Rung) -> Rung:
+    """Return a rung with what is put off where less is held then."""
     values = values_of(rung.program, rung.layout)
-    return _repeated(rung, rung, delayed(values, rung.forward))
+    return min(_repeated(rung, rung, delayed(values, rung.forward)), rung, key=lambda one: one.peak)
 
 
 def _narrowest(rung: Rung, values: Values) -> tuple[int, set[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import final
 
 from ebbtide.program.equation import Equation, Variable, substitute
 from ebbtide.program.layout import Layout
@@ -27,46 +28,16 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     Returns:
         (the program, its layout, how many of its equations are that part).
     """
-    place = {equation.output: number for number, equation in enumerate(program.equations)}
-    latest: dict[Variable, Variable] = {}
-    bases: dict[Variable, Variable] = {}
-    strides = {variable: layout.strides[variable] for variable in program.inputs}
-    known = dict(layout.known)
-    made: list[Equation] = []
+    copies = _Copies(program, layout)
     seen: set[int] = set()
     ends = 0
-
-    def current(variable: Variable) -> Variable:
-        """Return the copy of a value to take now: of a view, one of the last copy of its base."""
-        base = layout.base(variable)
-        if base is variable:
-            return latest.get(variable, variable)
-        found = latest.get(variable)
-        if found is None or bases[found] is not latest.get(base, base):
-            found = compute(place[variable])
-        return found
-
-    def compute(number: int) -> Variable:
-        old = program.equations[number]
-        arguments, params = substitute((old.arguments, old.params), current)
-        again = old.output in latest
-        output = Variable(old.output.type, old.output.name, is_number=old.output.is_number) if again else old.output
-        made.append(replace(old, arguments=arguments, params=params, output=output))
-        latest[old.output] = output
-        strides[output] = layout.strides[old.output]
-        if again and old.output in known:
-            known[output] = known[old.output]
-        if old.output in layout.bases:
-            base = layout.base(old.output)
-            bases[output] = latest.get(base, base)
-        return output
-
     for number in order:
-        compute(number)
+        copies.compute(number)
         if number < forward and number not in seen:
-            ends = len(made)
+            ends = len(copies.made)
         seen.add(number)
-    outputs = tuple(current(output) if type(output) is Variable else output for output in program.outputs)
+    made, strides, bases, known = copies.made, copies.strides, copies.bases, copies.known
+    outputs = tuple(copies.current(output) if type(output) is Variable else output for output in program.outputs)
     front = {equation.output for equation in made[:ends]}
     history = (*program.history, "values computed again")
     found = remove_dead(replace(program, equations=tuple(made), outputs=outputs))
@@ -76,3 +47,49 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     bases = {view: base for view, base in bases.items() if view in left}
     known = {variable: weights for variable, weights in known.items() if variable in left}
     return replace(found, history=history), Layout(strides, bases, known), kept
+
+
+@final
+class _Copies:
+    """
+    The equations of a program as they are computed, some of them again, and how their values lie.
+
+    Args:
+        program: The program.
+        layout: Where its values lie.
+    """
+
+    def __init__(self, program: Program, layout: Layout) -> None:
+        self.program, self.layout = program, layout
+        self.made: list[Equation] = []
+        self.strides = {variable: layout.strides[variable] for variable in program.inputs}
+        self.bases: dict[Variable, Variable] = {}
+        self.known = dict(layout.known)
+        self._place = {equation.output: number for number, equation in enumerate(program.equations)}
+        self._latest: dict[Variable, Variable] = {}
+
+    def current(self, variable: Variable) -> Variable:
+        """Return the copy of a value to take now: of a view, one of the last copy of its base."""
+        base, latest = self.layout.base(variable), self._latest
+        if base is variable:
+            return latest.get(variable, variable)
+        found = latest.get(variable)
+        if found is None or self.bases[found] is not latest.get(base, base):
+            found = self.compute(self._place[variable])
+        return found
+
+    def compute(self, number: int) -> Variable:
+        """Compute an equation once more, and return its value."""
+        old, layout, latest = self.program.equations[number], self.layout, self._latest
+        arguments, params = substitute((old.arguments, old.params), self.current)
+        again = old.output in latest
+        output = Variable(old.output.type, old.output.name, is_number=old.output.is_number) if again else old.output
+        self.made.append(replace(old, arguments=arguments, params=params, output=output))
+        latest[old.output] = output
+        self.strides[output] = layout.strides[old.output]
+        if again and old.output in self.known:
+            self.known[output] = self.known[old.output]
+        if old.output in layout.bases:
+            base = layout.base(old.output)
+            self.bases[output] = latest.get(base, base)
+        return output
