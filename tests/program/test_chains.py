@@ -12,7 +12,7 @@ from tests.rules.examples import label, typed_cases
 from tests.scale import FULL, bar, sample
 from tests.storage.helpers import run_python
 
-from ebbtide import trace, value_and_grad
+from ebbtide import grad, jit, timeloop, trace, value_and_grad
 from ebbtide.program.blocks import Block, Blocks
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.reference import Executable
@@ -161,3 +161,29 @@ def test_source_is_a_file_of_its_own(tmp_path):
     text += "print(call(np.linspace(0, 1, 64), 3.0)[0].tobytes().hex())"
     status, out, err = run_python(text, str(tmp_path))
     assert (status, out.strip()) == (0, plain.run([x, 3.0])[0].tobytes().hex()), err
+
+
+def test_the_executor_of_a_jitted_function():
+    """`jit(executor="machine")` chains the programs of a function and of its derivatives; the bits are the same."""
+
+    def step(u, c):
+        return u + 0.1 * np.sin(u * c) * np.cos(u)
+
+    def loss(f, u, c):
+        return np.sum(timeloop(lambda v, _: f(v, c), u, 5) ** 2)
+
+    u, c = np.linspace(0, 1, 500), 0.7
+    machine, reference = jit(step, executor="machine"), jit(step)
+    assert machine(u, c).tobytes() == reference(u, c).tobytes() == step(u, c).tobytes()
+    assert "= Chain(" in machine.program(u, c).source
+    assert "= Chain(" in machine.reversed(u, c)[1].source
+    assert "Chain" not in reference.program(u, c).source
+    found, expected = [grad(lambda u, f=f: loss(f, u, c))(u) for f in (machine, reference)]
+    assert found.tobytes() == expected.tobytes()
+    with pytest.raises(ValueError, match="'reference' and 'machine'"):
+        jit(step, executor="fast")
+
+
+def test_a_loop_may_be_resumed_by_another_executor():
+    """The executor is no part of what a resumed run is told by: its bits are the same."""
+    assert jit(np.sin, executor="machine").made_from == jit(np.sin).made_from

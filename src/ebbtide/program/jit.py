@@ -8,24 +8,29 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, final
 
-import numpy as np
-import optree
-
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, check_budget
+from ebbtide.machine import Chain
 from ebbtide.program.aliases import AliasedProgram
+from ebbtide.program.arguments import (
+    argument_numbers,
+    difference_of_kinds,
+    is_dynamic,
+    kind_of_arguments,
+    leaves_of,
+    name_of_leaf,
+)
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.equation import OBJECT
 from ebbtide.program.planned import PlannedProgram, strides_of
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
-from ebbtide.program.tracing import name_argument, name_of, trace_leaves
+from ebbtide.program.tracing import name_of, trace_leaves
 
 _MANY = 8
-_NUMBERS = frozenset({float, complex})
 
 
 def jit(
@@ -33,6 +38,7 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     budget: Budget | None = None,
+    executor: str = "reference",
 ) -> Jitted:
     """
     Return *f* as a function that is traced once for each kind of arguments, and then runs in planned memory.
@@ -49,6 +55,9 @@ def jit(
         budget: The bytes of memory that a run may take above its arguments, results included. Values are computed again
             for it as far as needed, with the same bits; see `program(...).predict()`. Programs have no use for a disk.
             It bounds a call, and the forward and reverse programs of a derivative of *f* together.
+        executor: Who runs the programs: "reference" is NumPy source; "machine" does elementwise operations that follow
+            each other in pieces that stay in the cache, by NumPy's own compiled loops: the same bits, in less memory
+            and time. Where Ebbtide was installed without a C compiler, it warns and is the reference.
 
     Returns:
         A function with the arguments and results of *f*, and its bits; products may differ in rounding. Differentiated,
@@ -60,7 +69,7 @@ def jit(
             generator.
         TypeError: `static_argnums` or `donate_argnums` are no numbers from 0 on, an argument cannot be compared with
             those of before, or one that is donated cannot be written or shares memory with another one.
-        ValueError: The budget has a disk.
+        ValueError: The budget has a disk, or there is no such executor.
         BudgetError: From the call: no way to run the function was found that takes so few bytes; with the least.
 
     Memory:
@@ -75,21 +84,24 @@ def jit(
         >>> slope(np.zeros(2))
         array([1., 1.])
     """
-    static, donated = _numbers("static_argnums", static_argnums), _numbers("donate_argnums", donate_argnums)
+    static = argument_numbers("static_argnums", static_argnums)
+    donated = argument_numbers("donate_argnums", donate_argnums)
     check_budget(budget)
+    if executor not in ("reference", "machine"):
+        raise ValueError(f"executor={executor!r}: there are 'reference' and 'machine'.")
+    if executor == "machine" and Chain is None:
+        warnings.warn(
+            "The machine was not built, as there was no C compiler when Ebbtide was installed; programs run as NumPy "
+            "source. Install a C compiler and Ebbtide again, or write executor='reference'.",
+            stacklevel=2,
+        )
+        executor = "reference"
     if budget is not None and budget.disk:
         raise ValueError(
             f"jit was given {budget}, and a program has no use for a disk: it computes values again instead. Write "
             f"Budget(memory={budget.memory})."
         )
-    return Jitted(f, static, donated, None if budget is None else budget.memory)
-
-
-def _numbers(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
-    numbers = (given,) if isinstance(given, int) else tuple(given)
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise TypeError(f"{name}={given!r}: give the numbers of positional arguments, 0 for the first.")
-    return numbers
+    return Jitted(f, static, donated, None if budget is None else budget.memory, executor)
 
 
 @final
@@ -137,6 +149,7 @@ class Jitted:
         static: Numbers of the arguments that are taken as they are.
         donated: Numbers of the arguments whose memory may be used.
         limit: The bytes that a run may take; None for no budget.
+        executor: Who runs the programs.
     """
 
     # Whoever wraps a function copies what is in its `__dict__`: there is its name, and nothing of ours.
@@ -146,14 +159,15 @@ class Jitted:
     )  # fmt: skip
 
     def __init__(
-        self, f: Callable[..., Any], static: tuple[int, ...], donated: tuple[int, ...], limit: int | None
-    ) -> None:
+        self, f: Callable[..., Any], static: tuple[int, ...], donated: tuple[int, ...], limit: int | None,
+        executor: str,
+    ) -> None:  # fmt: skip
         update_wrapper(self, f, updated=())
         self._donated = donated
         self._f = f
         self._static = static
         self._limit = limit
-        self._blocks = Blocks()
+        self._blocks = Blocks(chained=executor == "machine")
         self._known: dict[Any, list[_Known]] = {}
         # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
         self._opaque: set[Any] = set()
@@ -211,7 +225,7 @@ class Jitted:
                 function runs as it stands where it is differentiated.
         """
         known, values = self._look_up(args, {})
-        wanted = _leaves_of(args, _numbers("argnums", argnums))
+        wanted = leaves_of(args, argument_numbers("argnums", argnums))
         if known is not None and known.derived is not None:
             active = tuple([place for place, number in enumerate(known.dynamic) if number in wanted])
             found = known.derived.core.reversed_for(active, values)
@@ -228,7 +242,7 @@ class Jitted:
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Known | None, list[Any]]:
         """Return the trace for arguments and its inputs; None where what they meet cannot be planned for."""
         args = self._looked_at(args)
-        leaves, key = self._signature(args, kwargs)
+        leaves, key = kind_of_arguments(args, kwargs, self._static)
         known = None if key is None else self._find(key, leaves, args, kwargs)
         if known is None:
             return None, []
@@ -243,38 +257,6 @@ class Jitted:
         if not self._ignored:
             return args
         return tuple([0 if n in self._ignored and type(arg) is int else arg for n, arg in enumerate(args)])
-
-    def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-        """Return the leaves of arguments, and what tells their kind; None where they cannot be planned for."""
-        if not kwargs and not self._static:
-            # To take a container apart takes 2 us.
-            arrays = [arg if type(arg) is np.ndarray else plain_value(arg) for arg in args]
-            if all(type(array) is np.ndarray for array in arrays):
-                return list(args), tuple([(array.shape, array.dtype, array.strides) for array in arrays])
-        leaves, structure = flatten((args, kwargs))
-        kinds: list[Any] = []
-        for leaf in leaves:
-            value = plain_value(leaf) if type(leaf) is TracedArray else leaf
-            kind = type(value)
-            if kind is np.ndarray:
-                kinds.append((value.shape, value.dtype, value.strides))
-            elif value is None and leaf is not None:
-                return leaves, None
-            elif kind in _NUMBERS or isinstance(value, np.inexact):
-                kinds.append(kind)
-            elif kind.__hash__ is None:
-                raise TypeError(
-                    f"A jitted function was given a {kind.__name__}, and what is no array and no number is taken as it "
-                    "is, so it has to be hashable. Give it in a container of arrays, or as text, a number or a tuple."
-                )
-            else:
-                kinds.append((kind, leaf))
-        for number in self._static:
-            if number < len(args):
-                # By their bytes, which tell -0.0 from 0.0.
-                fixed = [leaf for leaf in flatten(args[number])[0] if _is_dynamic(leaf)]
-                kinds.extend([(type(leaf), np.asarray(leaf).tobytes()) for leaf in fixed])
-        return leaves, (structure, *kinds)
 
     def _find(self, key: Any, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known | None:
         """Return the trace for arguments; None if what they meet cannot be planned for."""
@@ -293,10 +275,10 @@ class Jitted:
         if any(plain_value(array) is None for array in around):
             return None
         structure = flatten((args, kwargs))[1]
-        fixed = _leaves_of(args, self._static)
-        dynamic = tuple(number for number, leaf in enumerate(leaves) if number not in fixed and _is_dynamic(leaf))
+        fixed = leaves_of(args, self._static)
+        dynamic = tuple(number for number, leaf in enumerate(leaves) if number not in fixed and is_dynamic(leaf))
         paths = paths_of(structure)
-        names = [_name(self._f, paths[number]) for number in dynamic]
+        names = [name_of_leaf(self._f, paths[number]) for number in dynamic]
         found: list[Any] = []
 
         def on_leaves(arrays: list[Any]) -> list[Any]:
@@ -309,7 +291,7 @@ class Jitted:
             return outputs
 
         values = [leaves[number] for number in dynamic]
-        given = _leaves_of(args, self._donated)
+        given = leaves_of(args, self._donated)
         donated = tuple([place for place, number in enumerate(dynamic) if number in given])
         traced = trace_leaves(on_leaves, values, names, name_of(self._f), donated)
         origins = traced.captured
@@ -340,7 +322,7 @@ class Jitted:
             name = old[0].surroundings.changed() or "of an array"
             self.reasons.append(f"the name {name} stands for another object")
         elif self._known:
-            self.reasons.append(_difference(next(reversed(self._known)), key))
+            self.reasons.append(difference_of_kinds(next(reversed(self._known)), key))
         self._misses += 1
         if self._misses == _MANY:
             warnings.warn(
@@ -351,50 +333,7 @@ class Jitted:
             )
 
 
-def _leaves_of(args: tuple[Any, ...], numbers: tuple[int, ...]) -> set[int]:
-    """Return the numbers of the leaves of some of the arguments."""
-    found: set[int] = set()
-    first = 0
-    for number, arg in enumerate(args):
-        count = len(flatten(arg)[0])
-        if number in numbers:
-            found.update(range(first, first + count))
-        first += count
-    return found
-
-
-def _is_dynamic(leaf: Any) -> bool:
-    return type(leaf) in _NUMBERS or isinstance(leaf, TracedArray | np.ndarray | np.inexact)
-
-
 def _pattern(arrays: list[TracedArray]) -> tuple[int, ...]:
     """Return for each of some traced arrays the number of the first that is the same."""
     keys = [id(array._value if array._node is None else array._node) for array in arrays]
     return tuple([keys.index(key) for key in keys])
-
-
-def _name(f: Callable[..., Any], path: str) -> str:
-    """Return the name of a leaf of ((positional arguments), {keyword arguments})."""
-    if path.startswith("[0]"):
-        return name_argument(f, path.removeprefix("[0]"))
-    return path.removeprefix("[1]['").replace("']", "", 1)
-
-
-def _difference(before: tuple[Any, ...], after: tuple[Any, ...]) -> str:
-    """Return in which way two kinds of arguments differ."""
-    one, other = [[kind for kind in key if not _is_structure(kind)] for key in (before, after)]
-    for number, (old, new) in enumerate(zip(one, other, strict=False)):
-        if old != new:
-            return f"leaf {number} of the arguments is {_kind(new)} where it was {_kind(old)}"
-    return f"the arguments are another container, of {len(other)} leaves where there were {len(one)}"
-
-
-def _is_structure(kind: Any) -> bool:
-    return isinstance(kind, optree.PyTreeSpec)
-
-
-def _kind(kind: Any) -> str:
-    if isinstance(kind, tuple) and len(kind) == 3:
-        shape, dtype, strides = kind
-        return f"{dtype}{list(shape)} with strides {strides}"
-    return f"{kind[1]!r}" if isinstance(kind, tuple) else f"{kind!r}"
