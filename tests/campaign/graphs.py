@@ -16,13 +16,16 @@ BINARY = (
 SHAPES = ((), (3,), (2, 3), (1, 3), (2, 1))
 
 
-def make_program(seed: int, length: int = 18) -> tuple[Callable[..., Any], list[np.ndarray]]:
+def make_program(
+    seed: int, length: int = 18, *, masks: bool = True
+) -> tuple[Callable[..., Any], list[np.ndarray]]:
     """
     Return a program with a scalar result and its arguments.
 
     Args:
         seed: What it is made from.
         length: Number of statements.
+        masks: Whether it may read and write the elements that a mask chooses, which no traced program can.
     """
     random = np.random.default_rng(seed)
     arguments = [random.uniform(-1.5, 1.5, SHAPES[random.integers(len(SHAPES))]) for _ in range(random.integers(1, 4))]
@@ -32,7 +35,7 @@ def make_program(seed: int, length: int = 18) -> tuple[Callable[..., Any], list[
     def program(*values: Any) -> Any:
         pool = [np.copy(value) if np.ndim(value) else value for value in values]
         for choice in choices:
-            statement(pool, constants, choice)
+            statement(pool, constants, choice, masks)
         total = 0.0
         for k, value in enumerate(pool[-6:]):
             total = total + np.sum(value) * (0.3 + 0.1 * k)
@@ -41,7 +44,7 @@ def make_program(seed: int, length: int = 18) -> tuple[Callable[..., Any], list[
     return program, arguments
 
 
-def statement(pool: list[Any], constants: list[np.ndarray], choice: list[int]) -> None:
+def statement(pool: list[Any], constants: list[np.ndarray], choice: list[int], masks: bool) -> None:
     """Do one statement of a program: compute a new array from the pool, or write into one of it."""
     kind, a, b, c, d, e = choice
     x, y = pool[a % len(pool)], (pool + constants)[b % (len(pool) + 2)]
@@ -70,7 +73,8 @@ def statement(pool: list[Any], constants: list[np.ndarray], choice: list[int]) -
     elif kind == 11:
         pool.append(np.where(x > 0.1, x, 0.2 * x))
     elif kind > 11 and np.ndim(x):
-        write(kind - 12, x, y, d)
+        if masks or kind > 12:
+            write(kind - 12, x, y, d)
 
 
 def write(kind: int, x: Any, y: Any, d: int) -> None:

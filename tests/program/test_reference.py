@@ -63,7 +63,7 @@ def test_every_rule(case):
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs(seed):
     """Random functions with views, changes in place and fan-out, and gradients, in poisoned memory: equal bits."""
-    f, arguments = make_program(seed)
+    f, arguments = make_program(seed, masks=False)
     argnums = tuple(range(len(arguments)))
     for g in (f, grad(f, argnums)):
         program = trace(g, *arguments)

@@ -78,7 +78,7 @@ def test_every_pullback(case):
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs(seed):
     """Random functions with views, changes in place and fan-out, their gradients and second derivatives: equal bits."""
-    f, arguments = make_program(seed)
+    f, arguments = make_program(seed, masks=False)
     argnums = tuple(range(len(arguments)))
     tangents = [np.cos(x) for x in arguments]
 

@@ -83,7 +83,7 @@ def test_values(case):
         axes = tuple([0 if is_mapped else None for is_mapped in way])
         for size in (0, 1, 3):
             given = [batch_of(x, size, example) if m else x for x, m in zip(operands, way, strict=True)]
-            if key in BY_VALUES:
+            if key in BY_VALUES and (size == 0 or key is not np.roots):  # found member by member
                 with pytest.raises(TraceError, match=r"test_members\.py|examples?\.py"):
                     vmap(f, axes)(*given)
                 continue

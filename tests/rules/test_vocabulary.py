@@ -25,7 +25,7 @@ divmod
 """
 STEPS = "floor ceil rint trunc sign round floor_divide heaviside argmax argsort equal less isnan isfinite logical_and"
 LINALG = """
-cholesky cond det eig eigh eigvals eigvalsh inv lstsq matrix_norm matrix_power multi_dot norm pinv qr slogdet solve svd
+cholesky cond det eigh eigvals eigvalsh inv lstsq matrix_norm matrix_power multi_dot norm pinv qr slogdet solve svd
 svdvals vector_norm
 """
 FFT = "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn fftshift ifftshift"
@@ -35,18 +35,27 @@ logit psi rgamma y0 y1 yn
 """
 WRAPPED = {
     "scipy.special": "logsumexp softmax log_softmax polygamma multigammaln",
-    "scipy.stats.norm": "cdf logcdf logpdf logsf pdf sf",
-    "scipy.stats.t": "cdf logcdf logpdf pdf",
-    "scipy.stats.beta": "cdf logpdf pdf",
-    "scipy.stats.gamma": "cdf logpdf pdf",
-    "scipy.stats.chi2": "cdf logpdf pdf",
-    "scipy.stats.poisson": "cdf logpmf pmf",
-    "scipy.stats.dirichlet": "logpdf pdf",
-    "scipy.stats.multivariate_normal": "entropy logpdf pdf",
-    "scipy.linalg": "solve_banded solve_sylvester solve_triangular sqrtm expm logm cho_solve",
-    "scipy.signal": "convolve",
+    "scipy.linalg": "solve_banded solve_sylvester solve_triangular sqrtm expm cho_solve",
+    "scipy.signal": "convolve correlate lfilter",
     "numpy": "array full asarray",
 }
+# Whose derivatives are tested in tests/scipy, tests/rules/test_linalg.py and tests/rules/test_sorting.py.
+ELSEWHERE = """
+ebbtide.scipy.stats.norm.cdf ebbtide.scipy.stats.norm.logcdf ebbtide.scipy.stats.norm.logpdf
+ebbtide.scipy.stats.norm.logsf ebbtide.scipy.stats.norm.pdf ebbtide.scipy.stats.norm.sf ebbtide.scipy.stats.t.cdf
+ebbtide.scipy.stats.t.logcdf ebbtide.scipy.stats.t.logpdf ebbtide.scipy.stats.t.pdf ebbtide.scipy.stats.beta.cdf
+ebbtide.scipy.stats.beta.logpdf ebbtide.scipy.stats.beta.pdf ebbtide.scipy.stats.gamma.cdf
+ebbtide.scipy.stats.gamma.logpdf ebbtide.scipy.stats.gamma.pdf ebbtide.scipy.stats.chi2.cdf
+ebbtide.scipy.stats.chi2.logpdf ebbtide.scipy.stats.chi2.pdf ebbtide.scipy.stats.poisson.cdf
+ebbtide.scipy.stats.poisson.logpmf ebbtide.scipy.stats.poisson.pmf ebbtide.scipy.stats.dirichlet.logpdf
+ebbtide.scipy.stats.dirichlet.pdf ebbtide.scipy.stats.multivariate_normal.entropy
+ebbtide.scipy.stats.multivariate_normal.logpdf ebbtide.scipy.stats.multivariate_normal.pdf numpy.linalg.eig
+ebbtide.scipy.linalg.logm ebbtide.scipy.integrate.odeint ebbtide.scipy.integrate.solve_ivp
+ebbtide.scipy.sparse.csr_array ebbtide.scipy.sparse.linalg.spsolve ebbtide.scipy.sparse.linalg.splu
+ebbtide.scipy.sparse.linalg.cg ebbtide.scipy.sparse.linalg.gmres ebbtide.scipy.ndimage.correlate
+ebbtide.scipy.ndimage.convolve ebbtide.scipy.ndimage.gaussian_filter ebbtide.scipy.optimize.root
+ebbtide.scipy.optimize.fixed_point ebbtide.scipy.interpolate.RegularGridInterpolator
+"""
 
 
 def resolved(path: str) -> Any:
@@ -75,6 +84,12 @@ def has_examples(path: str, *, smooth: bool) -> bool:
 def test_every_name(module, names):
     """Functions are differentiated by the names that they have in NumPy and SciPy, or in ours where those are blind."""
     assert [name for name in names.split() if not has_examples(f"{module}.{name}", smooth=True)] == []
+
+
+@pytest.mark.parametrize("path", ELSEWHERE.split())
+def test_is_there(path):
+    """What cannot be swept over with the others is called by its own name, too."""
+    assert callable(resolved(path))
 
 
 def test_steps_have_none():

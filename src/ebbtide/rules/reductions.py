@@ -136,8 +136,14 @@ _mean = linear(
 )  # fmt: skip
 
 
+def _for_each(where: Any, value: Any, kind: ArrayType) -> Any:
+    """Return a new array with a value at each chosen element, and zero elsewhere."""
+    whole = np.broadcast_to(value, kind.shape)
+    return np.positive(whole) if where is True else np.where(where, whole, 0)
+
+
 def _sum_pull(g: Any, kind: ArrayType, params: Any, where: Any) -> Any:
-    return only(where, np.broadcast_to(g, kind.shape))
+    return _for_each(where, g, kind)
 
 
 def _sum_push(t: Any, params: Any, where: Any) -> Any:
@@ -145,7 +151,7 @@ def _sum_push(t: Any, params: Any, where: Any) -> Any:
 
 
 def _mean_pull(g: Any, kind: ArrayType, params: Any, where: Any) -> Any:
-    return only(where, np.broadcast_to(g / at_least(count_of(kind, params["axis"], where), 1), kind.shape))
+    return _for_each(where, g / at_least(count_of(kind, params["axis"], where), 1), kind)
 
 
 def _mean_push(t: Any, params: Any, where: Any) -> Any:
