@@ -72,9 +72,8 @@ def statement(pool: list[Any], constants: list[np.ndarray], choice: list[int], m
         x[..., 0] = x[..., 1] * 0.5
     elif kind == 11:
         pool.append(np.where(x > 0.1, x, 0.2 * x))
-    elif kind > 11 and np.ndim(x):
-        if masks or kind > 12:
-            write(kind - 12, x, y, d)
+    elif kind > (11 if masks else 12) and np.ndim(x):
+        write(kind - 12, x, y, d)
 
 
 def write(kind: int, x: Any, y: Any, d: int) -> None:
