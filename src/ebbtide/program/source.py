@@ -159,7 +159,7 @@ class Source:
             if name.startswith("scipy"):
                 self._literals.imports["import scipy.special"] = None
             lines.append(f"({', '.join([name, repr(link.types), *map(str, link.registers)])}),  # {link.where}")
-        return self._literals.define("chain", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
+        return self._literals.define("fused", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
 
     def _fresh(self, variable: Variable) -> str:
         """Return the memory that NumPy gives to an array that lies as a value does."""
