@@ -75,7 +75,8 @@ def assert_least(f, x, disk):
     call = grad(f, budget=Budget(least, disk))
     assert peak_bytes(lambda: found.append(call(x))) - peak_bytes(lambda: f(x)) <= least
     assert np.array_equal(found[0], grad(f)(x))
-    tolerance = least // 10 + SLACK
+    # With a disk the buffers of pages count as if all were full where the sweep needs the most.
+    tolerance = least // (5 if disk else 10) + SLACK
     for memory in (least // 4, least // 2, 3 * least // 4, least - tolerance):
         if 0 < memory <= least - tolerance:
             assert abs(refusal(f, x, memory, disk) - least) <= tolerance
@@ -85,7 +86,10 @@ def assert_least(f, x, disk):
 @settings(CHECKED, max_examples=25)
 @given(PROGRAM, st.sampled_from([0, DISK]))
 def test_the_least_of_random_programs(choices, disk):
-    """The least of any program, with checkpoints in checkpoints, runs within it; 10 % and 64 KiB less is refused."""
+    """
+    The least of any program, with checkpoints in checkpoints, runs within it; 10 % and 64 KiB less is refused, with a
+    disk 20 %.
+    """
     assert_least(make_program(choices), field(), disk)
 
 
