@@ -661,7 +661,7 @@ def test_escaped_array_in_another_gradient():
 
 def test_arrays_that_numpy_would_unpack():
     """What would lose the derivative is an error that names the call to use."""
-    with pytest.raises(TraceError, match=r"np\.stack"):
+    with pytest.raises(TraceError, match=r"ebbtide\.numpy\.array"):
         grad(lambda x: np.sum(np.array([x, x])))(1.0)
     with pytest.raises(TraceError, match="stop_gradient"):
         grad(lambda x: float(x) * x)(1.0)
