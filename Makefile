@@ -51,7 +51,7 @@ bench: $(READY)-bench
 
 campaign: $(READY)-test
 	@TMPDIR=$(MEMORY) EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest --capture=no --override-ini=tmp_path_retention_policy=none \
-		tests/campaign tests/loop/test_kills.py tests/loop/test_faults.py tests/loop/test_matrix.py \
+		tests/campaign tests/loop/test_kills.py tests/loop/test_faults.py tests/loop/test_matrix.py tests/tape/test_forecast.py \
 		tests/program tests/rules
 
 clean:

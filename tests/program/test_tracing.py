@@ -45,7 +45,7 @@ def functions_of(key, example):
     return f, both
 
 
-@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.float32, np.complex64), 8), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.float32, np.complex64), 16), ids=label)
 def test_every_rule(case):
     """The program of each function gives the function's bits."""
     key, example, dtype = case
@@ -56,7 +56,7 @@ def test_every_rule(case):
         assert bits(evaluate(program, operands)) == bits(f(*operands))
 
 
-@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.complex64, smooth=True), 8), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.complex64, smooth=True), 16), ids=label)
 def test_every_pullback(case):
     """The program of each function with its pullback gives the bits of both."""
     key, example, dtype = case

@@ -74,7 +74,7 @@ def compare(found: list[Any], expected: list[list[Any]], *, exact: bool = False)
             np.testing.assert_allclose(array, wanted, rtol=bound, atol=bound * largest)
 
 
-@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64), 5), ids=label)
+@pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64), 10), ids=label)
 def test_values(case):
     """A function of operands of which some are mapped gives the values of each member, most to the bit."""
     key, example, dtype = case
@@ -152,7 +152,7 @@ class Watched:
 
 
 @pytest.mark.parametrize(
-    "case", sample_of_each([c for c in typed_cases(np.float64) if c[0] not in BY_VALUES], 5), ids=label
+    "case", sample_of_each([c for c in typed_cases(np.float64) if c[0] not in BY_VALUES], 10), ids=label
 )
 def test_every_operation_has_a_batch_rule(case, monkeypatch):
     """No operation but the stated ones is done for one member after the other, in derivatives too."""

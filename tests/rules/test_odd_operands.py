@@ -62,7 +62,7 @@ def pulled(f: Any, operands: list[Any]) -> tuple[list[Any], Any]:
     return value, pullback([np.ones_like(v) for v in value])
 
 
-@pytest.mark.parametrize("case", sample(SMOOTH, 7), ids=named)
+@pytest.mark.parametrize("case", sample(SMOOTH, 11), ids=named)
 def test_odd_operands(case):
     """Values have NumPy's bits, cotangents the types of the operands and the values that ordinary operands have."""
     key, example, way = case

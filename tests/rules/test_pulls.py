@@ -61,7 +61,7 @@ def test_signatures_save_what_rules_name():
 
 
 @pytest.mark.parametrize(
-    "case", sample_of_each([c for c in typed_cases(np.float64, *SINGLE) if c[0] not in BY_VALUES], 4), ids=label
+    "case", sample_of_each([c for c in typed_cases(np.float64, *SINGLE) if c[0] not in BY_VALUES], 12), ids=label
 )
 def test_abstract_types(case):
     """On arrays without data, functions, rules and tangents have the types that NumPy gives on arrays."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.measure import peak_bytes
+from tests.scale import FULL
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, primitive
 from ebbtide.arrays.context import entered
@@ -52,7 +53,7 @@ def measured_sweep(f, x):
         tracemalloc.stop()
 
 
-@settings(CHECKED, max_examples=60)
+@settings(CHECKED, max_examples=200 if FULL else 20)
 @given(PLAIN_PROGRAM, st.sampled_from([128, 1024]))
 def test_forecast_is_what_a_sweep_takes(choices, columns):
     """A sweep takes what is forecast and four blocks at most, and the forecast is within 10 % of all that is held."""
@@ -83,7 +84,7 @@ def assert_least(f, x, disk):
     return least
 
 
-@settings(CHECKED, max_examples=25)
+@settings(CHECKED, max_examples=100 if FULL else 10)
 @given(PROGRAM, st.sampled_from([0, DISK]))
 def test_the_least_of_random_programs(choices, disk):
     """
