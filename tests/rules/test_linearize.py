@@ -35,10 +35,4 @@ def test_every_rule(case):
         tangents = [np.asarray(np.cos(x) * scale, x.dtype) for x in operands]
         expected, tangent = jvp(f, operands, tangents)
         assert bits(value) == bits(expected)
-        found = pushforward(*tangents)
-        if np.dtype(dtype).kind == "c" and not any(np.ndim(x) for x in operands):
-            # NumPy multiplies complex scalars otherwise than arrays of no axes, by a bit.
-            np.testing.assert_array_max_ulp(np.real(found), np.real(tangent), 4)
-            np.testing.assert_array_max_ulp(np.imag(found), np.imag(tangent), 4)
-        else:
-            assert bits(found) == bits(tangent)
+        assert bits(pushforward(*tangents)) == bits(tangent)
