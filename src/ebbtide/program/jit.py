@@ -293,7 +293,7 @@ class Jitted:
         values = [leaves[number] for number in dynamic]
         given = leaves_of(args, self._donated)
         donated = tuple([place for place, number in enumerate(dynamic) if number in given])
-        traced = trace_leaves(on_leaves, values, names, name_of(self._f), donated)
+        traced = trace_leaves(on_leaves, values, names, name_of(self._f), donated, by_members=self._blocks.chained)
         origins = traced.captured
         numbers = {id(array): number for number, array in reversed(list(enumerate(around)))}
         if any(id(array) not in numbers for array in origins):
