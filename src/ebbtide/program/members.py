@@ -12,7 +12,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.program.equation import Variable
+from ebbtide.program.equation import Inner, Variable
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.program import Program
 from ebbtide.program.symbolic import SymbolicTrace
@@ -20,7 +20,7 @@ from ebbtide.program.symbolic import SymbolicTrace
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Members:
+class Members(Inner):
     """
     A function of one member, done for the members of a batch one after the other.
 
@@ -31,6 +31,16 @@ class Members:
 
     program: Program
     size: int
+
+    @property
+    def work(self) -> int:
+        """Nothing is known before it has places."""
+        return 0
+
+    @property
+    def moment_nbytes(self) -> int:
+        """Nothing is known before it has places."""
+        return 0
 
     def __call__(self, *, each: Sequence[Any], shared: Sequence[Any]) -> tuple[Any, ...]:
         """

@@ -19,6 +19,7 @@ from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
 from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
 from ebbtide.program.memory import plan_memory
+from ebbtide.program.placing import place_members
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
 from ebbtide.program.source import Source
@@ -61,16 +62,16 @@ class Executable:
         poisoned: bool = False,
     ) -> None:
         self._blocks = Blocks() if blocks is None else blocks
+        given = [program.inputs[number] for number in donated]
         if rung is not None:
             self.rung, room = rung, 0
         else:
             # Once, before values are computed again: so sums take the same products, with the same bits, always.
-            program = fused(program)
+            program = place_members(fused(program), strides, given, self._blocks.threads, chained=self._blocks.chained)
             known = rungs or (() if limit is None else ladder(program, strides))
             self.rung = plain_rung(program, strides) if limit is None else within(known, limit)
             room = None if limit is None else limit - objects_of(self.rung.program)
         self.layout = self.rung.layout
-        given = [program.inputs[number] for number in donated]
         self.memory = plan_memory(self.rung.program, self.layout, room, given)
         if self._blocks.chained:
             chained = replace(self.rung, program=chain_equations(self.rung.program, self.layout))
@@ -138,10 +139,11 @@ class Executable:
 
 
 def _empty(error: BaseException, code: CodeType) -> None:
-    """Take its values from the frame of a run that failed, which the traceback keeps."""
-    entry = error.__traceback__
+    """Take their values from the frame of a run that failed and those below, which the traceback keeps."""
+    entry, below = error.__traceback__, False
     while entry is not None:
-        if entry.tb_frame.f_code is code:
+        below = below or entry.tb_frame.f_code is code
+        if below:
             entry.tb_frame.clear()
         entry = entry.tb_next
 
@@ -153,8 +155,13 @@ def _compiled(source: str, name: str, owner: Executable) -> tuple[FunctionType, 
     exec(compile(source, file, "exec"), namespace)  # noqa: S102 - our own text
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     weakref.finalize(owner, linecache.cache.pop, file, None)
-    # A function that is in its own globals would be a cycle.
+    # A function that is in its own globals would be a cycle: those of members are called by name, and have others.
     namespace["place"] = _place
+    own = {key: value for key, value in namespace.items() if getattr(value, "__globals__", None) is namespace}
+    shared = {key: value for key, value in namespace.items() if key not in own}
+    for key in own.keys() - {"run", "lay_out"}:
+        namespace[key] = FunctionType(own[key].__code__, shared, key)
+    own.clear()
     return namespace.pop("run"), namespace.pop("lay_out")
 
 
