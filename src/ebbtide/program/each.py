@@ -45,7 +45,7 @@ def each_member(
             rows += [x[member] if x.ndim > 1 else x[member : member + 1] for x in into]
             try:
                 run([*rows, *shared], arrays, constants)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
                 failures.append((member, error))
                 return
 

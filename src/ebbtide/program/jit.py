@@ -60,8 +60,8 @@ def jit(
             each other in pieces that stay in the cache, by NumPy's own compiled loops: the same bits, in less memory
             and time; and a `vmap` in *f*, member by member, in the memory of one. Where Ebbtide was installed
             without a C compiler, it warns and is the reference.
-        threads: How many threads run the members of a `vmap` with the machine: the bits are the same for all. By default
-            as many as there are cores for this process, or one where that would not pay.
+        threads: How many threads run the members of a `vmap` with the machine, with the same bits. By default as many
+            as there are cores for this process, or one where that would not pay.
 
     Returns:
         A function with the arguments and results of *f*, and its bits; products may differ in rounding. Differentiated,

@@ -27,20 +27,14 @@ class Members(Inner):
     Args:
         program: That of one member. Its first inputs are each member's own, the others are the same for all.
         size: Number of members.
+        work: What they cost; nothing is known before they have places.
+        moment_nbytes: What they take for a moment; nothing is known.
     """
 
     program: Program
     size: int
-
-    @property
-    def work(self) -> int:
-        """Nothing is known before it has places."""
-        return 0
-
-    @property
-    def moment_nbytes(self) -> int:
-        """Nothing is known before it has places."""
-        return 0
+    work: int = 0
+    moment_nbytes: int = 0
 
     def __call__(self, *, each: Sequence[Any], shared: Sequence[Any]) -> tuple[Any, ...]:
         """

@@ -33,6 +33,7 @@ class PlacedMembers(Inner):
         memory: Where they are.
         threads: How many threads run members.
         work: What it costs to run all of them (see `costs`).
+        moment_nbytes: Bytes that NumPy takes beside the workspace while they run.
     """
 
     members: Members
@@ -41,6 +42,7 @@ class PlacedMembers(Inner):
     memory: Memory
     threads: int
     work: int
+    moment_nbytes: int
 
     def __call__(self, *, each: Sequence[Any], into: Sequence[Any], shared: Sequence[Any], space: Any) -> Any:
         """Return the results of all members as `Members` does: where they are to be is of no interest."""
@@ -50,8 +52,3 @@ class PlacedMembers(Inner):
     def space(self) -> ArrayType:
         """Type of the workspace: a row for each thread."""
         return ArrayType((self.threads, max(1, -(-self.memory.nbytes // _ALIGNMENT)) * _ALIGNMENT), np.dtype(np.uint8))
-
-    @property
-    def moment_nbytes(self) -> int:
-        """Bytes that NumPy takes beside the workspace while members run."""
-        return self.threads * (self.memory.peak - self.memory.nbytes)

@@ -8,9 +8,9 @@ it, with one row for each thread, whatever the number of members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import OBJECT, Equation, Place, Variable
 from ebbtide.program.kernels import kernel_of
-from ebbtide.program.ladder import plain_rung
+from ebbtide.program.ladder import Rung, ladder, plain_rung
 from ebbtide.program.layout import Layout, find_layout, packed_strides
 from ebbtide.program.lifetimes import last_uses, users_of
 from ebbtide.program.members import Members
@@ -30,13 +30,42 @@ from ebbtide.program.rooms import filled, result, room
 from ebbtide.program.simplify import remove_dead
 from ebbtide.program.source import find_drops
 from ebbtide.program.split import fused
-from ebbtide.tape.joint import part
 
-def place_members(
-    program: Program, strides: Sequence[tuple[int, ...]], donated: Iterable[Variable], threads: int | None, *, chained: bool
-) -> Program:
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
     """
-    Return a program in which functions of members have places for their results and a workspace.
+    A function of members that is to have places.
+
+    Args:
+        equation: The equation.
+        parts: Those that take its results.
+        program: That of one member, with the memory of its results among its inputs.
+        strides: Of these inputs.
+        rooms: For each result that has no operand to be in, the memory that it has to be in.
+        homes: For each other result the input that it has to be in, and the operand of all members.
+    """
+
+    equation: Equation
+    parts: Sequence[Equation]
+    program: Program
+    strides: Sequence[tuple[int, ...]]
+    rooms: dict[Variable, Variable]
+    homes: dict[Variable, tuple[Variable, Variable]]
+
+
+def placements(
+    program: Program,
+    strides: Sequence[tuple[int, ...]],
+    donated: Iterable[Variable],
+    threads: int | None,
+    *,
+    chained: bool,
+    fewer: bool = False,
+) -> Iterator[Program]:
+    """
+    Yield programs in which functions of members have places for their results and a workspace.
 
     Args:
         program: The program.
@@ -44,36 +73,34 @@ def place_members(
         donated: Inputs whose memory it may use.
         threads: How many threads run members; None for as many as there are cores, where that pays.
         chained: Whether elementwise equations that follow each other are done together.
+        fewer: Whether there are others after the first one, which take fewer and fewer bytes: with one thread, and
+            with values of a member computed again.
     """
     if not any(isinstance(equation.function, Members) for equation in program.equations):
-        return program
-    layout = find_layout(program, strides)
-    users = users_of(program)
+        yield program
+        return
+    layout, users = find_layout(program, strides), users_of(program)
     # What nobody else takes can be written over.
     free = {x for x in donated if len(users[x]) == 1 and x not in program.outputs}
-    equations: list[Equation] = []
-    for place, equation in enumerate(program.equations):
-        if isinstance(equation.function, Members):
-            parts = [program.equations[user] for user in users[equation.output]]
-            equations += _placed(program.equations[place], parts, layout, free, threads, chained)
-        elif not (equation.function is part and _is_of_members(program, equation)):
-            equations.append(equation)
-    return replace(program, equations=tuple(equations), history=(*program.history, "members placed"))
+    batches = [
+        _batch(equation, [program.equations[user] for user in users[equation.output]], layout, free)
+        for equation in program.equations if isinstance(equation.function, Members)
+    ]  # fmt: skip
+    plain = [fused(batch.program) for batch in batches]
+    rungs = [plain_rung(one, batch.strides) for one, batch in zip(plain, batches, strict=True)]
+    yield _with_places(program, batches, rungs, threads, chained)
+    if fewer:
+        ladders = [ladder(one, batch.strides)[::-1] for one, batch in zip(plain, batches, strict=True)]
+        for number in range(max(map(len, ladders))):
+            rungs = [found[min(number, len(found) - 1)] for found in ladders]
+            yield _with_places(program, batches, rungs, 1, chained)
 
 
-def _is_of_members(program: Program, equation: Equation) -> bool:
-    whole = equation.arguments[0]
-    return any(one.output is whole and isinstance(one.function, Members) for one in program.equations)
-
-
-def _placed(
-    equation: Equation, parts: Sequence[Equation], layout: Layout, free: set[Variable], threads: int | None,
-    chained: bool,
-) -> list[Equation]:  # fmt: skip
-    """Return the equations of a function of members: rooms for its results, the function, and what is in the rooms."""
-    members = equation.function
-    numbers = [taken.arguments[1] for taken in parts]
-    program = remove_dead(replace(members.program, outputs=tuple([members.program.outputs[n] for n in numbers])))
+def _batch(equation: Equation, parts: Sequence[Equation], layout: Layout, free: set[Variable]) -> _Batch:
+    """Return a function of members, with the memory in which its results are to be."""
+    members: Any = equation.function
+    outputs = tuple([members.program.outputs[taken.arguments[1]] for taken in parts])
+    program = remove_dead(replace(members.program, outputs=outputs))
     each, shared = equation.params["each"], equation.params["shared"]
     # Donated operands that lie as new arrays would, and are there once.
     own = {
@@ -82,54 +109,70 @@ def _placed(
         and inside.type.shape and layout.strides[x] == packed_strides(x.type)
     }  # fmt: skip
     homes = pair_homes(program, own)
-    rooms = {x: Variable(ArrayType(x.type.shape or (1,), x.type.dtype), "into") for x in program.outputs if x not in homes}
-    lies = [_strides_within(x, layout)[1:] for x in each] + [_strides_within(x, layout) for x in shared]
+    kinds = {x: ArrayType(x.type.shape or (1,), x.type.dtype) for x in outputs if x not in homes}
+    rooms = {x: Variable(kind, "into") for x, kind in kinds.items()}
     inputs = (*program.inputs[: len(each)], *rooms.values(), *program.inputs[len(each) :])
-    given = [*lies[: len(each)], *[packed_strides(x.type) for x in rooms.values()], *lies[len(each) :]]
-    placed = plan_member(members, replace(program, inputs=inputs), given, {**homes, **rooms}, threads, chained)
-    outside: dict[Variable, Variable] = {}
-    found: list[Equation] = []
+    strides = [_strides_within(x, layout)[1:] for x in each]
+    strides += [packed_strides(kind) for kind in kinds.values()] + [_strides_within(x, layout) for x in shared]
+    pairs = {x: (home, own[home]) for x, home in homes.items()}
+    return _Batch(equation, parts, replace(program, inputs=inputs), strides, rooms, pairs)
 
-    def add(function: Any, name: str, arguments: tuple[Any, ...], kind: ArrayType, params: Any = None) -> Variable:
-        output = Variable(kind, name)
-        found.append(replace(
-            equation, function=function, name=name, arguments=arguments, params=params or {}, output=output
-        ))  # fmt: skip
-        return output
 
-    for x in rooms:
-        kind = ArrayType((members.size, *x.type.shape), x.type.dtype)
-        outside[x] = add(room, "room", (), kind, {"kind": kind})
-    space = add(room, "room", (), placed.space, {"kind": placed.space})
-    operands = {"each": each, "into": list(outside.values()), "shared": shared, "space": space}
-    whole = add(placed, "members", (), OBJECT, operands)
-    outside |= {x: own[home] for x, home in homes.items()}
-    for number, (taken, x) in enumerate(zip(parts, program.outputs, strict=True)):
+def _strides_within(x: Any, layout: Layout) -> tuple[int, ...]:
+    """Return the strides of an operand."""
+    return layout.strides.get(x, ()) if type(x) is Variable else np.asarray(x).strides
+
+
+def _with_places(
+    program: Program, batches: Sequence[_Batch], rungs: Sequence[Rung], threads: int | None, chained: bool
+) -> Program:
+    """Return a program whose functions of members have places, and run in these ways."""
+    instead: dict[Variable, list[Equation]] = {}
+    for batch, rung in zip(batches, rungs, strict=True):
+        instead.update({taken.output: [] for taken in batch.parts})
+        instead[batch.equation.output] = _placed(batch, plan_member(batch, rung, threads, chained))
+    equations = [one for equation in program.equations for one in instead.get(equation.output, [equation])]
+    return replace(program, equations=tuple(equations), history=(*program.history, "members placed"))
+
+
+def _placed(batch: _Batch, placed: PlacedMembers) -> list[Equation]:
+    """Return the equations of a function of members: rooms for its results, the function, and what is in the rooms."""
+    equation, found = batch.equation, []
+
+    def add(function: Any, name: str, kind: ArrayType, params: dict[str, Any]) -> Variable:
+        found.append(replace(equation, function=function, name=name, params=params, output=Variable(kind, name)))
+        return found[-1].output
+
+    outside = {x: home for x, (_, home) in batch.homes.items()}
+    for x, inside in batch.rooms.items():
+        # Of numbers, one element each.
+        kind = ArrayType((placed.members.size, *(inside.type.shape if x.type.shape else ())), x.type.dtype)
+        outside[x] = add(room, "room", kind, {"kind": kind})
+    params = equation.params | {
+        "into": [outside[x] for x in batch.rooms], "space": add(room, "room", placed.space, {"kind": placed.space})
+    }  # fmt: skip
+    whole = add(placed, "members", OBJECT, params)
+    for number, (taken, x) in enumerate(zip(batch.parts, batch.program.outputs, strict=True)):
         found.append(replace(taken, function=filled, name="filled", arguments=(whole, number, outside[x])))
     return found
 
 
-def plan_member(
-    members: Members, program: Program, strides: Sequence[tuple[int, ...]], homes: dict[Variable, Variable],
-    threads: int | None, chained: bool,
-) -> PlacedMembers:  # fmt: skip
+def plan_member(batch: _Batch, rung: Rung, threads: int | None, chained: bool) -> PlacedMembers:
     """
     Plan the memory of one member.
 
     Args:
-        members: The function.
-        program: That of one member, with the memory of its results among its inputs.
-        strides: Of these inputs.
-        homes: For each result the input in whose memory it has to be.
-        threads: As in `place_members`.
+        batch: The function.
+        rung: How its program runs.
+        threads: How many threads run members; None for as many as pay.
         chained: Whether elementwise equations that follow each other are done together.
     """
-    rung = plain_rung(fused(program), strides)
-    inputs = [homes[x] for x in program.outputs]
+    members: Any = batch.equation.function
+    homes = [batch.rooms[x] if x in batch.rooms else batch.homes[x][0] for x in batch.program.outputs]
 
     def planned(program: Program, layout: Layout) -> tuple[Program, Memory]:
-        program, found = settle_homes(program, layout, inputs)
-        return program, plan_memory(program, layout, None, inputs, found)
+        program, found = settle_homes(program, layout, homes)
+        return program, plan_memory(program, layout, None, homes, found)
 
     program, memory = planned(rung.program, rung.layout)
     if chained:
@@ -139,18 +182,14 @@ def plan_member(
     passed(program)
     check_plan(program, rung.layout, memory, find_drops(program, rung.layout, memory))
     work = rung.work * members.size
-    most = _threads(program, work) if threads is None else threads
-    return PlacedMembers(members, program, rung.layout, memory, min(most, members.size), work)
+    most = min(_threads(program, work) if threads is None else threads, members.size)
+    moment = most * (memory.peak - memory.nbytes)
+    return PlacedMembers(members, program, rung.layout, memory, most, work, moment)
 
 
 def _threads(program: Program, work: int) -> int:
     """Return how many threads pay for members."""
     return 1
-
-
-def _strides_within(x: Any, layout: Layout) -> tuple[int, ...]:
-    """Return the strides of an operand."""
-    return layout.strides.get(x, ()) if type(x) is Variable else np.asarray(x).strides
 
 
 def pair_homes(program: Program, own: Iterable[Variable]) -> dict[Variable, Variable]:
@@ -207,15 +246,14 @@ def settle_homes(
     for x, home in zip(program.outputs, homes, strict=True):
         place = places.get(x)
         equation = None if place is None else program.equations[place]
+        made = x
         if equation is None or not _fits(equation, home, layout, ends[home] - (place or 0)):
+            made = Variable(home.type, "result")
             where = Place() if equation is None else equation.where
-            copied = Variable(home.type, "result")
-            equation = Equation(None, result, "result", (x,), {}, copied, where)
-            layout.add(equation)
-            copies.append(equation)
-            x = copied
-        found[x] = home
-        outputs.append(x)
+            copies.append(Equation(None, result, "result", (x,), {}, made, where))
+            layout.add(copies[-1])
+        found[made] = home
+        outputs.append(made)
     equations = (*program.equations, *copies)
     return replace(program, equations=equations, outputs=tuple(outputs)), found
 

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.errors import BudgetError
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
@@ -19,7 +20,7 @@ from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
 from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
 from ebbtide.program.memory import plan_memory
-from ebbtide.program.placing import place_members
+from ebbtide.program.placing import placements
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
 from ebbtide.program.source import Source
@@ -66,10 +67,7 @@ class Executable:
         if rung is not None:
             self.rung, room = rung, 0
         else:
-            # Once, before values are computed again: so sums take the same products, with the same bits, always.
-            program = place_members(fused(program), strides, given, self._blocks.threads, chained=self._blocks.chained)
-            known = rungs or (() if limit is None else ladder(program, strides))
-            self.rung = plain_rung(program, strides) if limit is None else within(known, limit)
+            self.rung = self._chosen(program, strides, given, limit, rungs)
             room = None if limit is None else limit - objects_of(self.rung.program)
         self.layout = self.rung.layout
         self.memory = plan_memory(self.rung.program, self.layout, room, given)
@@ -89,6 +87,28 @@ class Executable:
         self._run, self._lay_out = _compiled(self.source, program.name, self)
         self._key = object()
         weakref.finalize(self, self._blocks.forget, self._key)
+
+    def _chosen(
+        self, program: Program, strides: Sequence[tuple[int, ...]], given: list[Variable], limit: int | None,
+        rungs: Sequence[Rung],
+    ) -> Rung:  # fmt: skip
+        """Return the way to run a program with the least work in so many bytes."""
+        # Once, before values are computed again: so sums take the same products, with the same bits, always.
+        program, blocks = fused(program), self._blocks
+        ways = placements(program, strides, given, blocks.threads, chained=blocks.chained, fewer=limit is not None)
+        refused: BudgetError | None = None
+        for one in ways:
+            if limit is None:
+                return plain_rung(one, strides)
+            try:
+                return within(rungs or ladder(one, strides), limit)
+            except BudgetError as error:
+                refused = error if refused is None or error.least < refused.least else refused
+        assert refused is not None
+        try:
+            raise refused
+        finally:
+            del refused  # whose traceback has this frame
 
     @property
     def arena_nbytes(self) -> int:
