@@ -32,34 +32,48 @@ def each_member(
         constants: What else `run` takes.
 
     Raises:
-        Exception: That of the first member that failed, with a note of its number.
+        Exception: That of the first member that failed, with its number in the message.
     """
     count, threads = len((*each, *into)[0]), len(space)
     failures: list[tuple[int, BaseException]] = []
-
-    def some(number: int) -> None:
-        arrays = lay_out(space[number])
-        for member in range(count * number // threads, count * (number + 1) // threads):
-            rows = [x[member] for x in each]
-            # Of numbers arrays of one element, which can be written.
-            rows += [x[member] if x.ndim > 1 else x[member : member + 1] for x in into]
-            try:
-                run([*rows, *shared], arrays, constants)
-            except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
-                failures.append((member, error))
-                return
-
-    others = [threading.Thread(target=copy_context().run, args=(some, number)) for number in range(1, threads)]
+    parts = []
+    for row, number in zip(space, range(threads), strict=True):
+        members = range(count * number // threads, count * (number + 1) // threads)
+        parts.append((run, lay_out(row), each, into, shared, constants, members, failures))
+    others = [threading.Thread(target=copy_context().run, args=(_run_some, *part)) for part in parts[1:]]
     for thread in others:
         thread.start()
-    some(0)
+    _run_some(*parts[0])
     for thread in others:
         thread.join()
     if failures:
         member, error = min(failures, key=lambda pair: pair[0])
         failures.clear()
-        error.add_note(f"This was member {member} of the {count} members of vmap.")
+        if error.args and type(error.args[0]) is str:
+            error.args = (f"{error.args[0]}, in member {member}", *error.args[1:])
         try:
             raise error
         finally:
             del error  # whose traceback has this frame
+
+
+def _run_some(
+    run: Callable[..., Any],
+    arrays: Sequence[Any],
+    each: Sequence[np.ndarray],
+    into: Sequence[np.ndarray],
+    shared: Sequence[Any],
+    constants: Sequence[Any],
+    members: range,
+    failures: list[tuple[int, BaseException]],
+) -> None:
+    """Run a program for some members, up to the first one that fails."""
+    for member in members:
+        rows = [x[member] for x in each]
+        # Of numbers arrays of one element, which can be written.
+        rows += [x[member] if x.ndim > 1 else x[member : member + 1] for x in into]
+        try:
+            run([*rows, *shared], arrays, constants)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
+            failures.append((member, error))
+            return
