@@ -122,6 +122,7 @@ class Inner:
 
     Attributes:
         program: The program.
+        threads: How many runs of it there are at the same time.
         work: What all its runs cost (see `costs`).
         moment_nbytes: Bytes that NumPy takes for a moment while they run.
     """
@@ -129,6 +130,7 @@ class Inner:
     __slots__ = ()
 
     program: Any
+    threads: int
     work: int
     moment_nbytes: int
 

@@ -27,12 +27,14 @@ class Members(Inner):
     Args:
         program: That of one member. Its first inputs are each member's own, the others are the same for all.
         size: Number of members.
+        threads: One, before they have places.
         work: What they cost; nothing is known before they have places.
         moment_nbytes: What they take for a moment; nothing is known.
     """
 
     program: Program
     size: int
+    threads: int = 1
     work: int = 0
     moment_nbytes: int = 0
 
