@@ -75,6 +75,7 @@ class Memory:
         held: The bytes of arrays and of the block that are held while each equation is computed, with what NumPy takes
             for a moment.
         lasting: The most bytes of arrays and of the block alone.
+        lowered: Values that the machine computes.
     """
 
     buffers: dict[Variable, Buffer]
@@ -85,6 +86,7 @@ class Memory:
     bound: int
     held: list[int]
     lasting: int
+    lowered: frozenset[Variable]
 
     @property
     def peak(self) -> int:
@@ -98,8 +100,9 @@ class Memory:
 
 
 def plan_memory(
-    program: Program, layout: Layout, limit: int | None = None, donated: Iterable[Variable] = ()
-) -> Memory:
+    program: Program, layout: Layout, limit: int | None = None, donated: Iterable[Variable] = (),
+    lowered: frozenset[Variable] = frozenset(),
+) -> Memory:  # fmt: skip
     """
     Return where the values of a program are best put.
 
@@ -108,9 +111,10 @@ def plan_memory(
         layout: How its values lie.
         limit: The bytes that may be held, if there is a budget: one block if that fits.
         donated: Inputs whose memory the program may use.
+        lowered: Values that the machine computes.
     """
     ways = (_TOGETHER, _CROSSING, _APART)
-    together, crossing, apart = plans = [_plan(program, layout, way, tuple(donated)) for way in ways]
+    together, crossing, apart = plans = [_plan(program, layout, way, tuple(donated), lowered) for way in ways]
     if limit is not None:
         # A block stays after the run.
         return next((plan for plan in plans if plan.peak <= limit), min(plans[::-1], key=lambda plan: plan.peak))
@@ -130,7 +134,10 @@ def plan_apart(program: Program, layout: Layout) -> Memory:
     return _plan(program, layout, _APART)
 
 
-def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, ...] = ()) -> Memory:
+def _plan(
+    program: Program, layout: Layout, way: int, donated: tuple[Variable, ...] = (),
+    lowered: frozenset[Variable] = frozenset(),
+) -> Memory:  # fmt: skip
     """Return a plan in which no large values, those that live while results are born, or all are apart."""
     ends: dict[Variable, int] = {}
     for variable, last in last_uses(program).items():
@@ -145,7 +152,12 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
     given_up: dict[Variable, Variable] = {}
     for place, equation in enumerate(program.equations):
         output = equation.output
-        kernel = kernel_of(equation) if output.type.shape and output not in layout.bases else None
+        machine = output in lowered
+        kernel = kernel_of(equation) if (output.type.shape or machine) and output not in layout.bases else None
+        if machine and (kernel is None or not output.type.shape):
+            # A number is read out of its memory for NumPy, so nothing is made in its place.
+            over = kernel.over if kernel is not None and output.type.shape else ()
+            kernel = Kernel(lambda out, *arguments: [], over, lowered=True)
         if kernel is None:
             continue
         crosses = way == _CROSSING and any(place < birth <= ends[output] for birth in born)
@@ -159,14 +171,15 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
             # What becomes a result is made in its memory from the first.
             buffers[output].apart = buffers[output].apart or alone
         else:
-            buffers[output] = Buffer(_rounded(output.nbytes), place, ends[output], alone)
+            nbytes = output.nbytes if alone and not output.type.shape else _rounded(output.nbytes)
+            buffers[output] = Buffer(nbytes, place, ends[output], alone)
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
     bound = max(_live(inside, len(program.equations)))
     nbytes = _arrange(inside, bound)
     apart = _held_apart(program, layout, buffers, ends)
     lasting = nbytes + max(apart, default=0)
     held = [nbytes + more + weighed(eq, layout)[1] for more, eq in zip(apart, program.equations, strict=True)]
-    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting)
+    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting, lowered)
 
 
 def _held_apart(

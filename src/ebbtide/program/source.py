@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
+
+import numpy as np
 
 from ebbtide.program.chains import Links
 from ebbtide.program.equation import Equation, Variable
@@ -15,6 +18,7 @@ from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.literals import Literals
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
+from ebbtide.program.stretches import BLOCK, Stretch
 from ebbtide.program.text import name_variables
 from ebbtide.tape.joint import part
 
@@ -52,17 +56,25 @@ class Source:
         program: The program.
         layout: How its values lie.
         memory: Where they are.
+        stretches: What the machine does.
         poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for
             tests, since a plan that is wrong shows then.
     """
 
-    def __init__(self, program: Program, layout: Layout, memory: Memory, *, poisoned: bool = False) -> None:
+    def __init__(
+        self, program: Program, layout: Layout, memory: Memory, stretches: Sequence[Stretch] = (), *,
+        poisoned: bool = False,
+    ) -> None:  # fmt: skip
         self._program = program
         self._layout = layout
         self._memory = memory
         self._names = _identifiers(name_variables(program))
         self.drops = find_drops(program, layout, memory)
         self._freed = find_freed(program, memory) if poisoned else [[] for _ in program.equations]
+        self._stretches = {stretch.places[-1]: stretch for stretch in stretches}
+        # Numbers of equations in a stretch, up to the last one; the values that Python has names for.
+        self._inside = {place: stretch for stretch in stretches for place in stretch.places}
+        self._named = names_needed(program, layout, memory, stretches)
         self._literals = Literals(self._names)
         self._arrays: dict[str, str] = {}
         self.text = self._write()
@@ -76,10 +88,17 @@ class Source:
         kinds = max((len(f"{equation.output.type}") for equation in self._program.equations), default=0)
         digits = max(map(len, held), default=0)
         for place, equation in enumerate(self._program.equations):
-            statements = self._statements(equation)
-            statements = _with_drops(statements, [self._names[variable] for variable in self.drops[place]])
-            statements += [self._poison(variable) for variable in self._freed[place]]
-            comment = f"{f'{equation.output.type}':<{kinds}}  {held[place]:>{digits}}  {equation.where.short_line}"
+            stretch = self._inside.get(place)
+            if stretch is not None and place != stretch.places[-1]:
+                continue
+            statements = self._statements(equation) if stretch is None else self._stretch(stretch)
+            places = range(place, place + 1) if stretch is None else stretch.places
+            ending = [v for number in places for v in self.drops[number] if v in self._named]
+            statements = _with_drops(statements, [self._names[variable] for variable in ending])
+            statements += [self._poison(variable) for number in places for variable in self._freed[number]]
+            kind = f"{equation.output.type}" if stretch is None else f"{len(stretch.actions)} steps"
+            now = held[place] if stretch is None else f"{stretch.held:,}"
+            comment = f"{kind:<{kinds}}  {now:>{digits}}  {equation.where.short_line}"
             if statements and equation.errors != around:
                 around = equation.errors
                 if around:
@@ -117,6 +136,62 @@ class Source:
         self._arrays[name] = f"place(memory, {start}, 'u1', ({variable.nbytes},), (1,))"
         return f"{name}.fill(255)"
 
+    def _stretch(self, stretch: Stretch) -> list[str]:
+        """Return the statements that do a stretch: memory and views first, then the machine, then numbers."""
+        before, after = [], []
+        for place in stretch.places:
+            equation = self._program.equations[place]
+            output, name = equation.output, self._names[equation.output]
+            if output in self._layout.bases or output not in self._named:
+                before += self._statements(equation) if output in self._named else []
+                continue
+            buffer, given_up = self._memory.buffers[output], self._memory.given_up.get(output)
+            if not buffer.apart:
+                self._arrays[name] = self._in_block(output)
+            else:
+                before.append(f"{name} = {self._fresh(output) if given_up is None else self._names[given_up]}")
+            if not output.type.shape:
+                after.append(f"{name} = {name}[()]")
+        return [*before, f"{self._machine(stretch)}({', '.join(map(self._buffer, stretch.buffers))})", *after]
+
+    def _buffer(self, buffer: Any) -> str:
+        """Return a buffer of the machine as text."""
+        if buffer is BLOCK:
+            self._arrays["block"] = "memory"
+            return "block"
+        if type(buffer) is tuple:
+            return f"np.asarray({self._names[buffer[0]]}, {buffer[1]!r})"
+        if isinstance(buffer, np.ndarray) and not buffer.shape and buffer.dtype.kind in "biufc":
+            return self._literals.defined("number", f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})")
+        return self._literals.value(buffer)
+
+    def _machine(self, stretch: Stretch) -> str:
+        """Return the name of a machine, which is made once."""
+        lines = []
+        for action, equation in stretch.actions:
+            self._literals.imports[f"from ebbtide.machine import {action.kind}"] = None
+            arguments = ", ".join(map(self._argument, action.placed(stretch.number)))
+            lines.append(f"    {action.kind}({arguments}),  # {equation.name}  {equation.where.short_line}\n")
+        self._literals.imports["from ebbtide.machine import Machine"] = None
+        last = f"    workspace={stretch.workspace},\n"
+        return self._literals.define("stretch", f"Machine(\n{''.join(lines)}{last})")
+
+    def _argument(self, argument: Any) -> str:
+        """Return what a step takes as text."""
+        if isinstance(argument, np.ufunc):
+            name = ufunc_text(argument) or ""
+            if name.startswith("scipy"):
+                self._literals.imports["import scipy.special"] = None
+            return name
+        if type(argument) is tuple:
+            return f"({', '.join(map(self._argument, argument))}{',' if len(argument) == 1 else ''})"
+        return repr(argument)
+
+    def _in_block(self, variable: Variable) -> str:
+        """Return the array of a value in the block."""
+        offset, strides = self._memory.buffers[variable].offset, self._layout.strides[variable]
+        return f"place(memory, {offset}, {self._dtype(variable)}, {variable.type.shape}, {strides})"
+
     def _statements(self, equation: Equation) -> list[str]:
         """Return the statements that compute an equation."""
         output = equation.output
@@ -136,12 +211,11 @@ class Source:
                 self._literals.imports["import scipy.special"] = None
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
-            self._arrays[name] = (
-                f"place(memory, {buffer.offset}, {self._dtype(output)}, {output.type.shape}, "
-                f"{self._layout.strides[output]})"
-            )
+            self._arrays[name] = self._in_block(output)
             return statements
         if output in self._layout.bases:
+            if output not in self._named:
+                return []
             (source,) = equation.inputs
             text = view_text(equation, self._names[source]) or self._call(equation)
             if self._memory.is_inside(self._layout.bases[output]):
@@ -231,6 +305,25 @@ def _with_drops(statements: list[str], names: list[str]) -> list[str]:
     return found
 
 
+def names_needed(
+    program: Program, layout: Layout, memory: Memory, stretches: Sequence[Stretch]
+) -> frozenset[Variable]:
+    """Return the values that have a name in the source: of the others only the machine knows."""
+    if not stretches:
+        return frozenset([*program.inputs, *[equation.output for equation in program.equations]])
+    inside = {place for stretch in stretches for place in stretch.places}
+    found = set(program.inputs) | {output for output in program.outputs if type(output) is Variable}
+    found.update([v for place, equation in enumerate(program.equations) if place not in inside for v in
+                  (equation.output, *equation.inputs) if v not in layout.bases or equation.output not in layout.bases])
+    # An array of its own is handed to the machine by name, and those whose memory it has were there before.
+    found.update([equation.output for equation in program.equations
+                  if equation.output not in layout.bases and not memory.is_inside(equation.output)])
+    for equation in reversed(program.equations):
+        if equation.output in layout.bases and equation.output in found:
+            found.update(equation.inputs)
+    return frozenset(found)
+
+
 def find_drops(program: Program, layout: Layout, memory: Memory) -> list[list[Variable]]:
     """Return for each equation the names that it is the last to use: those of what is not in the block."""
     views: dict[Variable, list[Variable]] = {}
@@ -258,7 +351,7 @@ def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:
     """Return names that Python takes, each once."""
     taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide",
-             "add_product", "Chain"}  # fmt: skip
+             "add_product", "block", "Chain", "Elementwise", "Indexed", "Machine", "Product", "ProductSum", "Reduction"}  # fmt: skip
     found: dict[Variable, str] = {}
     for variable, name in names.items():
         text = re.sub(r"\W+", "_", name).strip("_") or "value"
