@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide import machine
 from ebbtide.program.chains import Links
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.kernels import allocation_text, expression_text, ufunc_text, view_text
@@ -77,6 +78,8 @@ class Source:
         self._named = names_needed(program, layout, memory, stretches)
         self._literals = Literals(self._names)
         self._arrays: dict[str, str] = {}
+        # What is imported of the machine.
+        self._kinds: dict[str, None] = {}
         self.text = self._write()
         self.constants = self._literals.constants
 
@@ -119,6 +122,8 @@ class Source:
         lines += [f"{text:<{width}}  # {comment}" if comment else text for text, comment in body]
         lines.append(f"return [{', '.join(self._literals.value(output) for output in self._program.outputs)}]")
         code = next((eq.where.code for eq in self._program.equations if eq.where.code is not None), None)
+        if self._kinds:
+            self._literals.imports[f"from ebbtide.machine import {', '.join(sorted(self._kinds))}"] = None
         header = _HEADER.format(
             title=self._program.name,
             file="a function" if code is None else Path(code.co_filename).name,
@@ -162,17 +167,18 @@ class Source:
         if type(buffer) is tuple:
             return f"np.asarray({self._names[buffer[0]]}, {buffer[1]!r})"
         if isinstance(buffer, np.ndarray) and not buffer.shape and buffer.dtype.kind in "biufc":
-            return self._literals.defined("number", f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})")
+            text = f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})"
+            return self._literals.defined("number", text)
         return self._literals.value(buffer)
 
     def _machine(self, stretch: Stretch) -> str:
         """Return the name of a machine, which is made once."""
         lines = []
         for action, equation in stretch.actions:
-            self._literals.imports[f"from ebbtide.machine import {action.kind}"] = None
+            self._kinds[action.kind] = None
             arguments = ", ".join(map(self._argument, action.placed(stretch.number)))
             lines.append(f"    {action.kind}({arguments}),  # {equation.name}  {equation.where.short_line}\n")
-        self._literals.imports["from ebbtide.machine import Machine"] = None
+        self._kinds["Machine"] = None
         last = f"    workspace={stretch.workspace},\n"
         return self._literals.define("stretch", f"Machine(\n{''.join(lines)}{last})")
 
@@ -226,7 +232,7 @@ class Source:
 
     def _chain(self, function: Links) -> str:
         """Return the name of a chain, which is made once."""
-        self._literals.imports["from ebbtide.machine import Chain"] = None
+        self._kinds["Chain"] = None
         lines = [f"{function.links[-1].registers[-1] + 1},"]
         for link in function.links:
             name = ufunc_text(link.ufunc) or ""
@@ -351,7 +357,7 @@ def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
 def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:
     """Return names that Python takes, each once."""
     taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide",
-             "add_product", "block", "Chain", "Elementwise", "Indexed", "Machine", "Product", "ProductSum", "Reduction"}  # fmt: skip
+             "add_product", "block", *machine.__all__}  # fmt: skip
     found: dict[Variable, str] = {}
     for variable, name in names.items():
         text = re.sub(r"\W+", "_", name).strip("_") or "value"
