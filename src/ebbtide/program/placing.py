@@ -15,7 +15,6 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.program.casts import split_counts
 from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import OBJECT, Equation, Place, Variable
@@ -88,7 +87,7 @@ def placements(
         _batch(equation, [program.equations[user] for user in users[equation.output]], layout, free)
         for equation in program.equations if isinstance(equation.function, Members)
     ]  # fmt: skip
-    plain = [passed(fused(batch.program), split_counts) for batch in batches]
+    plain = [fused(batch.program) for batch in batches]
     rungs = [plain_rung(one, batch.strides) for one, batch in zip(plain, batches, strict=True)]
     yield _with_places(program, batches, rungs, threads, chained)
     if fewer:
