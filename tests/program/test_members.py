@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
 import threading
@@ -526,6 +527,32 @@ def test_nothing_is_left_of_a_program():
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_arrays_at_odd_addresses():
+    """Arrays that lie where no processor reads them at once are read, and donated ones written, all the same."""
+
+    def odd(x):
+        memory = np.zeros(x.nbytes + 1, np.uint8)
+        found = memory[1:].view(x.dtype).reshape(x.shape)
+        found[...] = x
+        return found
+
+    x, y = drawn(COUNT, 5), drawn(COUNT, 5, seed=1)
+    f = vmap(lambda x, y: np.sin(x) * y[::-1] + y)
+    run = machine(f, donate_argnums=0)
+    given = odd(x)
+    found = run(given, odd(y))
+    assert bits([found]) == bits([f(x, y)])
+    assert found.ctypes.data == given.ctypes.data
+
+
+def test_threads_where_they_pay():
+    """By default small work is done by one thread, and much work by as many as this process may run on."""
+    run = machine(training)
+    for arguments, threads in ((nets(2), 1), (nets(300, sizes=(64, 48, 10), batch=64), len(os.sched_getaffinity(0)))):
+        (placed,) = [e.function for e in run.program(*arguments, 0.1).program.equations if e.name == "members"]
+        assert placed.threads == threads
 
 
 def test_members_run_plainly():

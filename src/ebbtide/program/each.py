@@ -92,4 +92,19 @@ def run_members(
         members: How many there are.
         threads: How many threads run.
     """
-    machine.run(arrays, strides, members, threads)
+    held = [array if array.flags.aligned else _aligned(array) for array in arrays]
+    machine.run(held, strides, members, threads)
+    for array, copy in zip(arrays, held, strict=True):
+        if copy is not array and array.flags.writeable:
+            array[...] = copy
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Return a copy of an array that is strided as it is, at an address that is one for its type."""
+    ends = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    start = -sum(min(end, 0) for end in ends)
+    memory = np.empty(start + sum(max(end, 0) for end in ends) + array.itemsize + array.dtype.alignment, np.uint8)
+    start += -(memory.ctypes.data + start) % array.dtype.alignment
+    copy = np.ndarray(array.shape, array.dtype, memory, start, array.strides)
+    copy[...] = array
+    return copy

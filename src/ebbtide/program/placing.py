@@ -8,6 +8,7 @@ it, with one row for each thread, whatever the number of members.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -31,6 +32,10 @@ from ebbtide.program.rooms import filled, result, room
 from ebbtide.program.simplify import remove_dead
 from ebbtide.program.split import fused
 from ebbtide.program.stretches import find_stretches, lowered_outputs
+
+# Threads pay for so much work (see `costs`): of the machine altogether, which starts them for each run; of NumPy in
+# each of its calls, between which Python runs one thread at a time.
+_WORTH = 1 << 23
 
 
 @final
@@ -153,6 +158,10 @@ def _placed(batch: _Batch, placed: PlacedMembers) -> list[Equation]:
         "into": [outside[x] for x in batch.rooms], "space": add(room, "room", placed.space, {"kind": placed.space})
     }  # fmt: skip
     whole = add(placed, "members", OBJECT, params)
+    if placed.stretch is not None:
+        # The machine runs as one of its equations would: all of them are alike in that.
+        first = placed.program.equations[placed.stretch.places[-1]]
+        found[-1] = replace(found[-1], errors=tuple({**dict(equation.errors), **dict(first.errors)}.items()))
     for number, (taken, x) in enumerate(zip(batch.parts, batch.program.outputs, strict=True)):
         found.append(replace(taken, function=filled, name="filled", arguments=(whole, number, outside[x])))
     return found
@@ -178,17 +187,18 @@ def plan_member(batch: _Batch, rung: Rung, threads: int | None, chained: bool) -
     stretches = find_stretches(program, layout, memory, shortest=1)
     passed(program)
     check_plan(program, layout, memory, find_drops(program, layout, memory))
-    work = rung.work * members.size
-    most = min(_threads(program, work) if threads is None else threads, members.size)
-    placed = PlacedMembers(members, program, layout, memory, tuple(stretches), most, work, 0)
+    placed = PlacedMembers(members, program, layout, memory, tuple(stretches), 1, rung.work * members.size, 0)
+    most = min(_threads(placed) if threads is None else threads, members.size)
     # The machine takes nothing beside the workspace.
     moment = most * (memory.peak - memory.nbytes) if placed.stretch is None else 0
-    return replace(placed, moment_nbytes=moment)
+    return replace(placed, threads=most, moment_nbytes=moment)
 
 
-def _threads(program: Program, work: int) -> int:
+def _threads(placed: PlacedMembers) -> int:
     """Return how many threads pay for members."""
-    return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pieces = 1 if placed.stretch is not None else placed.members.size * max(1, len(placed.program.equations))
+    return cores if placed.work >= _WORTH * pieces else 1
 
 
 def pair_homes(program: Program, own: Iterable[Variable]) -> dict[Variable, Variable]:
