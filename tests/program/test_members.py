@@ -381,6 +381,27 @@ def test_a_steady_state():
     assert collections == []
 
 
+def test_blocks_of_a_step():
+    """At each moment of a step Python has at most 60 blocks more than before it."""
+    arguments = nets(20, np.float32)
+    run = machine(training, donate_argnums=(0, 1, 2), threads=1)
+    most = []
+    for _ in range(4):
+        before = sys.getallocatedblocks()
+        most.append(before)
+
+        def note(frame, event, arg):
+            most[-1] = max(most[-1], sys.getallocatedblocks())
+
+        sys.setprofile(note)
+        try:
+            run(*arguments, 0.1)
+        finally:
+            sys.setprofile(None)
+        most[-1] -= before
+    assert min(most) <= 60
+
+
 def test_a_budget_computes_values_of_a_member_again():
     """Fewer bytes than the plan takes mean more work inside a member, with the same bits; the least is said."""
 

@@ -26,6 +26,7 @@ from ebbtide.program.arguments import (
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.equation import OBJECT, Inner
 from ebbtide.program.planned import PlannedProgram, strides_of
+from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
 from ebbtide.program.tracing import name_of, trace_leaves
@@ -312,9 +313,7 @@ class Jitted:
         strides = strides_of([*values, *origins])
         executable = planned.planned(strides, donated)
         # What a loop holds is known when it runs: it is differentiated where it keeps to the budget of who asks.
-        equations = traced.program.equations
-        loops = any(e.output.type is OBJECT and not isinstance(e.function, Inner) for e in equations)
-        derived = None if loops else AliasedProgram(planned, strides)
+        derived = None if _has_loops(traced.program) else AliasedProgram(planned, strides)
         known = _Known(
             planned, executable, derived, surroundings, captured, _pattern(around),
             found[0], found[0].type is None, dynamic,
@@ -339,6 +338,12 @@ class Jitted:
                 "shapes, and pass numbers that change as floats or arrays.",
                 stacklevel=5,
             )
+
+
+def _has_loops(program: Program) -> bool:
+    """Return whether a program, or one that it runs, has a result of which the bytes are not known."""
+    whole = [equation.function for equation in program.equations if equation.output.type is OBJECT]
+    return any(not isinstance(function, Inner) or _has_loops(function.program) for function in whole)
 
 
 def _pattern(arrays: list[TracedArray]) -> tuple[int, ...]:

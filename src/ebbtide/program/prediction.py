@@ -103,4 +103,7 @@ def predict(rung: Rung, memory: Memory) -> Prediction:
 
 def _is_known(function: Any) -> bool:
     """Return whether it is known what a function takes whose result is no array."""
-    return function is part or isinstance(function, Inner)
+    if isinstance(function, Inner):
+        inside = function.program.equations
+        return all(_is_known(equation.function) for equation in inside if equation.output.type is OBJECT)
+    return function is part
