@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,12 @@ from tests.program.test_tracing import bits
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, jit, jvp, timeloop, trace, value_and_grad, vmap
+from ebbtide.program.each import each_member
+from ebbtide.program.equation import Variable
+from ebbtide.program.layout import find_layout
 from ebbtide.program.members import Members
 from ebbtide.program.placed import PlacedMembers
+from ebbtide.program.placing import pair_homes, settle_homes
 
 COUNT = 7
 
@@ -45,7 +50,7 @@ def adam(params, means, squares, x, labels, rate):
     return params, means, squares, value
 
 
-def nets(count=COUNT, dtype=np.float64, sizes=(6, 5, 3), batch=4):
+def nets(count=COUNT, dtype: Any = np.float64, sizes=(6, 5, 3), batch=4):
     """Parameters, means, squares, inputs and labels of some nets."""
     n, hidden, m = sizes
     shapes = [(n, hidden), (hidden,), (hidden, m), (m,)]
@@ -82,7 +87,12 @@ def stacked(rows):
 
 def is_by_members(f, *arguments):
     """Whether the program of a function has members."""
-    return any(isinstance(e.function, PlacedMembers) for e in f.program(*arguments).program.equations)
+    return placed_of(f.program(*arguments).program) is not None
+
+
+def placed_of(program) -> Any:
+    """The function of the members of a program; None where there are none."""
+    return next((e.function for e in program.equations if isinstance(e.function, PlacedMembers)), None)
 
 
 def test_a_training_step_has_the_bits_of_one_net():
@@ -149,7 +159,7 @@ def test_what_does_not_depend_on_members_is_computed_once():
     run = machine(vmap(f, in_axes=(0, None), out_axes=(0, None, 0)))
     x, table = drawn(COUNT, 4), drawn(4, seed=1)
     program = run.program(x, table).program
-    (placed,) = [e.function for e in program.equations if isinstance(e.function, PlacedMembers)]
+    placed = placed_of(program)
     assert [equation.name for equation in placed.program.equations] == ["multiply"]
     assert "exp" in [equation.name for equation in program.equations]
     assert bits(leaves(run(x, table))) == bits(leaves(vmap(f, in_axes=(0, None), out_axes=(0, None, 0))(x, table)))
@@ -175,7 +185,7 @@ def test_any_number_of_threads(threads):
     arguments = nets()
     run = machine(training, threads=threads)
     assert bits(leaves(run(*arguments, 0.1))) == bits(leaves(machine(training, threads=1)(*arguments, 0.1)))
-    (placed,) = [e.function for e in run.program(*arguments, 0.1).program.equations if e.name == "members"]
+    placed = placed_of(run.program(*arguments, 0.1).program)
     assert placed.space.shape[0] == min(threads, COUNT)
 
 
@@ -253,7 +263,7 @@ def test_vmap_inside_of_vmap():
 
     run = machine(vmap(f))
     x, y = drawn(COUNT, 4, 3), drawn(COUNT, 3, seed=1)
-    (placed,) = [e.function for e in run.program(x, y).program.equations if e.name == "members"]
+    placed = placed_of(run.program(x, y).program)
     assert [equation.name for equation in placed.program.equations] == ["sin", "matmul"]
     np.testing.assert_allclose(run(x, y), vmap(f)(x, y), rtol=1e-13)
 
@@ -343,7 +353,7 @@ def test_the_memory_of_a_run_is_what_was_predicted():
             arguments = nets(count, np.float32, (64, 48, 10), 32)
             run = machine(training, donate_argnums=(0, 1, 2), threads=threads)
             planned = run.program(*arguments, 0.1)
-            (placed,) = [e.function for e in planned.program.equations if e.name == "members"]
+            placed = placed_of(planned.program)
             predicted = planned.predict().peak_bytes
             run(*arguments, 0.1)
             found[count, threads] = placed.space.shape
@@ -422,7 +432,7 @@ def test_a_budget_computes_values_of_a_member_again():
     sizes = []
     for limit in (least, (least + plain.predict().peak_bytes) // 2):
         run = machine(f, budget=Budget(memory=limit), threads=2)
-        (placed,) = [e.function for e in run.program(weights, x).program.equations if e.name == "members"]
+        placed = placed_of(run.program(weights, x).program)
         sizes.append(len(placed.program.equations))
         assert run.program(weights, x).predict().peak_bytes <= limit
         found = []
@@ -529,7 +539,7 @@ def test_the_source_is_a_file_of_its_own(tmp_path, by_machine):
     planned.save(tmp_path / "step.py")
     assert "= run_members(" in planned.source
     assert bool(re.search(r"\ndef run_members_\d+\(values, arrays, constants\)", planned.source)) is not by_machine
-    namespace = {"__file__": str(tmp_path / "step.py"), "__name__": "step"}
+    namespace: dict[str, Any] = {"__file__": str(tmp_path / "step.py"), "__name__": "step"}
     exec(compile((tmp_path / "step.py").read_text(), "step.py", "exec"), namespace)  # noqa: S102 - our own text
     inputs = [*leaves(nets()), 0.1]
     found = namespace["call"](*inputs)
@@ -572,15 +582,59 @@ def test_threads_where_they_pay():
     """By default small work is done by one thread, and much work by as many as this process may run on."""
     run = machine(training)
     for arguments, threads in ((nets(2), 1), (nets(300, sizes=(64, 48, 10), batch=64), len(os.sched_getaffinity(0)))):
-        (placed,) = [e.function for e in run.program(*arguments, 0.1).program.equations if e.name == "members"]
+        placed = placed_of(run.program(*arguments, 0.1).program)
         assert placed.threads == threads
 
 
 def test_members_run_plainly():
     """Run equation by equation, members are done one after the other."""
     program = machine(vmap(energy, in_axes=(0, None))).program(drawn(4, 3, 3), drawn(3, 3)).program
-    (placed,) = [e.function for e in program.equations if isinstance(e.function, PlacedMembers)]
+    placed = placed_of(program)
     assert isinstance(placed.members, Members)
     x, y = drawn(4, 3, 3), drawn(3, 3)
     (found,) = placed(each=[x], into=[], shared=[y], space=None)
     np.testing.assert_allclose(found, [energy(one, y) for one in x], rtol=1e-13)
+
+
+def test_results_go_to_the_nearest_operand():
+    """Of operands of one type each result takes the one that it is made of in the fewest steps."""
+
+    def moments(p, m, s, g):
+        m, s = 0.9 * m + g, 0.9 * s + g * g
+        return p - m / np.sqrt(s), s, m
+
+    program = trace(moments, *[np.ones(4) for _ in range(4)])
+    p, m, s, _ = program.inputs
+    assert [pair_homes(program, (s, p, m))[x] for x in program.outputs] == [p, s, m]
+
+
+def test_a_result_that_cannot_be_made_in_its_home_is_copied_there():
+    """Where the home is read later, or the result is a view, the result is made elsewhere, and copied at the end."""
+
+    def f(x, y):
+        z = x * y
+        return z, x[::-1], np.sum(x) * y
+
+    program = trace(f, np.ones(4), np.ones(4))
+    layout = find_layout(program, [(8,), (8,)])
+    x, y = program.inputs
+    settled, homes = settle_homes(program, layout, [x, Variable(x.type, "into"), y])
+    names = {e.output: e.name for e in settled.equations}
+    assert [names[output] for output in settled.outputs] == ["result", "result", "multiply"]
+    assert [homes[output] for output in settled.outputs][::2] == [x, y]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_source_of_one_member(threads):
+    """What no machine does runs as the source of one member, in a row of the workspace for each thread."""
+    rows = []
+
+    def run(values, arrays, constants):
+        x, into, factor = values
+        into[...] = np.sort(x) * factor
+        rows.append(arrays)
+
+    x, into = drawn(COUNT, 3), np.zeros((COUNT, 3))
+    each_member(run, lambda row: int(row[0]), [x], [into], [2.0], np.arange(threads, dtype=np.uint8)[:, None], [])
+    assert bits([into]) == bits([np.sort(x, axis=1) * 2.0])
+    assert set(rows) == set(range(threads))
