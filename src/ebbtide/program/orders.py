@@ -7,9 +7,9 @@ import numpy as np
 
 def order_of(
     shape: tuple[int, ...], strides: tuple[int, ...], into: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int] | None:
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
     """
-    Return how NumPy goes through an array to reduce it: axes that it joins or turns are so here.
+    Return how NumPy goes through an array to reduce it: axes that it joins are so here.
 
     Args:
         shape: Of the array.
@@ -17,18 +17,18 @@ def order_of(
         into: Of the result along the same axes, 0 where it is reduced.
 
     Returns:
-        Shape, strides, strides of the result, and offset of the first element, or None where NumPy collects elements
-        before it adds them: two axes, none of which follows the other in memory, are reduced together.
+        Shape, strides, and strides of the result, or None where that is not known: where the two fastest axes are both
+        reduced, or both kept, and none follows the other in memory, NumPy collects elements before it adds them; and
+        where some axes run backwards and others do not.
     """
-    whole = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), shape, strides)
-    result = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), shape, into)
-    walk = np.nditer([result, whole], ["reduce_ok"], [["readwrite"], ["readonly"]], order="K")
-    to, of = walk.itviews
-    starts = [
-        view.__array_interface__["data"][0] - array.__array_interface__["data"][0]
-        for view, array in ((to, result), (of, whole))
-    ]
-    apart = of.ndim > 1 and to.strides[-1] == to.strides[-2] == 0
-    if starts[0] or not of.ndim or apart:
+    # An iterator turns axes that run backwards, a reduction does not: asked is for the array as it lies forwards.
+    signs = {-1 if step < 0 else 1 for size, step in zip(shape, strides, strict=True) if size > 1 and step}
+    if len(signs) > 1 or any(step < 0 for step in into):
         return None
-    return of.shape, of.strides, to.strides, starts[1]
+    forwards = tuple([abs(step) for step in strides])
+    arrays = [np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), shape, steps) for steps in (into, forwards)]
+    to, of = np.nditer(arrays, ["reduce_ok"], [["readwrite"], ["readonly"]], order="K").itviews
+    if not of.ndim or (of.ndim > 1 and (to.strides[-1] == 0) == (to.strides[-2] == 0)):
+        return None
+    sign = -1 if -1 in signs else 1
+    return of.shape, tuple([sign * step for step in of.strides]), to.strides

@@ -238,10 +238,10 @@ def _reduction(equation: Equation, operands: Operands, given_up: Variable | None
     if ordered is None:
         return None
     ufunc, start = _REDUCED[equation.name]
-    shape, of, to, offset = ordered
+    shape, of, to = ordered
     if ufunc is np.add and letter in "fdFD" and np.signbit(np.add.reduce(np.array([-0.0], letter)).real):
         start = -0.0
-    read = replace(x, offset=x.offset + offset, shape=shape, strides=of)
+    read = replace(x, shape=shape, strides=of)
     sums = replace(out, shape=shape, strides=to)
     found = [Action("Reduction", (shape, (read, sums), ufunc, f"{letter}{letter}->{letter}", start))]
     if equation.name == "mean":
