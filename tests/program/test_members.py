@@ -18,7 +18,6 @@ from tests.program.test_tracing import bits
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, jit, jvp, timeloop, trace, value_and_grad, vmap
 from ebbtide.program.each import each_member
-from ebbtide.program.equation import Variable
 from ebbtide.program.layout import find_layout
 from ebbtide.program.members import Members
 from ebbtide.program.placed import PlacedMembers
@@ -218,10 +217,13 @@ def test_an_operand_that_is_still_read_is_not_written_over():
     def kept(x, y):
         return np.sin(x) + y, x
 
+    def viewed(x, y):
+        return x * y, x[::-1], y[1:] * 2.0
+
     def outside(x, y):
         return vmap(lambda x, y: (x * y, np.cumsum(x)))(x, y), x + 1.0
 
-    for f in (vmap(swapped), vmap(kept), outside, vmap(np.add, in_axes=(1, 0))):
+    for f in (vmap(swapped), vmap(kept), vmap(viewed), outside, vmap(np.add, in_axes=(1, 0))):
         x, y = drawn(4, 4), drawn(4, 4, seed=1)
         expected = bits(leaves(f(x, y)))
         assert bits(leaves(machine(f, donate_argnums=(0, 1))(x.copy(), y.copy()))) == expected
@@ -611,17 +613,15 @@ def test_results_go_to_the_nearest_operand():
 def test_a_result_that_cannot_be_made_in_its_home_is_copied_there():
     """Where the home is read later, or the result is a view, the result is made elsewhere, and copied at the end."""
 
-    def f(x, y):
-        z = x * y
-        return z, x[::-1], np.sum(x) * y
+    def f(x, y, w, room):
+        return x * y, w[::-1], np.sum(x) * y
 
-    program = trace(f, np.ones(4), np.ones(4))
-    layout = find_layout(program, [(8,), (8,)])
-    x, y = program.inputs
-    settled, homes = settle_homes(program, layout, [x, Variable(x.type, "into"), y])
+    program = trace(f, *[np.ones(4)] * 4)
+    x, y, _, room = program.inputs
+    settled, homes = settle_homes(program, find_layout(program, [(8,)] * 4), [y, room, x])
     names = {e.output: e.name for e in settled.equations}
     assert [names[output] for output in settled.outputs] == ["result", "result", "multiply"]
-    assert [homes[output] for output in settled.outputs][::2] == [x, y]
+    assert [homes[output] for output in settled.outputs] == [y, room, x]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

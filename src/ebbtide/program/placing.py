@@ -108,18 +108,21 @@ def _batch(equation: Equation, parts: Sequence[Equation], layout: Layout, free: 
     outputs = tuple([members.program.outputs[taken.arguments[1]] for taken in parts])
     program = remove_dead(replace(members.program, outputs=outputs))
     each, shared = equation.params["each"], equation.params["shared"]
+    lies = [_strides_within(x, layout)[1:] for x in each] + [_strides_within(x, layout) for x in shared]
+    inside = find_layout(program, lies)
+    # What results are views of is read last of all.
+    kept = {inside.base(x) for x in outputs if x in inside.bases}
     # Donated operands that lie as new arrays would, and are there once.
     own = {
-        inside: x for inside, x in zip(program.inputs, each, strict=False)
-        if type(x) is Variable and x in free and [*each, *shared].count(x) == 1
-        and inside.type.shape and layout.strides[x] == packed_strides(x.type)
+        operand: x for operand, x in zip(program.inputs, each, strict=False)
+        if type(x) is Variable and x in free and [*each, *shared].count(x) == 1 and operand not in kept
+        and operand.type.shape and layout.strides[x] == packed_strides(x.type)
     }  # fmt: skip
     homes = pair_homes(program, own)
     kinds = {x: ArrayType(x.type.shape or (1,), x.type.dtype) for x in outputs if x not in homes}
     rooms = {x: Variable(kind, "into") for x, kind in kinds.items()}
     inputs = (*program.inputs[: len(each)], *rooms.values(), *program.inputs[len(each) :])
-    strides = [_strides_within(x, layout)[1:] for x in each]
-    strides += [packed_strides(kind) for kind in kinds.values()] + [_strides_within(x, layout) for x in shared]
+    strides = [*lies[: len(each)], *[packed_strides(kind) for kind in kinds.values()], *lies[len(each) :]]
     pairs = {x: (home, own[home]) for x, home in homes.items()}
     return _Batch(equation, parts, replace(program, inputs=inputs), strides, rooms, pairs)
 
