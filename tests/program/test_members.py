@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
-from tests.program.test_tracing import bits
+from tests.program.test_tracing import bits, functions_of, traced
+from tests.rules.examples import label, typed_cases
+from tests.scale import sample
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, jit, jvp, timeloop, trace, value_and_grad, vmap
@@ -103,6 +105,20 @@ def test_a_training_step_has_the_bits_of_one_net():
     assert bits(leaves(found)) == bits(stacked(rows))
     for one, other in zip(leaves(found), leaves(jit(training)(*arguments, 0.1)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("case", sample(typed_cases(np.float64, np.float32, np.complex64), 12), ids=label)
+def test_every_rule(case):
+    """Members of each function and its pullback have the bits of one, where one can be traced."""
+    key, example, dtype = case
+    operands = example.operands(dtype)
+    arrays = all(isinstance(x, np.ndarray) and x.dtype.kind in "fciub" for x in operands)
+    for f in functions_of(key, example) if arrays else ():
+        stacks = [np.stack([x, x, x]) for x in operands]
+        if traced(f, operands) is None or not is_by_members(machine(vmap(f)), *stacks):
+            return
+        found = [np.asarray(x)[1] for x in leaves(machine(vmap(f))(*stacks))]
+        assert bits(found) == bits([np.asarray(x) for x in leaves(machine(f)(*operands))])
 
 
 def test_a_vmap_is_one_equation():

@@ -19,6 +19,9 @@ from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.lifetimes import users_of
 from ebbtide.program.program import Program
 
+# Of one operation of a chain.
+_MOST_OPERANDS = 3
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ def loop_of(equation: Equation, *, casts: bool = False) -> tuple[np.ufunc, str] 
     """Return the ufunc of an equation and the types of the loop that NumPy takes; None if it casts, unless it may."""
     ufunc = ufunc_of(equation)
     if ufunc is None or (equation.name == "power" and type(equation.arguments[1]) in (int, float)):
+        return None
+    if ufunc.nin > _MOST_OPERANDS:
         return None
     kinds = [_kind(argument) for argument in equation.arguments]
     try:

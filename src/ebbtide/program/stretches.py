@@ -98,6 +98,8 @@ def find_stretches(
     def close() -> None:
         steps = [(action, program.equations[place]) for place, actions in run for action in actions]
         needed = any(memory.kernels[program.equations[place].output].lowered for place, _ in run)
+        # All products are by one BLAS, NumPy's rounds otherwise, so that members have the bits of one that runs alone.
+        needed = needed or any(action.kind in ("Product", "ProductSum") for action, _ in steps)
         # Of a chain each operation would be a call of NumPy.
         calls = sum([len(action.arguments) - 2 if action.kind == "Elementwise" else 1 for action, _ in steps])
         if calls >= shortest or (run and needed):
@@ -110,7 +112,10 @@ def find_stretches(
         if output in layout.bases:
             continue
         known = output in memory.kernels and (output in memory.lowered)
-        actions = actions_of(equation, operands, memory.given_up.get(output)) if known else None
+        given_up = memory.given_up.get(output)
+        # A home is no operand that the result is there of already.
+        given_up = given_up if given_up in equation.inputs else None
+        actions = actions_of(equation, operands, given_up) if known else None
         if actions is None:
             close()
             continue
