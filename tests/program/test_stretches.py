@@ -14,11 +14,12 @@ from tests.rules.examples import label, typed_cases
 from tests.scale import FULL, bar, sample
 
 from ebbtide import jit, trace, value_and_grad
+from ebbtide.program.actions import Operands
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.orders import order_of
-from ebbtide.program.steps import Operands, actions_of
+from ebbtide.program.steps import actions_of
 from ebbtide.program.stretches import find_stretches, lowered_outputs
 
 

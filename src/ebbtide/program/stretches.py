@@ -13,11 +13,12 @@ from itertools import accumulate
 from typing import Any, final
 
 from ebbtide.machine import Machine
+from ebbtide.program.actions import Action, Operand, Operands
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import Layout
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
-from ebbtide.program.steps import Action, Operand, Operands, actions_of
+from ebbtide.program.steps import actions_of
 
 # The buffer that is the block of memory.
 BLOCK = "block"
