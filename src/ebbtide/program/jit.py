@@ -57,10 +57,10 @@ def jit(
         budget: The bytes of memory that a run may take above its arguments, results included. Values are computed again
             for it as far as needed, with the same bits; see `program(...).predict()`. Programs have no use for a disk.
             It bounds a call, and the forward and reverse programs of a derivative of *f* together.
-        executor: Who runs the programs: "reference" is NumPy source; "machine" runs stretches of equations by a compiled
-            interpreter of NumPy's own loops, elementwise operations that follow each other in pieces that stay in the
-            cache: the same bits, in less memory and time; and a `vmap` in *f*, member by member, in the memory of one.
-            Where Ebbtide was installed without a C compiler, it warns and is the reference.
+        executor: Who runs the programs: "reference" is NumPy source; "machine" runs stretches of equations by a
+            compiled interpreter of NumPy's own loops, elementwise operations that follow each other in pieces that
+            stay in the cache: the same bits, in less memory and time; and a `vmap` in *f*, member by member, in the
+            memory of one. Where Ebbtide was installed without a C compiler, it warns and is the reference.
         threads: How many threads run the members of a `vmap` with the machine, with the same bits. By default as many
             as there are cores for this process, or one where that would not pay.
 

@@ -22,3 +22,13 @@ def filled(whole: Any, number: int, home: Any) -> Any:
 def result(x: Any) -> Any:
     """Return a result of a member as an array."""
     return np.array(x, order="C", ndmin=1)
+
+
+def lying(x: Any, strides: tuple[int, ...]) -> Any:
+    """Return an array that NumPy has made with the strides that it was planned with: as it is, or a copy."""
+    if x.strides == strides:
+        return x
+    order = sorted(range(x.ndim), key=lambda axis: -strides[axis])
+    copy = np.empty([x.shape[axis] for axis in order], x.dtype).transpose([order.index(axis) for axis in range(x.ndim)])
+    copy[...] = x
+    return copy
