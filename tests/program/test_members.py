@@ -112,10 +112,13 @@ def test_every_rule(case):
     """Members of each function and its pullback have the bits of one, where one can be traced."""
     key, example, dtype = case
     operands = example.operands(dtype)
-    arrays = all(isinstance(x, np.ndarray) and x.dtype.kind in "fciub" for x in operands)
+    arrays = operands and all(isinstance(x, np.ndarray) and x.dtype.kind in "fciub" for x in operands)
     for f in functions_of(key, example) if arrays else ():
         stacks = [np.stack([x, x, x]) for x in operands]
-        if traced(f, operands) is None or not is_by_members(machine(vmap(f)), *stacks):
+        program = traced(f, operands)
+        if program is None or any(isinstance(output, np.dtype) for output in program.outputs):
+            return
+        if not is_by_members(machine(vmap(f)), *stacks):
             return
         found = [np.asarray(x)[1] for x in leaves(machine(vmap(f))(*stacks))]
         assert bits(found) == bits([np.asarray(x) for x in leaves(machine(f)(*operands))])

@@ -42,7 +42,8 @@ class AliasedProgram:
         roots = tuple(dict.fromkeys(x for x in bases if x is not None and x not in program.inputs))
         self.core = planned
         self._views: Program | None = None
-        if roots != program.outputs:
+        # By identity: there may be plain arrays among the results.
+        if list(map(id, roots)) != list(map(id, program.outputs)):
             taken = needed([e for e in program.equations if e.output in layout.bases], program.outputs)
             self.core = planned.of(remove_dead(replace(program, outputs=roots)))
             self._views = replace(program, inputs=(*program.inputs, *roots), equations=tuple(taken))

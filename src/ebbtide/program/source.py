@@ -185,7 +185,7 @@ class Source:
             return "block"
         if type(buffer) is tuple:
             return f"np.asarray({self._names[buffer[0]]}, {buffer[1]!r})"
-        if isinstance(buffer, np.ndarray) and not buffer.shape and buffer.dtype.kind in "biufc":
+        if isinstance(buffer, np.ndarray) and not buffer.shape and buffer.dtype.kind in "biufc" and np.isfinite(buffer):
             text = f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})"
             return self._literals.defined("number", text)
         made = type(buffer) is Variable and buffer not in self._memory.buffers and buffer not in self._program.inputs
