@@ -188,8 +188,8 @@ class Source:
         if isinstance(buffer, np.ndarray) and not buffer.shape and buffer.dtype.kind in "biufc" and np.isfinite(buffer):
             text = f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})"
             return self._literals.defined("number", text)
-        made = type(buffer) is Variable and buffer not in self._memory.buffers and buffer not in self._program.inputs
-        if made and buffer.type.shape:
+        given = self._memory.buffers.keys() | set(self._program.inputs)
+        if type(buffer) is Variable and buffer not in given and buffer.type.shape:
             # How NumPy lays the result of a function out may depend on sizes, and the machine goes by strides.
             self._literals.imports["from ebbtide.program.rooms import lying"] = None
             return f"lying({self._names[buffer]}, {self._layout.strides[buffer]})"
