@@ -58,7 +58,7 @@ def test_dtypes():
     flat, unravel = ravel_tree(tree)
     assert flat.dtype == np.float64
     assert [leaf.dtype.char for leaf in unravel(flat)] == ["f", "l", "d", "?"]
-    with pytest.raises(TypeError, match="of dtype float32, and the leaves, of several dtypes, were made one of float64"):
+    with pytest.raises(TypeError, match="float32, and the leaves, of several dtypes, were made one of float64"):
         unravel(flat.astype(np.float32))
     flat, unravel = ravel_tree([np.float32([1, 2])])
     assert unravel(flat.astype(np.float64))[0].dtype == np.float64  # leaves of one dtype take that of the vector

@@ -9,7 +9,6 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import full
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
-from ebbtide.arrays.traced import TracedArray
 
 
 def dense(x: Any, weights: Any, bias: Any = None) -> Any:
@@ -124,6 +123,5 @@ def dropout(x: Any, rate: float, generator: np.random.Generator | None) -> Any:
         raise ValueError(f"dropout was given rate={rate!r}: it is the probability of being set to 0, below 1.")
     if generator is None or not rate:
         return x
-    dtype = x.dtype if isinstance(x, (np.ndarray, np.generic, TracedArray)) else np.dtype(np.float64)
-    keep = generator.random(np.shape(x), np.float32 if dtype.itemsize <= 4 else np.float64) >= rate
+    keep = generator.random(np.shape(x), np.float32 if type_of(x).dtype.itemsize <= 4 else np.float64) >= rate
     return x * keep * (1 / (1 - rate))

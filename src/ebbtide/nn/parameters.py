@@ -93,10 +93,11 @@ def load_parameters(path: str | os.PathLike[str], like: Any) -> Any:
 
 def _entries_of(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it is one array")
-        with archive:
+        # Opened here: NumPy leaves a file open in which it finds no archive.
+        with Path(path).open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it is one array")
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
@@ -110,7 +111,7 @@ def _names(structure: Any) -> list[str]:
 
 def _entry(leaf: Any, place: str) -> Any:
     if type(leaf) is TracedArray:
-        raise TypeError(f"The parameter{place and ' ' + place} is traced, and has no value to save. Save outside of it.")
+        raise TypeError(f"The parameter{place and ' ' + place} is traced, and has no value. Save after the function.")
     array = np.asarray(leaf)
     if array.dtype.kind not in "fciub":
         raise TypeError(f"The parameter{place and ' ' + place} is of type {array.dtype}; numbers can be saved.")

@@ -54,7 +54,7 @@ def _chosen(x: Any, places: Any, window: tuple[int, int], strides: tuple[int, in
 def _spread(g: Any, places: Any, window: tuple[int, int], strides: tuple[int, int], size: tuple[int, int]) -> Any:
     wide = np.zeros((*g.shape[:-3], *size, g.shape[-1]), g.dtype)
     for k, part in enumerate(_parts(wide, window, strides)):
-        part += np.where(np.equal(places, k), g, g.dtype.type(0))
+        np.add(part, g, out=part, where=np.equal(places, k))
     return wide
 
 

@@ -1,6 +1,7 @@
 """
-Optimization with derivatives: controls, reduced functionals, the Taylor test, SciPy's minimizers, and optimizers of
-first order that step parameters.
+Optimization with derivatives.
+
+Controls, reduced functionals, the Taylor test and SciPy's minimizers; optimizers of first order that step parameters.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ large values die while results are born, they have memory of their own as well, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
@@ -151,7 +151,10 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
         crosses = way == _CROSSING and any(place < birth <= ends[output] for birth in born)
         alone = output in escaping or (output.nbytes >= _LARGE and (way == _APART or crosses))
         kernels[output] = kernel
-        operand = _find_given_up(equation, kernel, layout, ends, place, buffers)
+        free = list(_all_given_up(equation, kernel, layout, ends, place, buffers))
+        # A result goes to memory that the caller gave for it rather than to that of a value in between.
+        wanted = [v for v in free if buffers[v].donated and output in escaping]
+        operand = next(iter(wanted or free), None)
         if operand is not None and (buffers[operand].apart or not alone or output in escaping):
             given_up[output] = operand
             buffers[output] = buffers[operand]
@@ -185,11 +188,11 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _find_given_up(
+def _all_given_up(
     equation: Equation, kernel: Kernel, layout: Layout, ends: dict[Variable, int], place: int,
     buffers: dict[Variable, Buffer],
-) -> Variable | None:  # fmt: skip
-    """Return an operand in whose memory the result can be made."""
+) -> Iterator[Variable]:  # fmt: skip
+    """Yield the operands in whose memory the result can be made."""
     output = equation.output
     for number in kernel.over:
         operand = equation.arguments[number]
@@ -200,8 +203,7 @@ def _find_given_up(
         others = [v for v in equation.inputs if v is not operand and buffers.get(layout.base(v)) is buffers[operand]]
         twice = sum(argument is operand for argument in equation.arguments) > 1 and len(kernel.over) == 1
         if alike and not others and not twice:
-            return operand
-    return None
+            yield operand
 
 
 def _live(buffers: Iterable[Buffer], count: int) -> list[int]:
