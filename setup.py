@@ -4,12 +4,18 @@ import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-interpreter = Extension(
-    "ebbtide.machine._interpreter",
-    ["src/ebbtide/machine/_interpreter.pyx"],
-    include_dirs=[np.get_include()],
-    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-    extra_compile_args=["-O2", "-frounding-math"],
-    optional=True,
-)
-setup(ext_modules=cythonize([interpreter], build_dir="build"))
+PARTS = ("_steps", "_chains", "_reductions", "_products", "_indices", "_interpreter")
+extensions = [
+    Extension(
+        f"ebbtide.machine.{name}",
+        [f"src/ebbtide/machine/{name}.pyx"],
+        include_dirs=[np.get_include(), "src/ebbtide/machine"],
+        depends=["src/ebbtide/machine/loops.h"],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+        extra_compile_args=["-O2", "-frounding-math", "-ffp-contract=off", "-pthread"],
+        extra_link_args=["-pthread"],
+        optional=True,
+    )
+    for name in PARTS
+]
+setup(ext_modules=cythonize(extensions, build_dir="build", include_path=["src"]))

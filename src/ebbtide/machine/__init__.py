@@ -1,5 +1,5 @@
 """
-The compiled part of Ebbtide: chains of elementwise operations that run without Python.
+The compiled part of Ebbtide: steps that run without Python.
 
 It is built when Ebbtide is installed and a C compiler is there; without it programs run as NumPy source alone.
 """
@@ -7,9 +7,24 @@ It is built when Ebbtide is installed and a C compiler is there; without it prog
 from __future__ import annotations
 
 try:
-    from ebbtide.machine._interpreter import MOST_LINKS, MOST_OPERANDS, MOST_VALUES, Chain
+    from ebbtide.machine._chains import MOST_LINKS, MOST_OPERANDS, MOST_VALUES, Chain, Elementwise
+    from ebbtide.machine._indices import Indexed
+    from ebbtide.machine._interpreter import Machine
+    from ebbtide.machine._products import Product, ProductSum
+    from ebbtide.machine._reductions import Reduction
 except ImportError:  # not built
-    Chain = None
+    Chain = Elementwise = Indexed = Machine = Product = ProductSum = Reduction = None
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
-__all__ = ["MOST_LINKS", "MOST_OPERANDS", "MOST_VALUES", "Chain"]
+__all__ = [
+    "MOST_LINKS",
+    "MOST_OPERANDS",
+    "MOST_VALUES",
+    "Chain",
+    "Elementwise",
+    "Indexed",
+    "Machine",
+    "Product",
+    "ProductSum",
+    "Reduction",
+]

@@ -1,291 +1,294 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """
-Chains of elementwise operations, done piece by piece.
+The machine: steps over a table of buffers, run for one member or for many, without Python and without its lock.
 
-A piece of the arrays goes through all operations of a chain while it is in the cache of the processor; values that only
-the chain itself uses are never longer than a piece. The operations are NumPy's own inner loops, so that the bits are
-NumPy's, called without Python and without the interpreter lock.
+All that a step does is known when it is made, up to the addresses of the buffers. Members lie one after the other in
+each buffer, or share it; threads take each a part of them, and each its own workspace, so the bits are the same for any
+number of threads.
 """
 
 cimport numpy as cnp
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+
+from ebbtide.machine._steps cimport Outside, Step, cleared
+from ebbtide.machine._steps cimport Run
 
 import numpy as np
 
+from ebbtide.machine._steps import failures_of
 from ebbtide.machine.failures import report
+from ebbtide.machine.pools import one_blas_thread
 
-cdef extern from "<fenv.h>" nogil:
-    int FE_ALL_EXCEPT, FE_DIVBYZERO, FE_INVALID, FE_OVERFLOW, FE_UNDERFLOW
-    int feclearexcept(int)
-    int fetestexcept(int)
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+    ctypedef struct pthread_attr_t:
+        pass
+    int pthread_attr_init(pthread_attr_t *)
+    int pthread_attr_setstacksize(pthread_attr_t *, size_t)
+    int pthread_attr_destroy(pthread_attr_t *)
+    int pthread_create(pthread_t *, pthread_attr_t *, void *(*)(void *) noexcept nogil, void *)
+    int pthread_join(pthread_t, void **)
 
 cnp.import_array()
-cnp.import_ufunc()
 
-# Two registers and what NumPy's loops need fit into the first cache of 32 KiB; with pieces of 4 and of 16 KiB
-# chains of 14 operations take the same time to 10 %.
+# A chain takes 128 KiB; NumPy's sums and BLAS a few more.
 cdef enum:
-    PIECE = 8192
-    MOST_REGISTERS = 48
-    MOST_SCRATCH = 16
-    MOST_AXES = 16
-    MOST_LENGTH = 256
+    STACK = 1 << 20
+    MOST_BUFFERS = 1024
+    MOST_THREADS = 256
 
-MOST_OPERANDS = MOST_REGISTERS - MOST_SCRATCH
-MOST_VALUES = MOST_SCRATCH
-MOST_LINKS = MOST_LENGTH
+MOST = MOST_BUFFERS
 
-ctypedef void (*Loop)(char **, const cnp.npy_intp *, const cnp.npy_intp *, void *) noexcept nogil
+cdef struct Action:
+    Run run
+    void *plan
+    int slot
 
-cdef struct Instruction:
-    Loop loop
-    void *data
-    int count
-    int registers[4]
+cdef struct Buffer:
+    cnp.npy_intp low, high, alignment
+    bint written
+    char letter
+
+# What a thread works on: members from `begin` to `end`.
+cdef struct Part:
+    Action *actions
+    int count, slots, buffers
+    char **bases
+    cnp.npy_intp *strides
+    cnp.npy_intp begin, end
+    int workspace, thread
+    int *failed
+    cnp.npy_intp first
+    Outside outside
+    bint stopped
 
 
-cdef class Chain:
+cdef class Machine:
     """
-    Elementwise operations one after the other on arrays of one shape.
+    Steps, one after the other.
 
     Args:
-        count: How many arrays it is called with: registers 0 to count - 1. The others are pieces of its own.
-        *instructions: Tuples of a ufunc, the types of its loop as in `ufunc.types`, the registers of its operands, and
-            that of its result.
-
-    Raises:
-        ValueError: A ufunc has no loop of these types, or there are too many registers.
+        *steps: The steps.
+        workspace: Number of the buffer of which each thread has its own; -1 for none.
 
     Memory:
-        128 KiB of the stack of its thread while it runs; nothing between.
+        What its steps are, and a few kilobytes while it runs; no array of its own.
     """
 
-    cdef Instruction *instructions
-    cdef int length
-    cdef int count
-    cdef int registers
-    cdef cnp.npy_intp most
-    cdef int types[MOST_REGISTERS]
-    cdef cnp.npy_intp sizes[MOST_REGISTERS]
-    cdef bint written[MOST_REGISTERS]
-    cdef readonly tuple source
+    cdef Action *actions
+    cdef Buffer *table
+    cdef int count, slots, length, workspace
+    cdef readonly tuple steps
 
-    def __cinit__(self, int count, *instructions):
-        cdef int k, j, place
-        self.instructions = NULL
-        if count > MOST_OPERANDS:
-            raise ValueError(f"A chain of {count} arrays: at most {MOST_OPERANDS}.")
-        if len(instructions) > MOST_LINKS:
-            raise ValueError(f"A chain of {len(instructions)} operations: at most {MOST_LINKS}.")
-        self.length, self.count, self.source = len(instructions), count, instructions
-        self.instructions = <Instruction *>PyMem_Malloc(max(1, self.length) * sizeof(Instruction))
-        if self.instructions == NULL:
+    def __cinit__(self, *steps, int workspace=-1):
+        cdef int k, place
+        cdef Step step
+        self.actions = NULL
+        self.table = NULL
+        self.steps, self.count, self.workspace, self.slots = steps, len(steps), workspace, 0
+        each = [(one, False) for step in steps for one in step.reads] + [(one, True) for step in steps for one in step.writes]
+        self.length = 1 + max([one[0] for one, _ in each], default=-1)
+        if self.length > MOST_BUFFERS:
+            raise ValueError(f"A machine with {self.length} buffers: at most {MOST_BUFFERS}.")
+        self.actions = <Action *>calloc(max(1, self.count), sizeof(Action))
+        self.table = <Buffer *>calloc(max(1, self.length), sizeof(Buffer))
+        if self.actions == NULL or self.table == NULL:
             raise MemoryError
-        self.registers = count
-        for k in range(MOST_REGISTERS):
-            self.written[k] = False
-        size = 1
-        for k, (ufunc, types, *registers) in enumerate(instructions):
-            if types not in ufunc.types or ufunc.signature is not None or ufunc.nout != 1:
-                raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} of elements to one result.")
-            place = ufunc.types.index(types)
-            self.instructions[k].loop = <Loop>(<cnp.ufunc>ufunc).functions[place]
-            self.instructions[k].data = (<void **>(<cnp.ufunc>ufunc).data)[place]
-            self.instructions[k].count = len(registers)
-            if self.instructions[k].loop == NULL:
-                raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} that a chain can call.")
-            if len(registers) > 4:
-                raise ValueError(f"np.{ufunc.__name__} has {len(registers) - 1} operands: at most 3.")
-            for j, (register, letter) in enumerate(zip(registers, types.replace("->", ""), strict=True)):
-                if not 0 <= register < count + MOST_SCRATCH:
-                    raise ValueError(f"A chain has {count} arrays and {MOST_SCRATCH} registers more, not {register}.")
-                self.instructions[k].registers[j] = register
-                self.types[register] = np.dtype(letter).num
-                self.sizes[register] = np.dtype(letter).itemsize
-                self.registers = max(self.registers, register + 1)
-                size = max(size, np.dtype(letter).itemsize)
-            self.written[register] = True
-        self.most = PIECE // size
+        for k, step in enumerate(steps):
+            self.actions[k].run, self.actions[k].plan, self.actions[k].slot = step.run, step.plan, self.slots
+            self.slots += len(step.names)
+        for k in range(self.length):
+            self.table[k].alignment = 1
+        for (place, low, high, alignment), written in each:
+            if low < high:
+                self.table[place].low = min(self.table[place].low, low)
+                self.table[place].high = max(self.table[place].high, high)
+            self.table[place].alignment = max(self.table[place].alignment, alignment)
+            self.table[place].written = self.table[place].written or written
 
     def __dealloc__(self):
-        PyMem_Free(self.instructions)
+        free(self.actions)
+        free(self.table)
 
     def __call__(self, *arrays):
         """
-        Run the chain.
+        Run the steps once.
 
         Args:
-            *arrays: The operands, arrays that broadcast to the shape of the last one, or numbers; the last one is a
-                result.
+            *arrays: The buffers: the steps count bytes from the first element of each.
         """
-        cdef char *bases[MOST_REGISTERS]
-        cdef cnp.npy_intp strides[MOST_REGISTERS * MOST_AXES]
-        cdef cnp.npy_intp shape[MOST_AXES]
-        cdef int k, axes
-        cdef int failed[MOST_LENGTH]
-        if len(arrays) != self.count:
-            raise TypeError(f"A chain of {self.count} arrays was called with {len(arrays)}.")
-        held = [fitting(array, self.types[k], self.written[k]) for k, array in enumerate(arrays)]
-        last = held[self.count - 1]
-        axes = cnp.PyArray_NDIM(last)
-        if axes > MOST_AXES - 1:
-            raise ValueError(f"A chain of arrays with {axes} axes: at most {MOST_AXES - 1}.")
-        for k in range(axes):
-            shape[k] = cnp.PyArray_DIM(last, k)
-        for k in range(self.count):
-            bases[k] = <char *>cnp.PyArray_DATA(held[k])
-            spread(held[k], axes, shape, &strides[k * MOST_AXES], self.written[k])
-        axes = joined(axes, shape, strides, self.count)
-        with nogil:
-            self.run(axes, shape, bases, strides, failed)
+        held = [aligned(array, self.table[k].alignment) for k, array in enumerate(arrays)]
+        self.work(held, None, 1, 1)
+        for array, one in zip(arrays, held, strict=True):
+            if one is not array and type(array) is np.ndarray and array.flags.writeable and array.ndim:
+                array[...] = one  # what lay where the machine cannot write
+
+    def run(self, arrays, strides, cnp.npy_intp members, int threads=1):
+        """
+        Run the steps for each of some members.
+
+        Args:
+            arrays: The buffers: the steps count bytes from the first element of each.
+            strides: For each buffer how many bytes a member is from the one before; 0 where all share it. Of the
+                workspace how many bytes one thread's is from the other's.
+            members: How many there are.
+            threads: How many threads take part, this one included. BLAS has one thread in each of them meanwhile.
+
+        Raises:
+            ValueError: A buffer is too small, not aligned, cannot be written, or is written and shared by members.
+            IndexError: An index was out of bounds; the members that came before it are done.
+            FloatingPointError: As `np.errstate` says.
+        """
+        if members > 1:
+            for k in range(self.length):
+                if self.table[k].written and k != self.workspace and strides[k] == 0:
+                    raise ValueError(f"Buffer {k} is written, and all members share it.")
+        with one_blas_thread():
+            self.work(list(arrays), strides, members, max(1, min(threads, members, MOST_THREADS)))
+
+    cdef int work(self, list arrays, strides, cnp.npy_intp members, int threads) except -1:
+        cdef char *bases[MOST_BUFFERS]
+        cdef cnp.npy_intp steps[MOST_BUFFERS]
+        cdef int k, one
+        cdef Part *parts
+        cdef int *failed
+        if len(arrays) != self.length:
+            raise TypeError(f"A machine of {self.length} buffers was given {len(arrays)}.")
         for k in range(self.length):
-            if failed[k]:
-                report(
-                    self.source[k][0].__name__, bool(failed[k] & FE_DIVBYZERO), bool(failed[k] & FE_OVERFLOW),
-                    bool(failed[k] & FE_UNDERFLOW), bool(failed[k] & FE_INVALID),
+            steps[k] = 0 if strides is None else strides[k]
+            self.check(arrays[k], k, steps[k], threads if k == self.workspace else members)
+            bases[k] = <char *>cnp.PyArray_DATA(arrays[k])
+        parts = <Part *>calloc(threads, sizeof(Part))
+        failed = <int *>calloc(threads * self.slots + 1, sizeof(int))
+        try:
+            if parts == NULL or failed == NULL:
+                raise MemoryError
+            for one in range(threads):
+                parts[one].actions, parts[one].count, parts[one].slots = self.actions, self.count, self.slots
+                parts[one].buffers, parts[one].bases, parts[one].strides = self.length, bases, steps
+                parts[one].begin, parts[one].end = members * one // threads, members * (one + 1) // threads
+                parts[one].workspace, parts[one].failed = self.workspace, failed + one * self.slots
+                parts[one].first, parts[one].thread = -1, one
+            with nogil:
+                run_parts(parts, threads)
+            self.judge(parts, threads, members)
+        finally:
+            free(parts)
+            free(failed)
+        return 0
+
+    cdef int judge(self, Part *parts, int threads, cnp.npy_intp members) except -1:
+        """Raise, or warn of, what went wrong."""
+        cdef int k, one, status
+        cdef Step step
+        for one in range(threads):
+            if parts[one].stopped:
+                where = f", in member {parts[one].outside.member}" if members > 1 else ""
+                raise IndexError(
+                    f"index {parts[one].outside.index} is out of bounds for an axis with size "
+                    f"{parts[one].outside.size}{where}"
                 )
+        firsts = [parts[one].first for one in range(threads) if parts[one].first >= 0]
+        if not firsts:
+            return 0
+        where = f", first in member {min(firsts)}" if members > 1 else ""
+        names = [name for step in self.steps for name in step.names]
+        for k in range(self.slots):
+            status = 0
+            for one in range(threads):
+                status |= parts[one].failed[k]
+            if status:
+                report(names[k] + where, *failures_of(status))
+        return 0
 
-    cdef void run(
-        self, int axes, cnp.npy_intp *shape, char **bases, cnp.npy_intp *strides, int *failed
-    ) noexcept nogil:
-        cdef char scratch[MOST_SCRATCH * PIECE + 64]
-        cdef char *row[MOST_REGISTERS]
-        cdef char *arguments[4]
-        cdef cnp.npy_intp steps[4]
-        cdef cnp.npy_intp step[MOST_REGISTERS]
-        cdef cnp.npy_intp place[MOST_AXES]
-        cdef cnp.npy_intp start, n, length = shape[axes - 1]
-        cdef int k, j, r, axis
-        cdef Instruction *instruction
-        cdef char *aligned = <char *>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
-        cdef int status
-        for k in range(self.length):
-            failed[k] = 0
-        for axis in range(axes):
-            place[axis] = 0
-            if shape[axis] == 0:
-                return
-        feclearexcept(FE_ALL_EXCEPT)
-        for r in range(self.count):
-            row[r] = bases[r]
-            step[r] = strides[r * MOST_AXES + axes - 1]
-        for r in range(self.count, self.registers):
-            row[r] = aligned + (r - self.count) * PIECE
-            step[r] = self.sizes[r]
-        while True:
-            start = 0
-            while start < length:
-                n = min(self.most, length - start)
-                for k in range(self.length):
-                    instruction = &self.instructions[k]
-                    for j in range(instruction.count):
-                        r = instruction.registers[j]
-                        arguments[j] = row[r] + start * step[r] if r < self.count else row[r]
-                        steps[j] = step[r]
-                    instruction.loop(arguments, &n, steps, instruction.data)
-                    # After each of them: some of NumPy's loops, such as that of negative, clear what others left.
-                    status = fetestexcept(FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INVALID)
-                    if status:
-                        failed[k] |= status
-                        feclearexcept(FE_ALL_EXCEPT)
-                start += n
-            # On to the next row: the slower axes count up as in an odometer.
-            axis = axes - 2
-            while axis >= 0:
-                place[axis] += 1
-                for r in range(self.count):
-                    row[r] += strides[r * MOST_AXES + axis]
-                if place[axis] < shape[axis]:
-                    break
-                for r in range(self.count):
-                    row[r] -= strides[r * MOST_AXES + axis] * shape[axis]
-                place[axis] = 0
-                axis -= 1
-            if axis < 0:
-                return
+    cdef int check(self, array, int k, cnp.npy_intp stride, cnp.npy_intp members) except -1:
+        """Check that a buffer has the bytes that the steps will take."""
+        cdef cnp.npy_intp low = 0, high, axis, reach, first, last
+        cdef Buffer *needed = &self.table[k]
+        if not cnp.PyArray_Check(array):
+            raise TypeError(f"Buffer {k} of a machine is an array, and not {array!r}.")
+        high = cnp.PyArray_ITEMSIZE(array)
+        for axis in range(cnp.PyArray_NDIM(array)):
+            if cnp.PyArray_DIM(array, axis) == 0:
+                high = 0
+                low = 0
+                break
+            reach = (cnp.PyArray_DIM(array, axis) - 1) * cnp.PyArray_STRIDE(array, axis)
+            if reach < 0:
+                low += reach
+            else:
+                high += reach
+        reach = (members - 1) * stride if members > 0 else 0
+        first, last = needed.low + min(reach, 0), needed.high + max(reach, 0)
+        if needed.low < needed.high and members > 0 and (first < low or last > high):
+            raise ValueError(f"Buffer {k} has bytes {low} to {high}, and the steps take {first} to {last}.")
+        if (<uintptr_t>cnp.PyArray_DATA(array)) % needed.alignment or stride % needed.alignment:
+            raise ValueError(f"Buffer {k} is not aligned to {needed.alignment} bytes.")
+        if needed.written and not cnp.PyArray_ISWRITEABLE(array):
+            raise ValueError(f"Buffer {k} is written, and is read-only.")
+        return 0
 
 
-cdef object fitting(object array, int kind, bint written):
-    """Return an operand as an array that NumPy's loops can read as it lies, and a result as it is."""
-    cdef bint same = cnp.PyArray_Check(array) and cnp.PyArray_TYPE(array) == kind
-    if written:
-        if not same or not cnp.PyArray_ISBEHAVED(array):
-            raise TypeError("A result of a chain is an array that can be written, of the type of its loop.")
+cdef object aligned(array, cnp.npy_intp alignment):
+    """Return an array that lies as another one or number does, but at an address that loops can use."""
+    if not cnp.PyArray_Check(array):
+        return np.asarray(array)
+    if (<uintptr_t>cnp.PyArray_DATA(array)) % alignment == 0:
         return array
-    if not same:  # a number of Python, or a scalar of NumPy
-        return np.asarray(array, cnp.PyArray_DescrFromType(kind))
-    if not cnp.PyArray_ISBEHAVED_RO(array):
-        return np.array(array, cnp.PyArray_DescrFromType(kind))
-    return array
+    reach = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    below = -sum([min(one, 0) for one in reach])
+    memory = np.empty(below + sum([max(one, 0) for one in reach]) + array.itemsize + 64, np.uint8)
+    start = below + (-(memory.ctypes.data + below)) % 64
+    copy = np.ndarray(array.shape, array.dtype, memory, start, array.strides)
+    copy[...] = array
+    return copy
 
 
-cdef int spread(object array, int axes, cnp.npy_intp *shape, cnp.npy_intp *strides, bint written) except -1:
-    """Write the strides of an array that is broadcast to a shape."""
-    cdef int more = axes - cnp.PyArray_NDIM(array), k
-    cdef cnp.npy_intp size
-    for k in range(axes):
-        strides[k] = 0
-        size = cnp.PyArray_DIM(array, k - more) if k >= more else 1
-        if size == shape[k]:
-            strides[k] = cnp.PyArray_STRIDE(array, k - more) if k >= more else 0
-        elif size != 1 or written:
-            more = -1
-            break
-    if more < 0:
-        given = tuple([shape[k] for k in range(axes)])
-        raise ValueError(f"An array of shape {array.shape} does not broadcast to the result of a chain, {given}.")
-    return 0
+cdef void run_parts(Part *parts, int threads) noexcept nogil:
+    """Run each part in a thread of its own, the first one in this."""
+    cdef pthread_t handles[MOST_THREADS]
+    cdef bint started[MOST_THREADS]
+    cdef pthread_attr_t attributes
+    cdef int one
+    if threads == 1:
+        run_part(&parts[0])
+        return
+    pthread_attr_init(&attributes)
+    pthread_attr_setstacksize(&attributes, STACK)
+    for one in range(1, threads):
+        started[one] = pthread_create(&handles[one], &attributes, run_part, &parts[one]) == 0
+    pthread_attr_destroy(&attributes)
+    run_part(&parts[0])
+    for one in range(1, threads):
+        if started[one]:
+            pthread_join(handles[one], NULL)
+        else:  # the system has no more threads
+            run_part(&parts[one])
 
 
-cdef int joined(int axes, cnp.npy_intp *shape, cnp.npy_intp *strides, int count) noexcept nogil:
-    """Order axes as the last array lies, join those that are one for all arrays, and return how many are left."""
-    cdef int k, other, r, fastest, left = 0
-    cdef cnp.npy_intp size
-    cdef bint together
-    for k in range(axes):
-        if shape[k] != 1:
-            shape[left] = shape[k]
-            for r in range(count):
-                strides[r * MOST_AXES + left] = strides[r * MOST_AXES + k]
-            left += 1
-    for k in range(left - 1):
-        fastest = k
-        for other in range(k + 1, left):
-            if size_along(strides, count - 1, other) > size_along(strides, count - 1, fastest):
-                fastest = other
-        if fastest != k:
-            size = shape[k]
-            shape[k] = shape[fastest]
-            shape[fastest] = size
-            for r in range(count):
-                size = strides[r * MOST_AXES + k]
-                strides[r * MOST_AXES + k] = strides[r * MOST_AXES + fastest]
-                strides[r * MOST_AXES + fastest] = size
-    k = left - 2
-    while k >= 0:
-        together = True
-        for r in range(count):
-            together = together and strides[r * MOST_AXES + k] == strides[r * MOST_AXES + k + 1] * shape[k + 1]
-        if together:
-            shape[k] *= shape[k + 1]
-            for r in range(count):
-                strides[r * MOST_AXES + k] = strides[r * MOST_AXES + k + 1]
-            for other in range(k + 1, left - 1):
-                shape[other] = shape[other + 1]
-                for r in range(count):
-                    strides[r * MOST_AXES + other] = strides[r * MOST_AXES + other + 1]
-            left -= 1
-        k -= 1
-    if left == 0:
-        shape[0] = 1
-        for r in range(count):
-            strides[r * MOST_AXES + 0] = 0
-        left = 1
-    return left
-
-
-cdef cnp.npy_intp size_along(cnp.npy_intp *strides, int array, int axis) noexcept nogil:
-    """Return how far apart the elements of an array are along an axis."""
-    cdef cnp.npy_intp stride = strides[array * MOST_AXES + axis]
-    return -stride if stride < 0 else stride
+cdef void *run_part(void *given) noexcept nogil:
+    """Run the steps for the members of a part."""
+    cdef Part *part = <Part *>given
+    cdef char *bases[MOST_BUFFERS]
+    cdef cnp.npy_intp member
+    cdef int k, number
+    cdef Action *action
+    cleared()
+    for member in range(part.begin, part.end):
+        for k in range(part.buffers):
+            bases[k] = part.bases[k] + member * part.strides[k]
+        if part.workspace >= 0:
+            bases[part.workspace] = part.bases[part.workspace] + part.thread * part.strides[part.workspace]
+        for number in range(part.count):
+            action = &part.actions[number]
+            if action.run(action.plan, bases, part.failed + action.slot, &part.outside):
+                part.outside.step, part.outside.member, part.stopped = number, member, True
+                return NULL
+        if part.first < 0:
+            for k in range(part.slots):
+                if part.failed[k]:
+                    part.first = member
+                    break
+    return NULL

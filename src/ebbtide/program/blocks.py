@@ -38,15 +38,17 @@ class Blocks:
 
     Args:
         chained: Whether elementwise equations that follow each other are done by the compiled `Chain`.
+        threads: How many threads run the members of a batch; None for as many as there are cores, where that pays.
 
     Memory:
         The blocks, until they are dropped.
     """
 
-    __slots__ = ("_spare", "chained")
+    __slots__ = ("_spare", "chained", "threads")
 
-    def __init__(self, *, chained: bool = False) -> None:
+    def __init__(self, *, chained: bool = False, threads: int | None = None) -> None:
         self.chained = chained
+        self.threads = threads
         self._spare: list[Block] = []
 
     def take(self) -> Block:

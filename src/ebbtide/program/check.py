@@ -213,6 +213,7 @@ class _Simulation:
         """Take its place from an operand that gives it up."""
         output, memory, layout = equation.output, self._memory, self._layout
         over = [equation.arguments[number] for number in memory.kernels[output].over]
+        over += [home for home in (memory.homes.get(output),) if home not in equation.inputs]
         alike = operand.type == output.type and layout.strides[operand] == layout.strides[output]
         if not any(argument is operand for argument in over) or not alike:
             self._fail(place, f"{self._call(output)} cannot be made in the place of {self._call(operand)}")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Inner, Variable
 from ebbtide.program.layout import Layout, ufunc_of
+from ebbtide.program.rooms import filled, room
 
 # The unit is a byte read or written by a simple operation. On the processor of the measurements (2 cores, arrays of
 # 4 MiB) that was 45 GB/s; products of matrices did 30 Gflop/s in single precision, and 16 in double precision;
@@ -31,6 +32,8 @@ def may_repeat(equation: Equation) -> bool:
     function = equation.function
     if ufunc_of(equation) is not None:
         return True
+    if function in (room, filled) or isinstance(function, Inner):
+        return False  # what is written into a room is written once
     module = getattr(function, "__module__", None) or ""
     return any(module == known or module.startswith(f"{known}.") for known in _PURE)
 
@@ -43,6 +46,8 @@ def is_product(equation: Equation) -> bool:
 def cost_of(equation: Equation) -> int:
     """Return what it costs to compute an equation, in bytes that a simple operation reads and writes."""
     output = equation.output
+    if isinstance(equation.function, Inner):
+        return equation.function.work
     moved = output.nbytes + sum(variable.nbytes for variable in equation.inputs)
     if is_product(equation):
         inner = _shape(equation.arguments[-2])[-1:] or (1,)
@@ -57,6 +62,8 @@ def cost_of(equation: Equation) -> int:
 def workspace(equation: Equation, layout: Layout) -> int:
     """Return the bytes that NumPy takes for a moment: copies of matrices that BLAS cannot read, buffers of casts."""
     arrays = [argument for argument in equation.arguments if type(argument) is Variable]
+    if isinstance(equation.function, Inner):
+        return equation.function.moment_nbytes
     if is_product(equation):
         return sum(_copied(v, layout.strides[v], packed=equation.name != "matmul") for v in arrays[-2:])
     ufunc, output = ufunc_of(equation), equation.output

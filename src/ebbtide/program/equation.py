@@ -116,6 +116,25 @@ class Equation:
         return self.where.line
 
 
+class Inner:
+    """
+    A function of an equation that runs another program.
+
+    Attributes:
+        program: The program.
+        threads: How many runs of it there are at the same time.
+        work: What all its runs cost (see `costs`).
+        moment_nbytes: Bytes that NumPy takes for a moment while they run.
+    """
+
+    __slots__ = ()
+
+    program: Any
+    threads: int
+    work: int
+    moment_nbytes: int
+
+
 def variables_in(tree: Any) -> Iterator[Variable]:
     """Yield the variables in nested tuples, lists and dicts, each as often as it is there."""
     if type(tree) is Variable:

@@ -24,7 +24,7 @@ from ebbtide.program.arguments import (
     name_of_leaf,
 )
 from ebbtide.program.blocks import Blocks
-from ebbtide.program.equation import OBJECT
+from ebbtide.program.equation import OBJECT, Inner
 from ebbtide.program.planned import PlannedProgram, strides_of
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
@@ -39,6 +39,7 @@ def jit(
     donate_argnums: int | Sequence[int] = (),
     budget: Budget | None = None,
     executor: str = "reference",
+    threads: int | None = None,
 ) -> Jitted:
     """
     Return *f* as a function that is traced once for each kind of arguments, and then runs in planned memory.
@@ -57,7 +58,10 @@ def jit(
             It bounds a call, and the forward and reverse programs of a derivative of *f* together.
         executor: Who runs the programs: "reference" is NumPy source; "machine" does elementwise operations that follow
             each other in pieces that stay in the cache, by NumPy's own compiled loops: the same bits, in less memory
-            and time. Where Ebbtide was installed without a C compiler, it warns and is the reference.
+            and time; and a `vmap` in *f*, member by member, in the memory of one. Where Ebbtide was installed
+            without a C compiler, it warns and is the reference.
+        threads: How many threads run the members of a `vmap` with the machine, with the same bits. By default as many
+            as there are cores for this process, or one where that would not pay.
 
     Returns:
         A function with the arguments and results of *f*, and its bits; products may differ in rounding. Differentiated,
@@ -69,7 +73,7 @@ def jit(
             generator.
         TypeError: `static_argnums` or `donate_argnums` are no numbers from 0 on, an argument cannot be compared with
             those of before, or one that is donated cannot be written or shares memory with another one.
-        ValueError: The budget has a disk, or there is no such executor.
+        ValueError: The budget has a disk, there is no such executor, or no number of threads from 1 on.
         BudgetError: From the call: no way to run the function was found that takes so few bytes; with the least.
 
     Memory:
@@ -89,6 +93,8 @@ def jit(
     check_budget(budget)
     if executor not in ("reference", "machine"):
         raise ValueError(f"executor={executor!r}: there are 'reference' and 'machine'.")
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ValueError(f"threads={threads!r}: give a number from 1 on, or None for as many as pay.")
     if executor == "machine" and Chain is None:
         warnings.warn(
             "The machine was not built, as there was no C compiler when Ebbtide was installed; programs run as NumPy "
@@ -101,7 +107,7 @@ def jit(
             f"jit was given {budget}, and a program has no use for a disk: it computes values again instead. Write "
             f"Budget(memory={budget.memory})."
         )
-    return Jitted(f, static, donated, None if budget is None else budget.memory, executor)
+    return Jitted(f, static, donated, None if budget is None else budget.memory, executor, threads)
 
 
 @final
@@ -150,6 +156,7 @@ class Jitted:
         donated: Numbers of the arguments whose memory may be used.
         limit: The bytes that a run may take; None for no budget.
         executor: Who runs the programs.
+        threads: How many threads run members; None for as many as pay.
     """
 
     # Whoever wraps a function copies what is in its `__dict__`: there is its name, and nothing of ours.
@@ -160,14 +167,14 @@ class Jitted:
 
     def __init__(
         self, f: Callable[..., Any], static: tuple[int, ...], donated: tuple[int, ...], limit: int | None,
-        executor: str,
+        executor: str, threads: int | None = None,
     ) -> None:  # fmt: skip
         update_wrapper(self, f, updated=())
         self._donated = donated
         self._f = f
         self._static = static
         self._limit = limit
-        self._blocks = Blocks(chained=executor == "machine")
+        self._blocks = Blocks(chained=executor == "machine", threads=threads)
         self._known: dict[Any, list[_Known]] = {}
         # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
         self._opaque: set[Any] = set()
@@ -293,7 +300,7 @@ class Jitted:
         values = [leaves[number] for number in dynamic]
         given = leaves_of(args, self._donated)
         donated = tuple([place for place, number in enumerate(dynamic) if number in given])
-        traced = trace_leaves(on_leaves, values, names, name_of(self._f), donated)
+        traced = trace_leaves(on_leaves, values, names, name_of(self._f), donated, by_members=self._blocks.chained)
         origins = traced.captured
         numbers = {id(array): number for number, array in reversed(list(enumerate(around)))}
         if any(id(array) not in numbers for array in origins):
@@ -305,7 +312,8 @@ class Jitted:
         strides = strides_of([*values, *origins])
         executable = planned.planned(strides, donated)
         # What a loop holds is known when it runs: it is differentiated where it keeps to the budget of who asks.
-        loops = any(equation.output.type is OBJECT for equation in traced.program.equations)
+        equations = traced.program.equations
+        loops = any(e.output.type is OBJECT and not isinstance(e.function, Inner) for e in equations)
         derived = None if loops else AliasedProgram(planned, strides)
         known = _Known(
             planned, executable, derived, surroundings, captured, _pattern(around),

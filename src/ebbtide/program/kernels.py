@@ -47,7 +47,7 @@ def kernel_of(equation: Equation) -> Kernel | None:
     if equation.name == "chain":
         # Only its last operation writes, so it may do so over any operand. How the call reads, the source knows.
         return Kernel(lambda out, *arguments: [], tuple(range(len(equation.arguments))))
-    made_here = equation.primitive is not None or equation.name in ("add_product", "add_scatter")
+    made_here = equation.primitive is not None or equation.name in _OURS
     make = _KERNELS.get(equation.name) if made_here else None
     return None if make is None else make(equation)
 
@@ -190,6 +190,18 @@ def _concatenate(equation: Equation) -> Kernel:
     return Kernel(lambda out, *arrays: [f"np.concatenate(({', '.join(arrays)},), axis={axis}, out={out})"])
 
 
+def _room(equation: Equation) -> Kernel:
+    return Kernel(lambda out: [])
+
+
+def _filled(equation: Equation) -> Kernel:
+    return Kernel(lambda out, whole, number, home: [] if home == out else [f"np.copyto({out}, {home})"], (2,))
+
+
+def _result(equation: Equation) -> Kernel:
+    return Kernel(lambda out, x: [] if x == out else [f"np.copyto({out}, {x})"], (0,))
+
+
 def view_text(equation: Equation, x: str) -> str | None:
     """Return how a view is taken of an array; None where the operation has no text of its own."""
     params = equation.params
@@ -214,7 +226,7 @@ def allocation_text(equation: Equation, arguments: Sequence[str], dtype: str) ->
     match equation.name:
         case "setitem" | "put":
             return f"np.array({arguments[0]}, order='K')"
-        case "scatter" | "add_at":
+        case "scatter" | "add_at" | "room":
             return f"np.empty({equation.output.type.shape}, {dtype})"
         case _:
             return None
@@ -253,6 +265,8 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
             return view_text(equation, arguments[0]) if arguments else None
 
 
+# Functions of the library that are no primitives: passes make equations of them.
+_OURS = frozenset({"add_product", "add_scatter", "filled", "result", "room"})
 _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "sum": _reduction,
     "mean": _reduction,
@@ -272,4 +286,7 @@ _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "concatenate": _concatenate,
     "add_product": _add_product,
     "add_scatter": _add_scatter,
+    "filled": _filled,
+    "result": _result,
+    "room": _room,
 })  # fmt: skip

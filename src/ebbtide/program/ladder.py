@@ -17,6 +17,7 @@ from ebbtide.program.chain import chain_orders
 from ebbtide.program.costs import is_product, weighed
 from ebbtide.program.cuts import smallest_cut
 from ebbtide.program.delay import delayed
+from ebbtide.program.equation import Inner
 from ebbtide.program.keep import keep
 from ebbtide.program.layout import Layout, find_layout
 from ebbtide.program.memory import Memory, least_peak, plan_apart
@@ -91,7 +92,8 @@ def within(rungs: Sequence[Rung], limit: int) -> Rung:
 
 def objects_of(program: Program) -> int:
     """Return an upper bound for the bytes of the Python objects of a run: its arrays without their elements."""
-    return _RUN + _OBJECT * len(program.equations)
+    inner = [equation.function for equation in program.equations if isinstance(equation.function, Inner)]
+    return _RUN + _OBJECT * len(program.equations) + sum(one.threads * objects_of(one.program) for one in inner)
 
 
 def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 0) -> Rung:

@@ -23,19 +23,21 @@ class Literals:
 
     Args:
         names: Those of the variables.
+        around: The texts of a program around it, to whose file it belongs.
 
     Memory:
         By reference what no text says: arrays, and functions that cannot be imported.
     """
 
-    def __init__(self, names: Mapping[Variable, str]) -> None:
+    def __init__(self, names: Mapping[Variable, str], around: Literals | None = None) -> None:
         self._names = names
-        self._taken = set(names.values())
-        self._known: dict[int, str] = {}
+        # Those of all programs of the file; the constants by what they are.
+        self._taken = {*names.values()} if around is None else around._taken | {*names.values()}
+        self._known: dict[int, str] = {} if around is None else around._known
         # What is handed over to each run; the lines that import; and the names that are defined once, with their texts.
-        self.constants: list[Any] = []
-        self.imports: dict[str, None] = {}
-        self.definitions: dict[str, str] = {}
+        self.constants: list[Any] = [] if around is None else around.constants
+        self.imports: dict[str, None] = {} if around is None else around.imports
+        self.definitions: dict[str, str] = {} if around is None else around.definitions
 
     def value(self, value: Any) -> str:
         """Return an argument or output as text."""

@@ -8,9 +8,10 @@ large values die while results are born, they have memory of their own as well, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
+from types import MappingProxyType
 from typing import final
 
 from ebbtide.program.costs import weighed
@@ -75,6 +76,7 @@ class Memory:
         held: The bytes of arrays and of the block that are held while each equation is computed, with what NumPy takes
             for a moment.
         lasting: The most bytes of arrays and of the block alone.
+        homes: For each value that has to be made in the memory of an input, that input.
     """
 
     buffers: dict[Variable, Buffer]
@@ -85,6 +87,7 @@ class Memory:
     bound: int
     held: list[int]
     lasting: int
+    homes: Mapping[Variable, Variable] = field(default_factory=dict)
 
     @property
     def peak(self) -> int:
@@ -98,7 +101,11 @@ class Memory:
 
 
 def plan_memory(
-    program: Program, layout: Layout, limit: int | None = None, donated: Iterable[Variable] = ()
+    program: Program,
+    layout: Layout,
+    limit: int | None = None,
+    donated: Iterable[Variable] = (),
+    homes: Mapping[Variable, Variable] | None = None,
 ) -> Memory:
     """
     Return where the values of a program are best put.
@@ -108,7 +115,10 @@ def plan_memory(
         layout: How its values lie.
         limit: The bytes that may be held, if there is a budget: one block if that fits.
         donated: Inputs whose memory the program may use.
+        homes: Values that have to be made in the memory of one of these, which is read no later (see `placing`).
     """
+    if homes is not None:
+        return _plan(program, layout, _TOGETHER, tuple(donated), homes)
     ways = (_TOGETHER, _CROSSING, _APART)
     together, crossing, apart = plans = [_plan(program, layout, way, tuple(donated)) for way in ways]
     if limit is not None:
@@ -130,12 +140,21 @@ def plan_apart(program: Program, layout: Layout) -> Memory:
     return _plan(program, layout, _APART)
 
 
-def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, ...] = ()) -> Memory:
+def _plan(
+    program: Program,
+    layout: Layout,
+    way: int,
+    donated: tuple[Variable, ...] = (),
+    homes: Mapping[Variable, Variable] = MappingProxyType({}),
+) -> Memory:
     """Return a plan in which no large values, those that live while results are born, or all are apart."""
     ends: dict[Variable, int] = {}
     for variable, last in last_uses(program).items():
         base = layout.base(variable)
         ends[base] = max(last, ends.get(base, -1))
+    for place, equation in enumerate(program.equations):
+        if equation.output in homes:
+            ends[homes[equation.output]] = place
     # What the caller gets, or a view of it, must be in memory of its own.
     escaping = {layout.base(output) for output in program.outputs if type(output) is Variable}
     born = [place for place, equation in enumerate(program.equations) if equation.output in escaping]
@@ -151,10 +170,7 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
         crosses = way == _CROSSING and any(place < birth <= ends[output] for birth in born)
         alone = output in escaping or (output.nbytes >= _LARGE and (way == _APART or crosses))
         kernels[output] = kernel
-        free = list(_all_given_up(equation, kernel, layout, ends, place, buffers))
-        # A result goes to memory that the caller gave for it rather than to that of a value in between.
-        wanted = [v for v in free if buffers[v].donated and output in escaping]
-        operand = next(iter(wanted or free), None)
+        operand = homes.get(output) or _find_given_up(equation, kernel, layout, ends, place, buffers)
         if operand is not None and (buffers[operand].apart or not alone or output in escaping):
             given_up[output] = operand
             buffers[output] = buffers[operand]
@@ -169,7 +185,7 @@ def _plan(program: Program, layout: Layout, way: int, donated: tuple[Variable, .
     apart = _held_apart(program, layout, buffers, ends)
     lasting = nbytes + max(apart, default=0)
     held = [nbytes + more + weighed(eq, layout)[1] for more, eq in zip(apart, program.equations, strict=True)]
-    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting)
+    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting, homes)
 
 
 def _held_apart(
@@ -188,11 +204,11 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _all_given_up(
+def _find_given_up(
     equation: Equation, kernel: Kernel, layout: Layout, ends: dict[Variable, int], place: int,
     buffers: dict[Variable, Buffer],
-) -> Iterator[Variable]:  # fmt: skip
-    """Yield the operands in whose memory the result can be made."""
+) -> Variable | None:  # fmt: skip
+    """Return an operand in whose memory the result can be made."""
     output = equation.output
     for number in kernel.over:
         operand = equation.arguments[number]
@@ -203,7 +219,8 @@ def _all_given_up(
         others = [v for v in equation.inputs if v is not operand and buffers.get(layout.base(v)) is buffers[operand]]
         twice = sum(argument is operand for argument in equation.arguments) > 1 and len(kernel.over) == 1
         if alike and not others and not twice:
-            yield operand
+            return operand
+    return None
 
 
 def _live(buffers: Iterable[Buffer], count: int) -> list[int]:

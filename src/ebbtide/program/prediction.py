@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from ebbtide.program.costs import weighed
-from ebbtide.program.equation import OBJECT
+from ebbtide.program.equation import OBJECT, Inner
 from ebbtide.program.ladder import Rung
 from ebbtide.program.memory import Memory
 from ebbtide.program.text import name_variables
@@ -93,9 +93,14 @@ def predict(rung: Rung, memory: Memory) -> Prediction:
         found[0] = Held("copies inside of NumPy", moment, program.equations[place].line)
     held = sorted(found.values(), key=lambda value: -value.nbytes)
     at = names[program.equations[place].output]
-    loops = [e for e in program.equations if e.output.type is OBJECT and e.function is not part]
+    loops = [e for e in program.equations if e.output.type is OBJECT and not _is_known(e.function)]
     unknown = tuple((names[equation.output], equation.line) for equation in loops)
     return Prediction(
         memory.held[place], memory.nbytes, at, tuple(held), rung.again, rung.products,
         rung.extra_work, unknown,
     )  # fmt: skip
+
+
+def _is_known(function: Any) -> bool:
+    """Return whether it is known what a function takes whose result is no array."""
+    return function is part or isinstance(function, Inner)

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.errors import BudgetError
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
@@ -19,6 +20,7 @@ from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
 from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
 from ebbtide.program.memory import plan_memory
+from ebbtide.program.placing import placements
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
 from ebbtide.program.source import Source
@@ -61,16 +63,13 @@ class Executable:
         poisoned: bool = False,
     ) -> None:
         self._blocks = Blocks() if blocks is None else blocks
+        given = [program.inputs[number] for number in donated]
         if rung is not None:
             self.rung, room = rung, 0
         else:
-            # Once, before values are computed again: so sums take the same products, with the same bits, always.
-            program = fused(program)
-            known = rungs or (() if limit is None else ladder(program, strides))
-            self.rung = plain_rung(program, strides) if limit is None else within(known, limit)
+            self.rung = self._chosen(program, strides, given, limit, rungs)
             room = None if limit is None else limit - objects_of(self.rung.program)
         self.layout = self.rung.layout
-        given = [program.inputs[number] for number in donated]
         self.memory = plan_memory(self.rung.program, self.layout, room, given)
         if self._blocks.chained:
             chained = replace(self.rung, program=chain_equations(self.rung.program, self.layout))
@@ -88,6 +87,28 @@ class Executable:
         self._run, self._lay_out = _compiled(self.source, program.name, self)
         self._key = object()
         weakref.finalize(self, self._blocks.forget, self._key)
+
+    def _chosen(
+        self, program: Program, strides: Sequence[tuple[int, ...]], given: list[Variable], limit: int | None,
+        rungs: Sequence[Rung],
+    ) -> Rung:  # fmt: skip
+        """Return the way to run a program with the least work in so many bytes."""
+        # Once, before values are computed again: so sums take the same products, with the same bits, always.
+        program, blocks = fused(program), self._blocks
+        ways = placements(program, strides, given, blocks.threads, chained=blocks.chained, fewer=limit is not None)
+        refused: BudgetError | None = None
+        for one in ways:
+            if limit is None:
+                return plain_rung(one, strides)
+            try:
+                return within(rungs or ladder(one, strides), limit)
+            except BudgetError as error:
+                refused = error if refused is None or error.least < refused.least else refused
+        assert refused is not None
+        try:
+            raise refused
+        finally:
+            del refused  # whose traceback has this frame
 
     @property
     def arena_nbytes(self) -> int:
@@ -138,10 +159,11 @@ class Executable:
 
 
 def _empty(error: BaseException, code: CodeType) -> None:
-    """Take its values from the frame of a run that failed, which the traceback keeps."""
-    entry = error.__traceback__
+    """Take their values from the frame of a run that failed and those below, which the traceback keeps."""
+    entry, below = error.__traceback__, False
     while entry is not None:
-        if entry.tb_frame.f_code is code:
+        below = below or entry.tb_frame.f_code is code
+        if below:
             entry.tb_frame.clear()
         entry = entry.tb_next
 
@@ -153,8 +175,13 @@ def _compiled(source: str, name: str, owner: Executable) -> tuple[FunctionType, 
     exec(compile(source, file, "exec"), namespace)  # noqa: S102 - our own text
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     weakref.finalize(owner, linecache.cache.pop, file, None)
-    # A function that is in its own globals would be a cycle.
+    # A function that is in its own globals would be a cycle: those of members are called by name, and have others.
     namespace["place"] = _place
+    own = {key: value for key, value in namespace.items() if getattr(value, "__globals__", None) is namespace}
+    shared = {key: value for key, value in namespace.items() if key not in own}
+    for key in own.keys() - {"run", "lay_out"}:
+        namespace[key] = FunctionType(own[key].__code__, shared, key)
+    own.clear()
     return namespace.pop("run"), namespace.pop("lay_out")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -14,6 +15,7 @@ from ebbtide.program.kernels import allocation_text, expression_text, ufunc_text
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.literals import Literals
 from ebbtide.program.memory import Memory
+from ebbtide.program.placed import PlacedMembers
 from ebbtide.program.program import Program
 from ebbtide.program.text import name_variables
 from ebbtide.tape.joint import part
@@ -30,17 +32,18 @@ def place(memory, offset, dtype, shape, strides):
     """Return an array in the block of memory."""
     return np.ndarray(shape, dtype, memory, offset, strides)
 
-
-def lay_out(memory):
-    """Return the arrays of `run` in a block of ARENA_BYTES bytes."""
+'''
+_FUNCTIONS = '''
+def lay_out{name}(memory):
+    """Return the arrays of `run{name}` in {block}."""
 {arrays}
     return ({names})
 
 
-def run(values, arrays, constants):
-    """Return the results for a list of inputs, which is emptied."""
+def run{name}(values, arrays, constants):
+    """Return the results {of} for a list of inputs, which is emptied."""
     # After each line: the type of its result; bytes that are held, the inputs apart; where it comes from.
-'''
+{body}'''
 
 
 @final
@@ -54,21 +57,56 @@ class Source:
         memory: Where they are.
         poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for
             tests, since a plan that is wrong shows then.
+        around: The texts of the program around, if this is that of one member.
     """
 
-    def __init__(self, program: Program, layout: Layout, memory: Memory, *, poisoned: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        memory: Memory,
+        *,
+        poisoned: bool = False,
+        around: Literals | None = None,
+    ) -> None:
         self._program = program
         self._layout = layout
         self._memory = memory
-        self._names = _identifiers(name_variables(program))
+        self._names = _identifiers(name_variables(program), () if around is None else around.definitions)
         self.drops = find_drops(program, layout, memory)
         self._freed = find_freed(program, memory) if poisoned else [[] for _ in program.equations]
-        self._literals = Literals(self._names)
+        self._literals = Literals(self._names, around)
         self._arrays: dict[str, str] = {}
-        self.text = self._write()
+        # The functions of programs of members.
+        self._inner: list[str] = []
+        self._lines = self._write()
         self.constants = self._literals.constants
 
-    def _write(self) -> str:
+    @property
+    def text(self) -> str:
+        """The file."""
+        code = next((eq.where.code for eq in self._program.equations if eq.where.code is not None), None)
+        header = _HEADER.format(
+            title=self._program.name,
+            file="a function" if code is None else Path(code.co_filename).name,
+            imports="".join(f"{line}\n" for line in sorted(self._literals.imports)),
+            nbytes=self._memory.nbytes,
+            definitions="".join(f"{name} = {text}\n" for name, text in self._literals.definitions.items()),
+        )
+        return "\n".join([header + self.functions(""), *self._inner])
+
+    def functions(self, name: str) -> str:
+        """Return the two functions of the program, with a name that tells them from others."""
+        return _FUNCTIONS.format(
+            name=name,
+            block="a row of the workspace" if name else "a block of ARENA_BYTES bytes",
+            of="of one member" if name else "",
+            arrays="\n".join(f"    {name} = {text}" for name, text in self._arrays.items()) or "    del memory",
+            names="".join(f"{name}, " for name in self._arrays),
+            body="".join(f"    {line}\n" for line in self._lines),
+        ).replace("results  for", "results for")
+
+    def _write(self) -> list[str]:
         body: list[tuple[str, str]] = []
         # What is set with np.errstate where the statement before stands.
         around: tuple[Any, ...] = ()
@@ -99,17 +137,7 @@ class Source:
         width = min(88, max((len(text) for text, _ in body), default=0))
         lines += [f"{text:<{width}}  # {comment}" if comment else text for text, comment in body]
         lines.append(f"return [{', '.join(self._literals.value(output) for output in self._program.outputs)}]")
-        code = next((eq.where.code for eq in self._program.equations if eq.where.code is not None), None)
-        header = _HEADER.format(
-            title=self._program.name,
-            file="a function" if code is None else Path(code.co_filename).name,
-            imports="".join(f"{line}\n" for line in sorted(self._literals.imports)),
-            nbytes=self._memory.nbytes,
-            definitions="".join(f"{name} = {text}\n" for name, text in self._literals.definitions.items()),
-            arrays="\n".join(f"    {name} = {text}" for name, text in self._arrays.items()) or "    del memory",
-            names="".join(f"{name}, " for name in self._arrays),
-        )
-        return header + "".join(f"    {line}\n" for line in lines)
+        return lines
 
     def _poison(self, variable: Variable) -> str:
         """Return the statement that overwrites the place of a value."""
@@ -121,6 +149,8 @@ class Source:
         """Return the statements that compute an equation."""
         output = equation.output
         name = self._names[output]
+        if isinstance(equation.function, PlacedMembers):
+            return [f"{name} = {self._members(equation, equation.function)}"]
         buffer = self._memory.buffers.get(output)
         if buffer is not None:
             given_up = self._memory.given_up.get(output)
@@ -160,6 +190,15 @@ class Source:
                 self._literals.imports["import scipy.special"] = None
             lines.append(f"({', '.join([name, repr(link.types), *map(str, link.registers)])}),  # {link.where}")
         return self._literals.define("fused", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
+
+    def _members(self, equation: Equation, placed: PlacedMembers) -> str:
+        """Return the call that runs the members, for whose program there are two functions more."""
+        self._literals.imports["from ebbtide.program.each import each_member"] = None
+        name = f"_{self._names[equation.output]}"
+        source = Source(placed.program, placed.layout, placed.memory, around=self._literals)
+        self._inner.append(source.functions(name))
+        operands = [self._literals.value(equation.params[key]) for key in ("each", "into", "shared", "space")]
+        return f"each_member(run{name}, lay_out{name}, {', '.join(operands)}, constants)"
 
     def _fresh(self, variable: Variable) -> str:
         """Return the memory that NumPy gives to an array that lies as a value does."""
@@ -239,6 +278,8 @@ def find_drops(program: Program, layout: Layout, memory: Memory) -> list[list[Va
     found: list[list[Variable]] = []
     for place, equation in enumerate(program.equations):
         used = dict.fromkeys(layout.base(variable) for variable in (*equation.inputs, equation.output))
+        if equation.output in memory.homes:
+            used[memory.homes[equation.output]] = None
         # A view dies with its base: no later than that, and the base with its last view.
         ending = [base for base in used if memory.ends[base] == place and not memory.is_inside(base)]
         found.append([variable for base in ending for variable in (base, *views.get(base, ()))])
@@ -255,10 +296,10 @@ def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
     return found
 
 
-def _identifiers(names: dict[Variable, str]) -> dict[Variable, str]:
+def _identifiers(names: dict[Variable, str], others: Iterable[str] = ()) -> dict[Variable, str]:
     """Return names that Python takes, each once."""
     taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide",
-             "add_product", "Chain"}  # fmt: skip
+             "add_product", "Chain", "each_member", *others}  # fmt: skip
     found: dict[Variable, str] = {}
     for variable, name in names.items():
         text = re.sub(r"\W+", "_", name).strip("_") or "value"

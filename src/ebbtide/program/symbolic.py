@@ -39,17 +39,20 @@ class SymbolicTrace:
     Args:
         level: That of the context in which the function is traced. Arrays of traces up to this level come from outside:
             they become inputs.
+        by_members: Whether a `vmap` in the function is one equation, which does one member after the other.
 
     Memory:
         The equations, with the plain arrays that are operands of them by reference; the arrays from outside.
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "captured", "closed", "equations", "fast", "level", "node", "origins", "within",
+        "_known", "_laid", "_layout", "by_members", "captured", "closed", "equations", "fast", "level", "node",
+        "origins", "within",
     )  # fmt: skip
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, *, by_members: bool = False) -> None:
         self.level = level
+        self.by_members = by_members
         self.closed = False
         self.fast = False
         # The functions around the present operation that are to be computed again in a reverse sweep.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Inner, Variable
 from ebbtide.program.lifetimes import last_uses, live_bytes
 
 if TYPE_CHECKING:
@@ -49,9 +49,11 @@ def write_program(program: Program) -> str:
     given = ", ".join(f"{names[variable]}: {_type(variable)}" for variable in program.inputs)
     lines = [f"program {program.name}({given})"]
     lines.append("  # the type; bytes that are held after the line; what it frees; where it comes from")
-    for text, kind, held, freed, line in rows:
+    for equation, (text, kind, held, freed, line) in zip(program.equations, rows, strict=True):
         whole = f"  {text:<{widths[0]}}  # {kind:<{widths[1]}}  {held:>{widths[2]}}  {freed:<{widths[3]}}  {line}"
         lines.append(whole.rstrip())
+        if isinstance(equation.function, Inner):
+            lines += [f"    {inside}" for inside in f"{equation.function.program}".splitlines()]
     outputs = ", ".join(write_value(output, names) for output in program.outputs)
     lines.append(f"  return {outputs}")
     return "\n".join(lines)

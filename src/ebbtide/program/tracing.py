@@ -43,6 +43,8 @@ def trace_leaves(
     names: Sequence[str],
     name: str,
     donated: Container[int] = (),
+    *,
+    by_members: bool = False,
 ) -> Traced:
     """
     Trace a function of a list of arrays.
@@ -53,6 +55,7 @@ def trace_leaves(
         names: Names of the leaves.
         name: Name of the program.
         donated: Numbers of the leaves that the function may write into.
+        by_members: Whether a `vmap` in the function is one equation, which does one member after the other.
 
     Returns:
         The program, and what else is known of the function.
@@ -60,7 +63,7 @@ def trace_leaves(
     Raises:
         TraceError: The function asks for a value, or writes into an argument.
     """
-    trace = SymbolicTrace(current().level)
+    trace = SymbolicTrace(current().level, by_members=by_members)
     given = [trace.input(leaf, leaf_name) for leaf, leaf_name in zip(leaves, names, strict=True)]
     inputs, arrays = [variable for variable, _ in given], [array for _, array in given]
     del given

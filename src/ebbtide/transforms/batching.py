@@ -15,6 +15,7 @@ from ebbtide.arrays.containers import VectorNode, flatten, objects_in, output_ty
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.tape.recording import settle
+from ebbtide.transforms.members import record_members
 
 
 def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
@@ -59,19 +60,8 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         leaves, structure = flatten(args)
         axes = _of_arguments(in_axes, args)
         size = _count(leaves, axes, structure)
-        trace = BatchTrace(0, size)
-        triples = zip(objects_in(args), leaves, axes, strict=True)
-        traced = [leaf if is_vector(whole) else _given(trace, leaf, axis) for whole, leaf, axis in triples]
-        given = unflatten(structure, traced)
-        del traced
-        trace.closed = True  # but in the block
-        with trace.above():
-            result = f(*given, **kwargs)
-            outputs, after = flatten(result)
-            settle(outputs)
-            pairs = [trace.split(output) for output in outputs]
-            are_vectors = [is_vector(whole) for whole in objects_in(result)]
-        del given, result, outputs
+        found = record_members(f, args, kwargs, leaves, axes, size)
+        pairs, after, are_vectors = found or _by_rules(f, args, kwargs, leaves, axes, size)
         places = _spread(out_axes, after, "out_axes", "the result has")
         names = paths_of(after)
         owners = {id(owner_of(leaf)) for leaf in leaves if isinstance(leaf, np.ndarray)}
@@ -88,6 +78,30 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         return unflatten(after, made)
 
     return wrapped
+
+
+def _by_rules(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, leaves: list[Any], axes: list[int | None], size: int
+) -> tuple[list[tuple[Any, bool]], Any, list[bool]]:
+    """
+    Run a function on all members at once.
+
+    Returns:
+        (for each leaf of the result the array of all members and True, or what is the same for all of them and False;
+        the structure of the result; for each leaf whether it is that of a vector).
+    """
+    trace = BatchTrace(0, size)
+    triples = zip(objects_in(args), leaves, axes, strict=True)
+    traced = [leaf if is_vector(whole) else _given(trace, leaf, axis) for whole, leaf, axis in triples]
+    given = unflatten(flatten(args)[1], traced)
+    del traced, args
+    trace.closed = True  # but in the block
+    with trace.above():
+        result = f(*given, **kwargs)
+        del given
+        outputs, after = flatten(result)
+        settle(outputs)
+        return [trace.split(output) for output in outputs], after, [is_vector(whole) for whole in objects_in(result)]
 
 
 def _of_arguments(in_axes: Any, args: tuple[Any, ...]) -> list[int | None]:

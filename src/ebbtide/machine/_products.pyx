@@ -1,0 +1,174 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Products of matrices: NumPy's own loop of matmul, with its bits, and sums of products by SciPy's BLAS."""
+
+cimport numpy as cnp
+from libc.stdlib cimport calloc
+from scipy.linalg.cython_blas cimport cgemm, dgemm, sgemm, zgemm
+
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_of
+
+import numpy as np
+
+cnp.import_array()
+
+cdef struct Stack:
+    Loop loop
+    void *data
+    int axes
+    cnp.npy_intp shape[MOST_AXES]
+    cnp.npy_intp sizes[4]
+    Place places[3]
+    cnp.npy_intp outer[3 * MOST_AXES]
+    cnp.npy_intp steps[9]
+
+cdef struct Sum:
+    Place places[3]
+    int m, n, k, lda, ldb, ldc
+    char letter, transa, transb
+
+
+cdef class Product(Step):
+    """
+    A step: matrix products of stacks, by the loop of `np.matmul`.
+
+    Args:
+        shape: Of the stack: the axes before those of the matrices.
+        sizes: Rows of the first operand, its columns, and columns of the second.
+        operands: The operands and the result, each with strides for the stack and two for a matrix.
+        types: Of the loop, as in `np.matmul.types`.
+    """
+
+    def __init__(self, tuple shape, tuple sizes, tuple operands, str types):
+        cdef Stack *plan = <Stack *>calloc(1, sizeof(Stack))
+        cdef cnp.npy_intp strides[MOST_AXES]
+        cdef int number, axis
+        if plan == NULL:
+            raise MemoryError
+        self.plan = plan
+        self.run = run_product
+        self.names = ("matmul",)
+        plan.loop = loop_of(np.matmul, types, &plan.data)
+        rows, inner, columns = sizes
+        plan.sizes[0], plan.sizes[1], plan.sizes[2], plan.sizes[3] = 1, rows, inner, columns
+        plan.axes = len(shape)
+        for axis, size in enumerate(shape):
+            plan.shape[axis] = size
+        each = ((rows, inner), (inner, columns), (rows, columns))
+        for number, (operand, size) in enumerate(zip(operands, each, strict=True)):
+            if number == 2:
+                self.write(operand, (*shape, *size), &plan.places[number], strides)
+            else:
+                self.read(operand, (*shape, *size), &plan.places[number], strides)
+            for axis in range(plan.axes):
+                plan.outer[number * MOST_AXES + axis] = strides[axis]
+            plan.steps[3 + 2 * number] = strides[plan.axes]
+            plan.steps[4 + 2 * number] = strides[plan.axes + 1]
+
+
+cdef bint run_product(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
+    cdef Stack *plan = <Stack *>given
+    cdef char *arguments[3]
+    cdef cnp.npy_intp place[MOST_AXES]
+    cdef int number, axis
+    for number in range(3):
+        arguments[number] = bases[plan.places[number].buffer] + plan.places[number].offset
+    for axis in range(plan.axes):
+        place[axis] = 0
+        if plan.shape[axis] == 0:
+            return False
+    while True:
+        plan.loop(arguments, plan.sizes, plan.steps, plan.data)
+        axis = plan.axes - 1
+        while axis >= 0:
+            place[axis] += 1
+            for number in range(3):
+                arguments[number] += plan.outer[number * MOST_AXES + axis]
+            if place[axis] < plan.shape[axis]:
+                break
+            for number in range(3):
+                arguments[number] -= plan.outer[number * MOST_AXES + axis] * plan.shape[axis]
+            place[axis] = 0
+            axis -= 1
+        if axis < 0:
+            break
+    failed[0] = flags(failed[0])
+    return False
+
+
+cdef class ProductSum(Step):
+    """
+    A step: a product of two matrices, added to a third one, by BLAS with beta = 1.
+
+    Args:
+        sizes: Rows of the first operand, its columns, and columns of the second.
+        operands: The operands and the sum, each in C or Fortran order without gaps.
+
+    Raises:
+        ValueError: BLAS has no such product, or cannot read the operands as they lie.
+    """
+
+    def __init__(self, tuple sizes, tuple operands):
+        cdef Sum *plan = <Sum *>calloc(1, sizeof(Sum))
+        cdef cnp.npy_intp strides[MOST_AXES]
+        if plan == NULL:
+            raise MemoryError
+        self.plan = plan
+        self.run = run_sum
+        self.names = ("add_product",)
+        rows, inner, columns = sizes
+        first, second, target = operands
+        self.read(first, (rows, inner), &plan.places[0], strides)
+        self.read(second, (inner, columns), &plan.places[1], strides)
+        self.write(target, (rows, columns), &plan.places[2], strides)
+        letters = {operand[2] for operand in operands}
+        if len(letters) > 1 or target[2] not in "fdFD" or 0 in sizes:
+            raise ValueError(f"BLAS has no product of {first} and {second} of sizes {sizes}.")
+        plan.letter = ord(target[2])
+        if not _is_packed((rows, columns), target):
+            # In Fortran's order: the transposed sum is that of the transposed operands, turned around.
+            raise ValueError("The sum of products is not in C order.")
+        plan.m, plan.n, plan.k, plan.ldc = columns, rows, inner, columns
+        plan.places[0], plan.places[1] = plan.places[1], plan.places[0]
+        plan.transa, plan.lda = _leading((inner, columns), second)
+        plan.transb, plan.ldb = _leading((rows, inner), first)
+
+
+def _is_packed(shape, operand):
+    """Return whether a matrix is in C order without gaps."""
+    size = np.dtype(operand[2]).itemsize
+    return all([n == 1 or step == want for n, step, want in zip(shape, operand[3], (shape[1] * size, size), strict=True)])
+
+
+def _leading(shape, operand):
+    """Return whether BLAS has to transpose a matrix, that is turned around already, and its leading dimension."""
+    if _is_packed(shape[::-1], (*operand[:3], operand[3][::-1])):
+        return ord("T"), shape[0]
+    if _is_packed(shape, operand):
+        return ord("N"), shape[1]
+    raise ValueError(f"BLAS cannot read a matrix of shape {shape} with strides {operand[3]}.")
+
+
+cdef bint run_sum(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
+    cdef Sum *plan = <Sum *>given
+    cdef char *a = bases[plan.places[0].buffer] + plan.places[0].offset
+    cdef char *b = bases[plan.places[1].buffer] + plan.places[1].offset
+    cdef char *c = bases[plan.places[2].buffer] + plan.places[2].offset
+    cdef float one_f = 1
+    cdef double one_d = 1
+    cdef float complex one_c = 1
+    cdef double complex one_z = 1
+    if plan.letter == b"f"[0]:
+        sgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_f, <float *>a, &plan.lda, <float *>b,
+              &plan.ldb, &one_f, <float *>c, &plan.ldc)
+    elif plan.letter == b"d"[0]:
+        dgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_d, <double *>a, &plan.lda, <double *>b,
+              &plan.ldb, &one_d, <double *>c, &plan.ldc)
+    elif plan.letter == b"F"[0]:
+        cgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_c, <float complex *>a, &plan.lda,
+              <float complex *>b, &plan.ldb, &one_c, <float complex *>c, &plan.ldc)
+    else:
+        zgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_z, <double complex *>a, &plan.lda,
+              <double complex *>b, &plan.ldb, &one_z, <double complex *>c, &plan.ldc)
+    # NumPy looks at no flags here.
+    flags(0)
+    return False

@@ -1,0 +1,113 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Reductions: sums and other ufuncs along axes, in NumPy's order, and so with its bits."""
+
+cimport numpy as cnp
+from libc.stdlib cimport calloc
+from libc.string cimport memcpy
+
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_of
+
+import numpy as np
+
+cnp.import_array()
+
+cdef struct Plan:
+    Loop loop
+    void *data
+    int axes
+    cnp.npy_intp shape[MOST_AXES]
+    cnp.npy_intp into[MOST_AXES]
+    cnp.npy_intp of[MOST_AXES]
+    Place result, operand
+    size_t size
+    bint started
+    char start[32]
+
+
+cdef class Reduction(Step):
+    """
+    A step: a ufunc along axes.
+
+    Args:
+        shape: Of the operand, its axes in the order in which NumPy goes through them.
+        operands: The operand and the result; that has strides of 0 along the axes that are reduced.
+        ufunc: The ufunc.
+        types: Of its loop.
+        start: What the result starts with; None for the first elements.
+    """
+
+    def __init__(self, tuple shape, tuple operands, ufunc, str types, start=None):
+        cdef Plan *plan = <Plan *>calloc(1, sizeof(Plan))
+        if plan == NULL:
+            raise MemoryError
+        self.plan = plan
+        self.run = run_reduction
+        self.names = ("reduce",)
+        plan.loop = loop_of(ufunc, types, &plan.data)
+        operand, result = operands
+        if types != f"{result[2]}{operand[2]}->{result[2]}" or result[2] != operand[2] or not shape or 0 in shape:
+            raise ValueError(f"No reduction of {operand} of shape {shape} to {result} by a loop {types!r}.")
+        self.read(operand, shape, &plan.operand, plan.of)
+        self.write(result, shape, &plan.result, plan.into)
+        plan.axes = len(shape)
+        for k, size in enumerate(shape):
+            plan.shape[k] = size
+        dtype = np.dtype(result[2])
+        plan.size, plan.started = dtype.itemsize, start is not None
+        if plan.started:
+            text = np.array(start, dtype).tobytes()
+            memcpy(plan.start, <char *>text, plan.size)
+
+
+cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
+    cdef Plan *plan = <Plan *>given
+    cdef char *target = bases[plan.result.buffer] + plan.result.offset
+    cdef char *source = bases[plan.operand.buffer] + plan.operand.offset
+    cdef char *first
+    cdef char *arguments[3]
+    cdef cnp.npy_intp steps[3]
+    cdef cnp.npy_intp place[MOST_AXES]
+    cdef cnp.npy_intp count, k
+    cdef int axis, last = plan.axes - 1
+    cdef int later = 0
+    for axis in range(plan.axes):
+        place[axis] = 0
+    steps[0] = steps[2] = plan.into[last]
+    steps[1] = plan.of[last]
+    while True:
+        arguments[0] = arguments[2] = target
+        arguments[1] = source
+        count = plan.shape[last]
+        if later == 0:  # the first visit of these elements of the result
+            first = &plan.start[0] if plan.started else source
+            if steps[0] != 0:
+                for k in range(count):
+                    memcpy(target + k * steps[0], first, plan.size)
+                    first += 0 if plan.started else steps[1]
+                if not plan.started:
+                    count = 0
+            else:
+                memcpy(target, first, plan.size)
+                if not plan.started:
+                    count -= 1
+                    arguments[1] += steps[1]
+        if count:
+            plan.loop(arguments, &count, steps, plan.data)
+        # `later`: how many of the slower axes along which is reduced are past their first element.
+        axis = last - 1
+        while axis >= 0:
+            place[axis] += 1
+            target += plan.into[axis]
+            source += plan.of[axis]
+            if place[axis] < plan.shape[axis]:
+                later += plan.into[axis] == 0 and place[axis] == 1
+                break
+            later -= plan.into[axis] == 0 and plan.shape[axis] > 1
+            target -= plan.into[axis] * plan.shape[axis]
+            source -= plan.of[axis] * plan.shape[axis]
+            place[axis] = 0
+            axis -= 1
+        if axis < 0:
+            break
+    failed[0] = flags(failed[0])
+    return False

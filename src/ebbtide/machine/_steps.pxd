@@ -1,0 +1,39 @@
+# cython: language_level=3
+"""What a step of the machine is, and what tells what went wrong in one."""
+
+cimport numpy as cnp
+
+cdef enum:
+    MOST_AXES = 16
+
+ctypedef void (*Loop)(char **, const cnp.npy_intp *, const cnp.npy_intp *, void *) noexcept nogil
+
+# An index that was out of bounds, the first one of a run.
+cdef struct Outside:
+    int step
+    cnp.npy_intp member, index, size
+
+# Do a step for buffers at these addresses; `failed` has a place for each operation of it, where the flags of
+# floating-point errors are added. Returns whether an index was out of bounds.
+ctypedef bint (*Run)(void *plan, char **bases, int *failed, Outside *outside) noexcept nogil
+
+cdef struct Place:
+    int buffer
+    cnp.npy_intp offset
+
+
+cdef class Step:
+    cdef Run run
+    cdef void *plan
+    cdef readonly tuple names
+    cdef readonly list reads
+    cdef readonly list writes
+
+    cdef int read(self, operand, tuple shape, Place *place, cnp.npy_intp *strides) except -1
+    cdef int write(self, operand, tuple shape, Place *place, cnp.npy_intp *strides) except -1
+
+
+cdef Loop loop_of(object ufunc, str types, void **data) except *
+cdef Loop loop_named(str name, str types) except *
+cdef int flags(int old) noexcept nogil
+cdef int cleared() noexcept nogil

@@ -1,0 +1,120 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""
+Steps of the machine: what they have in common.
+
+An operand of a step is a tuple (buffer, byte offset, type, strides): the number of a buffer of the machine, where in it
+the first element is, the letter of a type of NumPy, and how far apart the elements are along each axis of the step.
+"""
+
+cimport numpy as cnp
+from libc.stdlib cimport free
+
+import numpy as np
+
+cdef extern from "<fenv.h>" nogil:
+    int FE_ALL_EXCEPT, FE_DIVBYZERO, FE_INVALID, FE_OVERFLOW, FE_UNDERFLOW
+    int feclearexcept(int)
+    int fetestexcept(int)
+
+cdef extern from "loops.h" nogil:
+    Loop ebbtide_cast(char, char)
+    Loop ebbtide_move(int)
+    Loop ebbtide_choice(int)
+
+cnp.import_array()
+cnp.import_ufunc()
+
+
+cdef class Step:
+    """
+    A step of the machine: what it does is known before the addresses of its buffers are.
+
+    Args:
+        names: Of its operations, for messages.
+        reads: What it reads, for each operand (buffer, first byte, byte after the last, alignment).
+        writes: What it writes, likewise.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.plan = NULL
+        self.names = ()
+        self.reads = []
+        self.writes = []
+
+    def __dealloc__(self):
+        free(self.plan)
+
+    cdef int read(self, operand, tuple shape, Place *place, cnp.npy_intp *strides) except -1:
+        self.reads.append(_placed(operand, shape, place, strides))
+        return 0
+
+    cdef int write(self, operand, tuple shape, Place *place, cnp.npy_intp *strides) except -1:
+        self.writes.append(_placed(operand, shape, place, strides))
+        return 0
+
+
+cdef object _placed(operand, tuple shape, Place *place, cnp.npy_intp *strides):
+    """Write down an operand, and return the bytes that it takes of its buffer."""
+    buffer, offset, letter, steps = operand
+    dtype = np.dtype(letter)
+    if len(steps) != len(shape) or len(shape) > MOST_AXES:
+        raise ValueError(f"An operand with strides {steps} in a step of shape {shape}: one for each, {MOST_AXES} at most.")
+    if any([number % dtype.alignment for number in (offset, *steps)]):
+        raise ValueError(f"An operand of type {letter!r} at byte {offset} with strides {steps} is not aligned.")
+    place.buffer, place.offset = buffer, offset
+    for axis, step in enumerate(steps):
+        strides[axis] = step
+    if 0 in shape:
+        return buffer, offset, offset, dtype.alignment
+    ends = [(size - 1) * step for size, step in zip(shape, steps, strict=True)]
+    low, high = offset + sum([min(end, 0) for end in ends]), offset + sum([max(end, 0) for end in ends])
+    return buffer, low, high + dtype.itemsize, dtype.alignment
+
+
+cdef Loop loop_of(object ufunc, str types, void **data) except *:
+    """Return the loop of a ufunc for types as in `ufunc.types`."""
+    if types not in ufunc.types or ufunc.nout != 1:
+        raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} of elements to one result.")
+    cdef int place = ufunc.types.index(types)
+    cdef Loop loop = <Loop>(<cnp.ufunc>ufunc).functions[place]
+    if loop == NULL:
+        raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} that the machine can call.")
+    data[0] = (<void **>(<cnp.ufunc>ufunc).data)[place]
+    return loop
+
+
+cdef Loop loop_named(str name, str types) except *:
+    """Return a loop of ours: "cast" for types as "?->f", "move" for "f->f", "where" for "?ff->f"."""
+    cdef Loop loop = NULL
+    letters = types.replace("->", "")
+    if name == "cast" and len(letters) == 2:
+        loop = ebbtide_cast(ord(letters[0]), ord(letters[1]))
+    elif name == "move" and len(letters) == 2 and letters[0] == letters[1]:
+        loop = ebbtide_move(np.dtype(letters[0]).itemsize)
+    elif name == "where" and len(letters) == 4 and letters[0] == "?" and len(set(letters[1:])) == 1:
+        loop = ebbtide_choice(np.dtype(letters[1]).itemsize)
+    if loop == NULL:
+        raise ValueError(f"There is no loop {name!r} for {types!r}.")
+    return loop
+
+
+cdef int flags(int old) noexcept nogil:
+    """Return flags with those of errors that are set now, which are cleared."""
+    cdef int status = fetestexcept(FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INVALID)
+    if status:
+        feclearexcept(FE_ALL_EXCEPT)
+    return old | status
+
+
+cdef int cleared() noexcept nogil:
+    """Clear the flags of errors."""
+    if fetestexcept(FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INVALID):
+        feclearexcept(FE_ALL_EXCEPT)
+    return 0
+
+
+def failures_of(int status):
+    """Return the flags as what `report` takes: division by zero, overflow, underflow, invalid."""
+    return (
+        bool(status & FE_DIVBYZERO), bool(status & FE_OVERFLOW), bool(status & FE_UNDERFLOW), bool(status & FE_INVALID)
+    )
