@@ -101,8 +101,8 @@ def _runs(program: Program, layout: Layout) -> Iterator[list[int]]:
     yield run
 
 
-def loop_of(equation: Equation) -> tuple[np.ufunc, str] | None:
-    """Return the ufunc of an equation and the types of the loop that NumPy takes; None where it casts an array."""
+def loop_of(equation: Equation, *, casts: bool = False) -> tuple[np.ufunc, str] | None:
+    """Return the ufunc of an equation and the types of the loop that NumPy takes; None if it casts, unless it may."""
     ufunc = ufunc_of(equation)
     if ufunc is None or (equation.name == "power" and type(equation.arguments[1]) in (int, float)):
         return None
@@ -113,7 +113,7 @@ def loop_of(equation: Equation) -> tuple[np.ufunc, str] | None:
         return None
     types = "".join([one.char for one in resolved[:-1]]) + "->" + resolved[-1].char
     # A number is made one of the type of the loop, without a loss.
-    alike = all(type(kind) is type or kind == one for kind, one in zip(kinds, resolved[:-1], strict=True))
+    alike = casts or all(type(kind) is type or kind == one for kind, one in zip(kinds, resolved[:-1], strict=True))
     known = types in ufunc.types and resolved[-1] == equation.output.type.dtype
     return (ufunc, types) if alike and known and all(one.isnative for one in resolved) else None
 

@@ -77,3 +77,19 @@ def _run_some(
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
             failures.append((member, error))
             return
+
+
+def run_members(
+    machine: Any, arrays: Sequence[np.ndarray], strides: Sequence[int], members: int, threads: int
+) -> None:
+    """
+    Run a machine for each member of a batch.
+
+    Args:
+        machine: The machine.
+        arrays: Its buffers, for all members.
+        strides: How far apart the members are in each, in bytes; 0 where they share it.
+        members: How many there are.
+        threads: How many threads run.
+    """
+    machine.run(arrays, strides, members, threads)

@@ -28,10 +28,12 @@ class Kernel:
     Args:
         write: `write(out, *arguments)`, given texts, returns the statements.
         over: Numbers of the arguments that may be in the very memory of the result.
+        lowered: Whether only the machine can.
     """
 
     write: Callable[..., list[str]]
     over: tuple[int, ...] = ()
+    lowered: bool = False
 
 
 def kernel_of(equation: Equation) -> Kernel | None:

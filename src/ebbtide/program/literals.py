@@ -51,12 +51,12 @@ class Literals:
         if type(value) is slice:
             return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
         if isinstance(value, np.dtype):
-            return self._defined(f"np.dtype({value.str!r})")
+            return self.defined("constant", f"np.dtype({value.str!r})")
         if type(value) is ArrayType:
             self.imports["from ebbtide.arrays.array_type import ArrayType"] = None
-            return self._defined(f"ArrayType({value.shape}, np.dtype({value.dtype.str!r}))")
+            return self.defined("constant", f"ArrayType({value.shape}, np.dtype({value.dtype.str!r}))")
         if type(value) is float or (isinstance(value, np.generic) and value.dtype.kind in _SCALARS):
-            return self._defined(_scalar(value))
+            return self.defined("constant", _scalar(value))
         return "..." if value is Ellipsis else self._constant(value)
 
     def function(self, function: Callable[..., Any]) -> str:
@@ -74,10 +74,10 @@ class Literals:
                 return f"{module}.{name}"
         return self._constant(function)
 
-    def _defined(self, text: str) -> str:
-        """Return the name that stands for a text, which is evaluated once."""
+    def defined(self, kind: str, text: str) -> str:
+        """Return the name that stands for a text, which is evaluated once; a new one begins with *kind*."""
         known = next((name for name, one in self.definitions.items() if one == text), None)
-        return self.define("constant", text) if known is None else known
+        return self.define(kind, text) if known is None else known
 
     def define(self, kind: str, text: str) -> str:
         """Return a new name, which begins with *kind*, that stands for a text."""

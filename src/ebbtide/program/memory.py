@@ -77,6 +77,7 @@ class Memory:
             for a moment.
         lasting: The most bytes of arrays and of the block alone.
         homes: For each value that has to be made in the memory of an input, that input.
+        lowered: Values that the machine computes.
     """
 
     buffers: dict[Variable, Buffer]
@@ -88,6 +89,7 @@ class Memory:
     held: list[int]
     lasting: int
     homes: Mapping[Variable, Variable] = field(default_factory=dict)
+    lowered: frozenset[Variable] = frozenset()
 
     @property
     def peak(self) -> int:
@@ -105,6 +107,7 @@ def plan_memory(
     layout: Layout,
     limit: int | None = None,
     donated: Iterable[Variable] = (),
+    lowered: frozenset[Variable] = frozenset(),
     homes: Mapping[Variable, Variable] | None = None,
 ) -> Memory:
     """
@@ -115,12 +118,14 @@ def plan_memory(
         layout: How its values lie.
         limit: The bytes that may be held, if there is a budget: one block if that fits.
         donated: Inputs whose memory the program may use.
-        homes: Values that have to be made in the memory of one of these, which is read no later (see `placing`).
+        lowered: Values that the machine computes.
+        homes: Values that have to be made in the memory of one of the donated inputs, which is read no later (see
+            `placing`).
     """
     if homes is not None:
-        return _plan(program, layout, _TOGETHER, tuple(donated), homes)
+        return _plan(program, layout, _TOGETHER, tuple(donated), lowered, homes)
     ways = (_TOGETHER, _CROSSING, _APART)
-    together, crossing, apart = plans = [_plan(program, layout, way, tuple(donated)) for way in ways]
+    together, crossing, apart = plans = [_plan(program, layout, way, tuple(donated), lowered) for way in ways]
     if limit is not None:
         # A block stays after the run.
         return next((plan for plan in plans if plan.peak <= limit), min(plans[::-1], key=lambda plan: plan.peak))
@@ -145,6 +150,7 @@ def _plan(
     layout: Layout,
     way: int,
     donated: tuple[Variable, ...] = (),
+    lowered: frozenset[Variable] = frozenset(),
     homes: Mapping[Variable, Variable] = MappingProxyType({}),
 ) -> Memory:
     """Return a plan in which no large values, those that live while results are born, or all are apart."""
@@ -164,7 +170,12 @@ def _plan(
     given_up: dict[Variable, Variable] = {}
     for place, equation in enumerate(program.equations):
         output = equation.output
-        kernel = kernel_of(equation) if output.type.shape and output not in layout.bases else None
+        machine = output in lowered
+        kernel = kernel_of(equation) if (output.type.shape or machine) and output not in layout.bases else None
+        if machine and (kernel is None or not output.type.shape):
+            # A number is read out of its memory for NumPy, so nothing is made in its place.
+            over = kernel.over if kernel is not None and output.type.shape else ()
+            kernel = Kernel(lambda out, *arguments: [], over, lowered=True)
         if kernel is None:
             continue
         crosses = way == _CROSSING and any(place < birth <= ends[output] for birth in born)
@@ -178,14 +189,15 @@ def _plan(
             # What becomes a result is made in its memory from the first.
             buffers[output].apart = buffers[output].apart or alone
         else:
-            buffers[output] = Buffer(_rounded(output.nbytes), place, ends[output], alone)
+            nbytes = output.nbytes if alone and not output.type.shape else _rounded(output.nbytes)
+            buffers[output] = Buffer(nbytes, place, ends[output], alone)
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
     bound = max(_live(inside, len(program.equations)))
     nbytes = _arrange(inside, bound)
     apart = _held_apart(program, layout, buffers, ends)
     lasting = nbytes + max(apart, default=0)
     held = [nbytes + more + weighed(eq, layout)[1] for more, eq in zip(apart, program.equations, strict=True)]
-    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting, homes)
+    return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting, homes, lowered)
 
 
 def _held_apart(

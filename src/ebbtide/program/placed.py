@@ -14,6 +14,7 @@ from ebbtide.program.layout import Layout
 from ebbtide.program.members import Members
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
+from ebbtide.program.stretches import Stretch
 
 # Rows of the workspace begin at lines of the cache of a processor, and no two threads write into one.
 _ALIGNMENT = 64
@@ -31,6 +32,7 @@ class PlacedMembers(Inner):
             result is made in the memory of one of these.
         layout: How its values lie.
         memory: Where they are.
+        stretches: What the machine does of it.
         threads: How many threads run members.
         work: What it costs to run all of them (see `costs`).
         moment_nbytes: Bytes that NumPy takes beside the workspace while they run.
@@ -40,6 +42,7 @@ class PlacedMembers(Inner):
     program: Program
     layout: Layout
     memory: Memory
+    stretches: tuple[Stretch, ...]
     threads: int
     work: int
     moment_nbytes: int
@@ -47,6 +50,14 @@ class PlacedMembers(Inner):
     def __call__(self, *, each: Sequence[Any], into: Sequence[Any], shared: Sequence[Any], space: Any) -> Any:
         """Return the results of all members as `Members` does: where they are to be is of no interest."""
         return self.members(each=each, shared=shared)
+
+    @property
+    def stretch(self) -> Stretch | None:
+        """The one run of the machine that is the whole program; None where NumPy has to do something."""
+        done = {place for stretch in self.stretches for place in stretch.places}
+        bases = self.layout.bases
+        left = [e for place, e in enumerate(self.program.equations) if place not in done and e.output not in bases]
+        return self.stretches[0] if len(self.stretches) == 1 and not left else None
 
     @property
     def space(self) -> ArrayType:

@@ -23,13 +23,14 @@ from ebbtide.program.ladder import Rung, ladder, plain_rung
 from ebbtide.program.layout import Layout, find_layout, packed_strides
 from ebbtide.program.lifetimes import last_uses, users_of
 from ebbtide.program.members import Members
-from ebbtide.program.memory import Memory, plan_memory
+from ebbtide.program.memory import plan_memory
+from ebbtide.program.names import find_drops
 from ebbtide.program.placed import PlacedMembers
 from ebbtide.program.program import Program
 from ebbtide.program.rooms import filled, result, room
 from ebbtide.program.simplify import remove_dead
-from ebbtide.program.source import find_drops
 from ebbtide.program.split import fused
+from ebbtide.program.stretches import find_stretches, lowered_outputs
 
 
 @final
@@ -170,21 +171,19 @@ def plan_member(batch: _Batch, rung: Rung, threads: int | None, chained: bool) -
     members: Any = batch.equation.function
     homes = [batch.rooms[x] if x in batch.rooms else batch.homes[x][0] for x in batch.program.outputs]
 
-    def planned(program: Program, layout: Layout) -> tuple[Program, Memory]:
-        program, found = settle_homes(program, layout, homes)
-        return program, plan_memory(program, layout, None, homes, found)
-
-    program, memory = planned(rung.program, rung.layout)
-    if chained:
-        other, less = planned(chain_equations(rung.program, rung.layout), rung.layout)
-        if less.peak <= memory.peak:
-            program, memory = other, less
+    layout = rung.layout
+    program = chain_equations(rung.program, layout) if chained else rung.program
+    program, found = settle_homes(program, layout, homes)
+    memory = plan_memory(program, layout, None, homes, lowered_outputs(program, layout), found)
+    stretches = find_stretches(program, layout, memory, shortest=1)
     passed(program)
-    check_plan(program, rung.layout, memory, find_drops(program, rung.layout, memory))
+    check_plan(program, layout, memory, find_drops(program, layout, memory))
     work = rung.work * members.size
     most = min(_threads(program, work) if threads is None else threads, members.size)
-    moment = most * (memory.peak - memory.nbytes)
-    return PlacedMembers(members, program, rung.layout, memory, most, work, moment)
+    placed = PlacedMembers(members, program, layout, memory, tuple(stretches), most, work, 0)
+    # The machine takes nothing beside the workspace.
+    moment = most * (memory.peak - memory.nbytes) if placed.stretch is None else 0
+    return replace(placed, moment_nbytes=moment)
 
 
 def _threads(program: Program, work: int) -> int:

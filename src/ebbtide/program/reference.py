@@ -25,6 +25,10 @@ from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
 from ebbtide.program.source import Source
 from ebbtide.program.split import fused
+from ebbtide.program.stretches import find_stretches, lowered_outputs
+
+# Numbers that NumPy has as objects are in the block where the machine computes them, in 64 bytes each.
+_ROOM = 1 << 12
 
 
 @final
@@ -73,14 +77,16 @@ class Executable:
         self.memory = plan_memory(self.rung.program, self.layout, room, given)
         if self._blocks.chained:
             chained = replace(self.rung, program=chain_equations(self.rung.program, self.layout))
-            memory = plan_memory(chained.program, self.layout, room, given)
-            if memory.peak <= self.memory.peak:
+            lowered = lowered_outputs(chained.program, self.layout)
+            memory = plan_memory(chained.program, self.layout, room, given, lowered)
+            if memory.peak <= self.memory.peak + (_ROOM if room is None else max(0, room - self.memory.peak)):
                 self.rung, self.memory = chained, memory
         self.program = program = passed(self.rung.program)
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.
         self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
-        source = Source(program, self.layout, self.memory, poisoned=poisoned)
+        stretches = find_stretches(program, self.layout, self.memory, longest=1 if poisoned else 10**9)
+        source = Source(program, self.layout, self.memory, stretches, poisoned=poisoned)
         check_plan(program, self.layout, self.memory, source.drops)
         self.source = source.text
         self._constants = source.constants

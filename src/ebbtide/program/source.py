@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import keyword
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
+
+import numpy as np
 
 from ebbtide.program.chains import Links
 from ebbtide.program.equation import Equation, Variable
@@ -15,8 +15,10 @@ from ebbtide.program.kernels import allocation_text, expression_text, ufunc_text
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.literals import Literals
 from ebbtide.program.memory import Memory
+from ebbtide.program.names import find_drops, find_freed, identifiers, names_needed, with_drops
 from ebbtide.program.placed import PlacedMembers
 from ebbtide.program.program import Program
+from ebbtide.program.stretches import BLOCK, Stretch
 from ebbtide.program.text import name_variables
 from ebbtide.tape.joint import part
 
@@ -55,6 +57,7 @@ class Source:
         program: The program.
         layout: How its values lie.
         memory: Where they are.
+        stretches: What the machine does.
         poisoned: Whether bytes of the block are filled with 255 (nan, -1, True) as soon as no value is in them: for
             tests, since a plan that is wrong shows then.
         around: The texts of the program around, if this is that of one member.
@@ -65,6 +68,7 @@ class Source:
         program: Program,
         layout: Layout,
         memory: Memory,
+        stretches: Sequence[Stretch] = (),
         *,
         poisoned: bool = False,
         around: Literals | None = None,
@@ -72,9 +76,13 @@ class Source:
         self._program = program
         self._layout = layout
         self._memory = memory
-        self._names = _identifiers(name_variables(program), () if around is None else around.definitions)
+        self._names = identifiers(name_variables(program), () if around is None else around.definitions)
         self.drops = find_drops(program, layout, memory)
         self._freed = find_freed(program, memory) if poisoned else [[] for _ in program.equations]
+        self._stretches = {stretch.places[-1]: stretch for stretch in stretches}
+        # Numbers of equations in a stretch, up to the last one; the values that Python has names for.
+        self._inside = {place: stretch for stretch in stretches for place in stretch.places}
+        self._named = names_needed(program, layout, memory, stretches)
         self._literals = Literals(self._names, around)
         self._arrays: dict[str, str] = {}
         # The functions of programs of members.
@@ -114,10 +122,17 @@ class Source:
         kinds = max((len(f"{equation.output.type}") for equation in self._program.equations), default=0)
         digits = max(map(len, held), default=0)
         for place, equation in enumerate(self._program.equations):
-            statements = self._statements(equation)
-            statements = _with_drops(statements, [self._names[variable] for variable in self.drops[place]])
-            statements += [self._poison(variable) for variable in self._freed[place]]
-            comment = f"{f'{equation.output.type}':<{kinds}}  {held[place]:>{digits}}  {equation.where.short_line}"
+            stretch = self._inside.get(place)
+            if stretch is not None and place != stretch.places[-1]:
+                continue
+            statements = self._statements(equation) if stretch is None else self._stretch(stretch)
+            places = range(place, place + 1) if stretch is None else stretch.places
+            ending = [v for number in places for v in self.drops[number] if v in self._named]
+            statements = with_drops(statements, [self._names[variable] for variable in ending])
+            statements += [self._poison(variable) for number in places for variable in self._freed[number]]
+            kind = f"{equation.output.type}" if stretch is None else f"{len(stretch.actions)} steps"
+            now = held[place] if stretch is None else f"{stretch.held:,}"
+            comment = f"{kind:<{kinds}}  {now:>{digits}}  {equation.where.short_line}"
             if statements and equation.errors != around:
                 around = equation.errors
                 if around:
@@ -145,6 +160,62 @@ class Source:
         self._arrays[name] = f"place(memory, {start}, 'u1', ({variable.nbytes},), (1,))"
         return f"{name}.fill(255)"
 
+    def _stretch(self, stretch: Stretch) -> list[str]:
+        """Return the statements that do a stretch: memory and views first, then the machine, then numbers."""
+        before, after = [], []
+        for place in stretch.places:
+            equation = self._program.equations[place]
+            output, name = equation.output, self._names[equation.output]
+            if output in self._layout.bases or output not in self._named:
+                before += self._statements(equation) if output in self._named else []
+                continue
+            buffer, given_up = self._memory.buffers[output], self._memory.given_up.get(output)
+            if not buffer.apart:
+                self._arrays[name] = self._in_block(output)
+            else:
+                before.append(f"{name} = {self._fresh(output) if given_up is None else self._names[given_up]}")
+            if not output.type.shape:
+                after.append(f"{name} = {name}[()]")
+        return [*before, f"{self._machine(stretch)}({', '.join(map(self._buffer, stretch.buffers))})", *after]
+
+    def _buffer(self, buffer: Any) -> str:
+        """Return a buffer of the machine as text."""
+        if buffer is BLOCK:
+            self._arrays["block"] = "memory"
+            return "block"
+        if type(buffer) is tuple:
+            return f"np.asarray({self._names[buffer[0]]}, {buffer[1]!r})"
+        if isinstance(buffer, np.ndarray) and not buffer.shape and buffer.dtype.kind in "biufc":
+            return self._literals.defined("number", f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})")
+        return self._literals.value(buffer)
+
+    def _machine(self, stretch: Stretch) -> str:
+        """Return the name of a machine, which is made once."""
+        lines = []
+        for action, equation in stretch.actions:
+            self._literals.imports[f"from ebbtide.machine import {action.kind}"] = None
+            arguments = ", ".join(map(self._argument, action.placed(stretch.number)))
+            lines.append(f"    {action.kind}({arguments}),  # {equation.name}  {equation.where.short_line}\n")
+        self._literals.imports["from ebbtide.machine import Machine"] = None
+        last = f"    workspace={stretch.workspace},\n"
+        return self._literals.define("stretch", f"Machine(\n{''.join(lines)}{last})")
+
+    def _argument(self, argument: Any) -> str:
+        """Return what a step takes as text."""
+        if isinstance(argument, np.ufunc):
+            name = ufunc_text(argument) or ""
+            if name.startswith("scipy"):
+                self._literals.imports["import scipy.special"] = None
+            return name
+        if type(argument) is tuple:
+            return f"({', '.join(map(self._argument, argument))}{',' if len(argument) == 1 else ''})"
+        return repr(argument)
+
+    def _in_block(self, variable: Variable) -> str:
+        """Return the array of a value in the block."""
+        offset, strides = self._memory.buffers[variable].offset, self._layout.strides[variable]
+        return f"place(memory, {offset}, {self._dtype(variable)}, {variable.type.shape}, {strides})"
+
     def _statements(self, equation: Equation) -> list[str]:
         """Return the statements that compute an equation."""
         output = equation.output
@@ -166,12 +237,11 @@ class Source:
                 self._literals.imports["import scipy.special"] = None
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
-            self._arrays[name] = (
-                f"place(memory, {buffer.offset}, {self._dtype(output)}, {output.type.shape}, "
-                f"{self._layout.strides[output]})"
-            )
+            self._arrays[name] = self._in_block(output)
             return statements
         if output in self._layout.bases:
+            if output not in self._named:
+                return []
             (source,) = equation.inputs
             text = view_text(equation, self._names[source]) or self._call(equation)
             if self._memory.is_inside(self._layout.bases[output]):
@@ -192,13 +262,50 @@ class Source:
         return self._literals.define("fused", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
 
     def _members(self, equation: Equation, placed: PlacedMembers) -> str:
-        """Return the call that runs the members, for whose program there are two functions more."""
+        """Return the call that runs the members: one machine for all, or the functions of one member."""
+        params, value = equation.params, self._literals.value
+        stretch = placed.stretch
+        if stretch is not None:
+            self._literals.imports["from ebbtide.program.each import run_members"] = None
+            buffers = self._buffers_of_all(placed, stretch, params)
+            texts = f"({', '.join(text for text, _ in buffers)},)", f"({', '.join(f'{n}' for _, n in buffers)},)"
+            size, threads = placed.members.size, placed.threads
+            return f"run_members({self._machine(stretch)}, {texts[0]}, {texts[1]}, {size}, {threads})"
         self._literals.imports["from ebbtide.program.each import each_member"] = None
         name = f"_{self._names[equation.output]}"
-        source = Source(placed.program, placed.layout, placed.memory, around=self._literals)
+        source = Source(placed.program, placed.layout, placed.memory, placed.stretches, around=self._literals)
         self._inner.append(source.functions(name))
-        operands = [self._literals.value(equation.params[key]) for key in ("each", "into", "shared", "space")]
+        operands = [value(params[key]) for key in ("each", "into", "shared", "space")]
         return f"each_member(run{name}, lay_out{name}, {', '.join(operands)}, constants)"
+
+    def _buffers_of_all(
+        self, placed: PlacedMembers, stretch: Stretch, params: dict[str, Any]
+    ) -> list[tuple[str, int]]:  # fmt: skip
+        """Return each buffer of a machine as text, for all members, and how far apart they are in it."""
+        operands = dict(zip(placed.program.inputs, (*params["each"], *params["into"], *params["shared"]), strict=True))
+        own = set(placed.program.inputs[: len(params["each"]) + len(params["into"])])
+        memory = placed.memory
+        places = {memory.buffers[x]: x for x in placed.program.inputs if x in memory.buffers}
+        found = []
+        for buffer in stretch.buffers:
+            if buffer is BLOCK:
+                found.append((self._literals.value(params["space"]), placed.space.shape[1]))
+                continue
+            letter = buffer[1] if type(buffer) is tuple else None
+            inside = buffer[0] if type(buffer) is tuple else buffer
+            if type(inside) is not Variable:
+                found.append((self._buffer(inside), 0))
+                continue
+            given = inside if inside in operands else places[memory.buffers[inside]]
+            text, kind = self._literals.value(operands[given]), given.type
+            if given not in own and not kind.shape:
+                text = f"np.asarray({text}, {letter or kind.dtype.char!r})"
+            found.append((text, self._stride(operands[given]) if given in own else 0))
+        return found
+
+    def _stride(self, operand: Any) -> int:
+        """Return how far apart members are in an operand."""
+        return self._layout.strides[operand][0] if type(operand) is Variable else np.asarray(operand).strides[0]
 
     def _fresh(self, variable: Variable) -> str:
         """Return the memory that NumPy gives to an array that lies as a value does."""
@@ -253,58 +360,3 @@ class Source:
 
     def _dtype(self, variable: Variable) -> str:
         return repr(variable.type.dtype.str)
-
-
-def _with_drops(statements: list[str], names: list[str]) -> list[str]:
-    """Return statements with names let go, each after the last one in which it stands."""
-    last: dict[int, list[str]] = {}
-    for name in names:
-        pattern = re.compile(rf"\b{name}\b")
-        used = [number for number, statement in enumerate(statements) if pattern.search(statement)]
-        last.setdefault(used[-1] if used else len(statements) - 1, []).append(name)
-    found: list[str] = [f"del {', '.join(last[-1])}"] if -1 in last else []
-    for number, statement in enumerate(statements):
-        found.append(statement)
-        if number in last:
-            found.append(f"del {', '.join(last[number])}")
-    return found
-
-
-def find_drops(program: Program, layout: Layout, memory: Memory) -> list[list[Variable]]:
-    """Return for each equation the names that it is the last to use: those of what is not in the block."""
-    views: dict[Variable, list[Variable]] = {}
-    for view, base in layout.bases.items():
-        views.setdefault(base, []).append(view)
-    found: list[list[Variable]] = []
-    for place, equation in enumerate(program.equations):
-        used = dict.fromkeys(layout.base(variable) for variable in (*equation.inputs, equation.output))
-        if equation.output in memory.homes:
-            used[memory.homes[equation.output]] = None
-        # A view dies with its base: no later than that, and the base with its last view.
-        ending = [base for base in used if memory.ends[base] == place and not memory.is_inside(base)]
-        found.append([variable for base in ending for variable in (base, *views.get(base, ()))])
-    return found
-
-
-def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
-    """Return for each equation the values in the block whose place is free after it."""
-    found: list[list[Variable]] = [[] for _ in program.equations]
-    kept = set(memory.given_up.values())
-    for variable, end in memory.ends.items():
-        if 0 <= end < len(found) and memory.is_inside(variable) and variable not in kept:
-            found[end].append(variable)
-    return found
-
-
-def _identifiers(names: dict[Variable, str], others: Iterable[str] = ()) -> dict[Variable, str]:
-    """Return names that Python takes, each once."""
-    taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide",
-             "add_product", "Chain", "each_member", *others}  # fmt: skip
-    found: dict[Variable, str] = {}
-    for variable, name in names.items():
-        text = re.sub(r"\W+", "_", name).strip("_") or "value"
-        while text in taken or keyword.iskeyword(text) or text[0].isdigit():
-            text = f"{text}_" if not text[0].isdigit() else f"value_{text}"
-        taken.add(text)
-        found[variable] = text
-    return found

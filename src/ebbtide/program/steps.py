@@ -1,0 +1,467 @@
+"""
+What the machine does for an equation, as plain data: steps over operands whose memory is known up to addresses.
+
+An equation that has no steps here, or whose operands lie as no step can read them, is left to NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from types import MappingProxyType
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from ebbtide import machine
+from ebbtide.arrays.array_type import type_of
+from ebbtide.program.chains import Links, loop_of
+from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.layout import Layout, dummy, packed_strides
+from ebbtide.program.orders import order_of
+from ebbtide.rules.selection import _cast as cast_values
+
+_NUMBERS = (int, float, complex, bool)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """
+    Elements of a value in memory.
+
+    Args:
+        owner: The value whose memory it is in, no view; or a plain array.
+        offset: Of the first element from that of the owner, in bytes.
+        type: The letter of its dtype.
+        shape: Its shape.
+        strides: How far apart its elements are, in bytes.
+    """
+
+    owner: Any
+    offset: int
+    type: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def seen(self, view: Callable[[Any], Any]) -> Operand:
+        """Return a view of it: what a function of NumPy takes of an array that lies alike."""
+        whole = np.lib.stride_tricks.as_strided(np.empty(1, self.type), self.shape, self.strides)
+        part = view(whole)
+        offset = self.offset + part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        return replace(self, offset=offset, shape=part.shape, strides=part.strides)
+
+    def spread(self, shape: tuple[int, ...]) -> Operand:
+        """Return it broadcast."""
+        return self if self.shape == shape else self.seen(lambda array: np.broadcast_to(array, shape))
+
+
+@final
+class Action(NamedTuple):
+    """
+    A step that is not made yet.
+
+    Args:
+        kind: Name of its class in `ebbtide.machine`.
+        arguments: What that takes, operands among it.
+    """
+
+    kind: str
+    arguments: tuple[Any, ...]
+
+    def placed(self, number: Callable[[Operand], tuple[int, int]]) -> tuple[Any, ...]:
+        """Return the arguments with operands as steps take them; *number* says in which buffer they are, and where."""
+        return _placed(self.arguments, number)
+
+    def made(self, number: Callable[[Operand], tuple[int, int]]) -> Any:
+        """Return the step."""
+        return getattr(machine, self.kind)(*self.placed(number))
+
+
+def _placed(tree: Any, number: Callable[[Operand], tuple[int, int]]) -> Any:
+    if type(tree) is Operand:
+        return (*number(tree), tree.type, tree.strides)
+    return tuple([_placed(part, number) for part in tree]) if type(tree) is tuple else tree
+
+
+@final
+class Operands:
+    """
+    Where the values of a program are for the machine.
+
+    Args:
+        layout: How they lie.
+        equations: Those of the program.
+    """
+
+    def __init__(self, layout: Layout, equations: Sequence[Equation]) -> None:
+        self._layout = layout
+        self._made = {equation.output: equation for equation in equations if equation.output in layout.bases}
+        self._offsets: dict[Variable, int] = {}
+        self._constants: dict[Any, np.ndarray] = {}
+
+    def of(self, argument: Any, letter: str = "") -> Operand:
+        """Return a value as an operand; a number as one of a type."""
+        if type(argument) is Variable and not argument.is_number:
+            kind, strides = argument.type, self._layout.strides[argument]
+            return Operand(
+                self._layout.base(argument), self._offset(argument), kind.dtype.char, kind.shape, tuple(strides)
+            )  # fmt: skip
+        if type(argument) is Variable:
+            return Operand((argument, letter), 0, letter, (), ())
+        if isinstance(argument, np.ndarray):
+            return Operand(argument, 0, argument.dtype.char, argument.shape, argument.strides)
+        if type(argument) not in _NUMBERS:
+            letter = np.asarray(argument).dtype.char
+        key = letter, type(argument), repr(argument)
+        owner = self._constants.setdefault(key, np.array(argument, letter or None))
+        return Operand(owner, 0, owner.dtype.char, (), ())
+
+    def _offset(self, variable: Variable) -> int:
+        """Return how far the first element of a view is from that of its base."""
+        if variable not in self._made:
+            return 0
+        if variable not in self._offsets:
+            equation = self._made[variable]
+            (source,) = equation.inputs
+            whole = dummy(source.type, self._layout.strides[source])
+            arguments = [whole if argument is source else argument for argument in equation.arguments]
+            part = equation.function(*arguments, **equation.params)
+            step = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+            self._offsets[variable] = self._offset(source) + step
+        return self._offsets[variable]
+
+
+def actions_of(equation: Equation, operands: Operands, given_up: Variable | None = None) -> list[Action] | None:
+    """
+    Return the steps of an equation; None where NumPy has to compute it.
+
+    Args:
+        equation: The equation.
+        operands: Where the values are.
+        given_up: The operand in whose place the result is made.
+    """
+    kinds = [equation.output.type, *[v.type for v in equation.inputs]]
+    if equation.output.is_number or any(kind.dtype.hasobject or not kind.dtype.isnative for kind in kinds):
+        return None
+    if not equation.output.type.nbytes:
+        return None
+    # Functions without a derivative, and with a name that NumPy uses, may be the user's own.
+    ours = equation.primitive is not None or equation.name in _OURS
+    make = _LOWERED.get(equation.name) if ours or equation.function is cast_values else None
+    make = _elementwise if make is None else make
+    try:
+        found = make(equation, operands, given_up)
+        for action in found or ():
+            # What no step can do, an operand that is not aligned or a loop that is not there, shows when it is made.
+            action.made(lambda operand: (0, operand.offset))
+    except (TypeError, ValueError):
+        return None
+    return found
+
+
+def _elementwise(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    found = _loop_of(equation)
+    if found is None:
+        return None
+    ufunc, types, arguments = found
+    out = operands.of(equation.output)
+    shape, taken, links, number = out.shape, [], [], len(arguments) + 1
+    registers = []
+    for place, (argument, letter) in enumerate(zip(arguments, types, strict=False)):
+        operand = operands.of(argument, letter)
+        taken.append(operand.spread(shape))
+        if operand.type == letter or np.dtype(operand.type) == np.dtype(letter):
+            registers.append(place)
+        else:
+            links.append(("cast", f"{operand.type}->{letter}", place, number))
+            registers.append(number)
+            number += 1
+    links.append((ufunc, types, *registers, len(arguments)))
+    return [Action("Elementwise", (shape, (*taken, out), *links))]
+
+
+def _loop_of(equation: Equation) -> tuple[np.ufunc, str, tuple[Any, ...]] | None:
+    """Return the ufunc of an equation, the types of its loop, and its operands; None where NumPy has ways of its own."""
+    arguments = equation.arguments
+    if equation.name == "power" and len(arguments) == 2 and type(arguments[1]) in (int, float):
+        # The powers that NumPy takes a loop of their own for.
+        ufunc = {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}.get(arguments[1])
+        letter = equation.output.type.dtype.char
+        alike = type(arguments[0]) is Variable and arguments[0].type.dtype.char == letter in "fdFD"
+        return (ufunc, f"{letter}->{letter}", arguments[:1]) if alike and ufunc is not None else None
+    found = loop_of(equation, casts=True)
+    return None if found is None else (*found, arguments)
+
+
+def _chain(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    function: Links = equation.function  # type: ignore[assignment]  # a chain's function is its links
+    out = operands.of(equation.output)
+    letters: dict[int, str] = {}
+    for link in function.links:
+        letters.update(zip(link.registers, link.types.replace("->", ""), strict=True))
+    taken = [operands.of(x, letters[number]).spread(out.shape) for number, x in enumerate(equation.arguments)]
+    links = [(link.ufunc, link.types, *link.registers) for link in function.links]
+    return [Action("Elementwise", (out.shape, (*taken, out), *links))]
+
+
+def moved(source: Operand, target: Operand) -> Action:
+    """Return the step that copies an operand, broadcast, to another one of any type."""
+    same = np.dtype(source.type) == np.dtype(target.type)
+    link = ("move" if same else "cast", f"{target.type if same else source.type}->{target.type}", 0, 1)
+    return Action("Elementwise", (target.shape, (source.spread(target.shape), target), link))
+
+
+def _reduction(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    params = equation.params
+    if set(params) - {"axis", "keepdims"} or any(x is not True for x in equation.arguments[1:]):
+        return None
+    x, out = operands.of(equation.arguments[0]), operands.of(equation.output)
+    letter, axes = out.type, params["axis"]
+    if x.type != letter or x.type == "e" or not x.shape or (equation.name == "mean" and letter not in "fdFD"):
+        return None
+    axes = range(len(x.shape)) if axes is None else [axis % len(x.shape) for axis in axes]
+    kept = iter(out.strides)
+    if params["keepdims"]:
+        into = [0 if axis in axes else step for axis, step in enumerate(out.strides)]
+    else:
+        into = [0 if axis in axes else next(kept) for axis in range(len(x.shape))]
+    ordered = order_of(x.shape, x.strides, tuple(into), letter)
+    if ordered is None:
+        return None
+    ufunc, start = _REDUCED[equation.name]
+    shape, of, to, offset = ordered
+    if ufunc is np.add and letter in "fdFD" and np.signbit(np.add.reduce(np.array([-0.0], letter)).real):
+        start = -0.0
+    read = replace(x, offset=x.offset + offset, shape=shape, strides=of)
+    sums = replace(out, shape=shape, strides=to)
+    found = [Action("Reduction", (shape, (read, sums), ufunc, f"{letter}{letter}->{letter}", start))]
+    if equation.name == "mean":
+        found.append(_divided(out, prod(x.shape[axis] for axis in axes), operands))
+    return found
+
+
+def _divided(out: Operand, count: int, operands: Operands) -> Action:
+    """Return the step that divides sums by a number of elements, in double precision as NumPy does."""
+    wide = {"f": "d", "F": "D"}.get(out.type, out.type)
+    number = operands.of(count, wide).spread(out.shape)
+    divide = (np.true_divide, f"{wide}{wide}->{wide}")
+    if wide == out.type:
+        return Action("Elementwise", (out.shape, (number, out), (*divide, 1, 0, 1)))
+    links = ("cast", f"{out.type}->{wide}", 1, 2), (*divide, 2, 0, 2), ("cast", f"{wide}->{out.type}", 2, 1)
+    return Action("Elementwise", (out.shape, (number, out), *links))
+
+
+def _matmul(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    if equation.params:
+        return None
+    x, y = [operands.of(argument) for argument in equation.arguments]
+    out = operands.of(equation.output)
+    letter = out.type
+    if not x.type == y.type == letter or not x.shape or not y.shape or x.shape[-1] == 0:
+        return None
+    # A vector is a matrix of one row or column.
+    rows, columns = x.shape[-2:-1] or (1,), y.shape[-1:] if len(y.shape) > 1 else (1,)
+    stack = out.shape[: len(out.shape) - (len(x.shape) > 1) - (len(y.shape) > 1)]
+    core = out.strides[len(stack) :]
+    if len(x.shape) == 1:
+        x, core = replace(x, shape=(1, *x.shape), strides=(0, *x.strides)), (0, *core)
+    if len(y.shape) == 1:
+        y, core = replace(y, shape=(*y.shape, 1), strides=(*y.strides, 0)), (*core, 0)
+    sizes = (*rows, x.shape[-1], *columns)
+    out = replace(out, shape=(*stack, *rows, *columns), strides=(*out.strides[: len(stack)], *core))
+    x, y = x.spread((*stack, *x.shape[-2:])), y.spread((*stack, *y.shape[-2:]))
+    return [Action("Product", (stack, sizes, (x, y, out), f"{letter}{letter}->{letter}"))]
+
+
+def _add_product(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    total, a, b = [operands.of(argument) for argument in equation.arguments]
+    out = operands.of(equation.output)
+    first = [] if given_up is equation.arguments[0] else [moved(total, out)]
+    return [*first, Action("ProductSum", ((*a.shape, b.shape[1]), (a, b, out)))]
+
+
+def _where(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    out = operands.of(equation.output)
+    condition = operands.of(equation.arguments[0])
+    if condition.type != "?":
+        return None
+    taken, links, registers = [condition.spread(out.shape)], [], [0]
+    for number, argument in enumerate(equation.arguments[1:], 1):
+        operand = operands.of(argument, out.type)
+        taken.append(operand.spread(out.shape))
+        registers.append(number)
+        if np.dtype(operand.type) != np.dtype(out.type):
+            links.append(("cast", f"{operand.type}->{out.type}", number, 3 + number))
+            registers[-1] = 3 + number
+    links.append(("where", f"?{out.type}{out.type}->{out.type}", *registers, 3))
+    return [Action("Elementwise", (out.shape, (*taken, out), *links))]
+
+
+def _cast(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    return [moved(operands.of(equation.arguments[0]), operands.of(equation.output))]
+
+
+def _copy(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    if equation.params["order"] != "C":
+        return None
+    return [] if given_up is not None else _cast(equation, operands, None)
+
+
+def _reshape(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    x, out = operands.of(equation.arguments[0]), operands.of(equation.output)
+    if equation.params["order"] != "C" or out.strides != packed_strides(equation.output.type):
+        return None
+    return [moved(x, replace(out, shape=x.shape, strides=packed_strides(type_of(equation.arguments[0].type))))]
+
+
+def _index(equation: Equation) -> tuple[Any, ...] | None:
+    """Return an index without arrays in it."""
+    index = equation.params["index"]
+    return None if any(isinstance(part, np.ndarray) for part in index) else index
+
+
+def _part(whole: Operand, index: tuple[Any, ...]) -> Operand:
+    """Return what an index takes of an operand; a single element, too."""
+    index = index if any(part is Ellipsis for part in index) else (*index, ...)
+    return whole.seen(lambda array: array[index])
+
+
+def _setitem(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    index, (base, value) = _index(equation), equation.arguments
+    if index is None:
+        return None
+    out = operands.of(equation.output)
+    part = _part(out, index)
+    first = [] if given_up is base else [moved(operands.of(base, out.type), out)]
+    return [*first, *_filled(operands.of(value, out.type), part)]
+
+
+def _filled(source: Operand, part: Operand) -> list[Action]:
+    """Return the steps that copy to a part, which may be empty."""
+    return [moved(source, part)] if 0 not in part.shape else []
+
+
+def _scatter(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    index = _index(equation)
+    if index is None:
+        return None
+    out = operands.of(equation.output)
+    part = _part(out, index)
+    return [moved(operands.of(0, out.type), out), *_filled(operands.of(equation.arguments[0], out.type), part)]
+
+
+def _add_scatter(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    index, (total, g) = _index(equation), equation.arguments
+    if index is None:
+        return None
+    out = operands.of(equation.output)
+    part, added = _part(out, index), operands.of(g, out.type)
+    first = [] if given_up is total else [moved(operands.of(total), out)]
+    if added.type != out.type:
+        return None
+    if 0 in part.shape:
+        return first
+    link = (np.add, f"{out.type}{out.type}->{out.type}", 1, 0, 1)
+    return [*first, Action("Elementwise", (part.shape, (added.spread(part.shape), part), link))]
+
+
+def _roll(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    x, out = operands.of(equation.arguments[0]), operands.of(equation.output)
+    shifts = [0] * len(out.shape)
+    for shift, axis in zip(equation.params["shift"], equation.params["axis"], strict=True):
+        shifts[axis] = (shifts[axis] + shift) % out.shape[axis]
+    choices = [
+        [(slice(None), slice(None))] if not s else [(slice(s, n), slice(0, n - s)), (slice(0, s), slice(n - s, n))]
+        for s, n in zip(shifts, out.shape, strict=True)
+    ]
+    return [
+        moved(x.seen(lambda array, at=tuple([of for _, of in chosen]): array[at]),
+              out.seen(lambda array, at=tuple([to for to, _ in chosen]): array[at]))
+        for chosen in product(*choices)
+    ]  # fmt: skip
+
+
+def _pad(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    x, out = operands.of(equation.arguments[0]), operands.of(equation.output)
+    inner = tuple([slice(a, a + n) for (a, _), n in zip(equation.params["widths"], x.shape, strict=True)])
+    value = operands.of(equation.params["values"], out.type)
+    return [moved(value, out), *_filled(x, out.seen(lambda array: array[inner]))]
+
+
+def _concatenate(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    out, axis, start, found = operands.of(equation.output), equation.params["axis"], 0, []
+    for argument in equation.arguments:
+        x = operands.of(argument)
+        stop = start + x.shape[axis]
+        at = (*(slice(None),) * (axis % len(out.shape)), slice(start, stop))
+        found += _filled(x, out.seen(lambda array, at=at: array[at]))
+        start = stop
+    return found
+
+
+def _indexed(kind: str, whole: Operand, parts: Operand, indices: list[Operand]) -> Action:
+    """Return the step that reads or writes parts of an array at places."""
+    shape = np.broadcast_shapes(*[index.shape for index in indices])
+    parts = parts.spread((*shape, *whole.shape[len(indices) :]))
+    return Action("Indexed", (kind, whole.shape, shape, whole, parts, *[index.spread(shape) for index in indices]))
+
+
+def _gather(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    x, *indices = [operands.of(argument, "l") for argument in equation.arguments]
+    return [_indexed("gather", x, operands.of(equation.output), indices)]
+
+
+def _add_at(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    out = operands.of(equation.output)
+    g, *indices = equation.arguments
+    places = [operands.of(index, "l") for index in indices]
+    return [moved(operands.of(0, out.type), out), _indexed("add", out, operands.of(g, out.type), places)]
+
+
+def _put(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    out = operands.of(equation.output)
+    base, value, *indices = equation.arguments
+    first = [] if given_up is base else [moved(operands.of(base, out.type), out)]
+    places = [operands.of(index, "l") for index in indices]
+    return [*first, _indexed("put", out, operands.of(value, out.type), places)]
+
+
+def _result(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    out = operands.of(equation.output)
+    x = operands.of(equation.arguments[0], out.type)
+    return [] if given_up is equation.arguments[0] else [moved(x, out)]
+
+
+# Functions of the library that are no primitives: passes make equations of them.
+_OURS = frozenset({"chain", "add_product", "add_scatter", "result"})
+_REDUCED: Mapping[str, tuple[np.ufunc, Any]] = MappingProxyType({
+    "sum": (np.add, 0),
+    "mean": (np.add, 0),
+    "max": (np.maximum, None),
+    "min": (np.minimum, None),
+    "prod": (np.multiply, 1),
+})  # fmt: skip
+_LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Action] | None]] = MappingProxyType({
+    "chain": _chain,
+    **dict.fromkeys(_REDUCED, _reduction),
+    "matmul": _matmul,
+    "add_product": _add_product,
+    "where": _where,
+    "astype": _cast,
+    "_cast": _cast,
+    "copy": _copy,
+    "reshape": _reshape,
+    "setitem": _setitem,
+    "scatter": _scatter,
+    "add_scatter": _add_scatter,
+    "roll": _roll,
+    "pad": _pad,
+    "concatenate": _concatenate,
+    "gather": _gather,
+    "add_at": _add_at,
+    "put": _put,
+    "result": _result,
+})  # fmt: skip
