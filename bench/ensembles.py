@@ -106,7 +106,7 @@ def ours(job: Job, threads: int) -> tuple[Callable[[Any], None], Callable[[], An
 
 def of_threads(threads: int) -> dict[str, Any]:
     """Return the option of `jit` that says how many threads run members."""
-    return {}
+    return {"threads": threads}
 
 
 def jax_step(job: Job) -> tuple[Callable[[Any], None], Callable[[], Any]]:

@@ -164,7 +164,7 @@ def test_refusals():
     optimizer = adam(0.1)
     with pytest.raises(ValueError, match="the gradient has"):
         optimizer.step({"a": START}, START, optimizer.init({"a": START}))
-    with pytest.raises(ValueError, match="adam carries 2 averages, and the state has 1"):
+    with pytest.raises(ValueError, match="adam carries 2 sums, and the state has 1"):
         optimizer.step(START, START, momentum(0.1).init(START))
 
 

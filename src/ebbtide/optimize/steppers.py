@@ -26,11 +26,12 @@ class OptimizerState(NamedTuple):
     Args:
         count: Steps that were done, as an array without axes of the dtype of the parameters: no number of steps is a
             new trace. In single precision it is exact to 2**24, where corrections for its start are long over.
-        averages: Running averages, each a container of the form of the parameters.
+        sums: Decayed sums of gradients and of their squares, each a container of the form of the parameters. An average
+            is such a sum times a number, which the factor of the step has already: one operation less for each.
     """
 
     count: Any
-    averages: tuple[Any, ...]
+    sums: tuple[Any, ...]
 
 
 @final
@@ -42,8 +43,8 @@ class Optimizer:
     Args:
         name: What it is called.
         learning_rate: The factor of a step where the step is given none.
-        averages: How many running averages it carries for each parameter.
-        rule: `rule(parameter, gradient, averages, count, rate)` returns (parameter, averages).
+        sums: How many decayed sums it carries for each parameter.
+        rule: `rule(parameter, gradient, sums, count, rate)` returns (parameter, sums).
 
     Memory:
         Holds no array.
@@ -51,7 +52,7 @@ class Optimizer:
 
     name: str
     learning_rate: float
-    averages: int
+    sums: int
     rule: Callable[..., tuple[Any, tuple[Any, ...]]]
 
     def init(self, parameters: Any) -> OptimizerState:
@@ -65,7 +66,7 @@ class Optimizer:
             TypeError: A leaf is no array of real floating-point numbers.
 
         Memory:
-            As many arrays of the size of the parameters as there are averages: 0 (sgd), 1 (momentum, rmsprop), or 2.
+            As many arrays of the size of the parameters as there are sums: 0 (sgd), 1 (momentum, rmsprop), or 2.
         """
         leaves, structure = flatten(parameters)
         places = [f"the parameters{place}" for place in paths_of(structure)]
@@ -74,8 +75,8 @@ class Optimizer:
             if type_of(value).dtype.kind != "f":
                 raise TypeError(f"{self.name} cannot step {place}, of type {type_of(value)}: give it real arrays.")
         dtype = type_of(values[0]).dtype if values else np.dtype(np.float64)
-        averages = tuple([unflatten(structure, list(map(np.zeros_like, values))) for _ in range(self.averages)])
-        return OptimizerState(np.zeros((), dtype), averages)
+        sums = tuple([unflatten(structure, list(map(np.zeros_like, values))) for _ in range(self.sums)])
+        return OptimizerState(np.zeros((), dtype), sums)
 
     def step(
         self, parameters: Any, gradient: Any, state: OptimizerState, learning_rate: Any = None
@@ -101,11 +102,11 @@ class Optimizer:
         """
         leaves, structure = flatten(parameters)
         slopes = self._leaves_of(gradient, structure, "the gradient")
-        averages = [self._leaves_of(one, structure, "an average of the state") for one in state.averages]
-        if len(averages) != self.averages:
+        sums = [self._leaves_of(one, structure, "a sum of the state") for one in state.sums]
+        if len(sums) != self.sums:
             raise ValueError(
-                f"{self.name} carries {self.averages} averages, and the state has {len(averages)}: it is that of "
-                "another optimizer. Start with init(parameters)."
+                f"{self.name} carries {self.sums} sums, and the state has {len(sums)}: it is that of another "
+                "optimizer. Start with init(parameters)."
             )
         count = state.count + 1.0
         rate = self.learning_rate if learning_rate is None else learning_rate
@@ -113,11 +114,11 @@ class Optimizer:
         for k, (parameter, slope) in enumerate(zip(leaves, slopes, strict=True)):
             dtype = type_of(parameter).dtype
             numbers = _number_of(count, dtype), _number_of(rate, dtype)
-            made, kept = self.rule(parameter, slope, tuple([one[k] for one in averages]), *numbers)
+            made, kept = self.rule(parameter, slope, tuple([one[k] for one in sums]), *numbers)
             stepped.append(made)
             carried.append(kept)
         after = tuple([unflatten(structure, list(one)) for one in zip(*carried, strict=True)])
-        return unflatten(structure, stepped), OptimizerState(count, after or state.averages)
+        return unflatten(structure, stepped), OptimizerState(count, after or state.sums)
 
     def _leaves_of(self, container: Any, structure: Any, what: str) -> list[Any]:
         leaves, theirs = flatten(container)
@@ -155,7 +156,7 @@ def sgd(learning_rate: float, weight_decay: float = 0.0) -> Optimizer:
     """
     _check("sgd", learning_rate=learning_rate, weight_decay=weight_decay)
 
-    def rule(x: Any, g: Any, averages: Any, count: Any, rate: Any) -> Any:
+    def rule(x: Any, g: Any, sums: Any, count: Any, rate: Any) -> Any:
         return x - rate * _decayed(g, x, weight_decay), ()
 
     return Optimizer("sgd", learning_rate, 0, rule)
@@ -178,9 +179,9 @@ def momentum(
     """
     _check("momentum", learning_rate=learning_rate, weight_decay=weight_decay, decay=decay)
 
-    def rule(x: Any, g: Any, averages: Any, count: Any, rate: Any) -> Any:
+    def rule(x: Any, g: Any, sums: Any, count: Any, rate: Any) -> Any:
         g = _decayed(g, x, weight_decay)
-        m = decay * averages[0] + g
+        m = decay * sums[0] + g
         return x - rate * (g + decay * m if nesterov else m), (m,)
 
     return Optimizer("momentum", learning_rate, 1, rule)
@@ -190,10 +191,10 @@ def rmsprop(
     learning_rate: float, decay: float = 0.99, epsilon: float = 1e-8, weight_decay: float = 0.0
 ) -> Optimizer:
     """
-    Return descent by the gradient over its root mean square: v = decay * v + (1 - decay) * g^2.
+    Return descent by the gradient over its root mean square.
 
     Args:
-        learning_rate: The factor of a step x - rate * g / (sqrt(v) + epsilon).
+        learning_rate: The factor of a step x - rate * g / (sqrt(v) + epsilon), v = decay * v + (1 - decay) * g^2.
         decay: What is left of the mean square after a step, from 0 to 1.
         epsilon: What keeps the quotient finite.
         weight_decay: As in `sgd`.
@@ -202,11 +203,12 @@ def rmsprop(
         Tieleman, Hinton, Lecture 6.5 of Neural Networks for Machine Learning (2012).
     """
     _check("rmsprop", learning_rate=learning_rate, weight_decay=weight_decay, decay=decay, epsilon=epsilon)
+    scale = 1 / math.sqrt(1 - decay)  # the mean square is (1 - decay) times its sum
 
-    def rule(x: Any, g: Any, averages: Any, count: Any, rate: Any) -> Any:
+    def rule(x: Any, g: Any, sums: Any, count: Any, rate: Any) -> Any:
         g = _decayed(g, x, weight_decay)
-        v = decay * averages[0] + (1.0 - decay) * np.square(g)
-        return x - rate * (g / (np.sqrt(v) + epsilon)), (v,)
+        v = decay * sums[0] + np.square(g)
+        return x - (rate * scale) * (g / (np.sqrt(v) + epsilon * scale)), (v,)
 
     return Optimizer("rmsprop", learning_rate, 1, rule)
 
@@ -267,20 +269,20 @@ def _adam(
     _check(name, **numbers, decay=first)
     _check(name, decay=second)
     logarithms = [math.log(decay) if decay else -math.inf for decay in decays]
+    scale = 1 / math.sqrt(1 - second)
 
-    def rule(x: Any, g: Any, averages: Any, count: Any, rate: Any) -> Any:
+    def rule(x: Any, g: Any, sums: Any, count: Any, rate: Any) -> Any:
         if coupled:
             g = _decayed(g, x, weight_decay)
         elif weight_decay:
             x = x * (1.0 - rate * weight_decay)
-        m = first * averages[0] + (1.0 - first) * g
-        v = second * averages[1] + (1.0 - second) * np.square(g)
+        m = first * sums[0] + g
+        v = second * sums[1] + np.square(g)
         # 1 - decay^count to the last bit: the power itself, near 1, would lose four digits of single precision.
         of_mean, of_square = [np.negative(np.expm1(count * one)) for one in logarithms]
-        root = np.sqrt(of_square)
-        # Numbers are brought together, so that a parameter takes five operations: rate / of_mean * m / (sqrt(v) / root
-        # + epsilon).
-        return x - (rate * root / of_mean) * (m / (np.sqrt(v) + epsilon * root)), (m, v)
+        # Numbers are brought together: a parameter takes ten operations, of 13 as the formula is written.
+        root = np.sqrt(of_square) * scale
+        return x - (rate * (1.0 - first) * root / of_mean) * (m / (np.sqrt(v) + epsilon * root)), (m, v)
 
     return Optimizer(name, learning_rate, 2, rule)
 
