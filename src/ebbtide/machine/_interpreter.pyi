@@ -1,11 +1,11 @@
+from collections.abc import Sequence
 from typing import Any
 
-MOST_OPERANDS: int
-MOST_VALUES: int
-MOST_LINKS: int
+MOST: int
 
-class Chain:
-    source: tuple[Any, ...]
+class Machine:
+    steps: tuple[Any, ...]
 
-    def __init__(self, count: int, *instructions: tuple[Any, ...]) -> None: ...
+    def __init__(self, *steps: Any, workspace: int = -1) -> None: ...
     def __call__(self, *arrays: Any) -> None: ...
+    def run(self, arrays: Sequence[Any], strides: Sequence[int], members: int, threads: int = 1) -> None: ...

@@ -5,14 +5,18 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_of
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_named, loop_of
 
 import numpy as np
 
 cnp.import_array()
 
+# How many elements are cast at once.
+cdef enum:
+    PIECE = 512
+
 cdef struct Plan:
-    Loop loop
+    Loop loop, cast
     void *data
     int axes
     cnp.npy_intp shape[MOST_AXES]
@@ -30,7 +34,8 @@ cdef class Reduction(Step):
 
     Args:
         shape: Of the operand, its axes in the order in which NumPy goes through them.
-        operands: The operand and the result; that has strides of 0 along the axes that are reduced.
+        operands: The operand and the result; that has strides of 0 along the axes that are reduced. An operand of
+            another type is cast piece by piece: that is for sums that are exact in any order.
         ufunc: The ufunc.
         types: Of its loop.
         start: What the result starts with; None for the first elements.
@@ -45,7 +50,7 @@ cdef class Reduction(Step):
         self.names = ("reduce",)
         plan.loop = loop_of(ufunc, types, &plan.data)
         operand, result = operands
-        if types != f"{result[2]}{operand[2]}->{result[2]}" or result[2] != operand[2] or not shape or 0 in shape:
+        if types != f"{result[2]}{result[2]}->{result[2]}" or not shape or 0 in shape:
             raise ValueError(f"No reduction of {operand} of shape {shape} to {result} by a loop {types!r}.")
         self.read(operand, shape, &plan.operand, plan.of)
         self.write(result, shape, &plan.result, plan.into)
@@ -53,6 +58,10 @@ cdef class Reduction(Step):
         for k, size in enumerate(shape):
             plan.shape[k] = size
         dtype = np.dtype(result[2])
+        if operand[2] != result[2] and np.dtype(operand[2]) != dtype:
+            if start is None:
+                raise ValueError(f"A reduction that casts {operand} starts with a number.")
+            plan.cast = loop_named("cast", f"{operand[2]}->{result[2]}")
         plan.size, plan.started = dtype.itemsize, start is not None
         if plan.started:
             text = np.array(start, dtype).tobytes()
@@ -91,7 +100,9 @@ cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside
                 if not plan.started:
                     count -= 1
                     arguments[1] += steps[1]
-        if count:
+        if plan.cast != NULL:
+            cast_and_reduce(plan, arguments, steps, count)
+        elif count:
             plan.loop(arguments, &count, steps, plan.data)
         # `later`: how many of the slower axes along which is reduced are past their first element.
         axis = last - 1
@@ -111,3 +122,25 @@ cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside
             break
     failed[0] = flags(failed[0])
     return False
+
+
+cdef void cast_and_reduce(Plan *plan, char **arguments, cnp.npy_intp *steps, cnp.npy_intp count) noexcept nogil:
+    """Reduce elements of another type."""
+    cdef char scratch[PIECE * 16]
+    cdef char *pair[2]
+    cdef char *here[3]
+    cdef cnp.npy_intp strides[2]
+    cdef cnp.npy_intp within[3]
+    cdef cnp.npy_intp n
+    pair[0], pair[1] = arguments[1], scratch
+    here[0], here[1], here[2] = arguments[0], scratch, arguments[2]
+    strides[0], strides[1] = steps[1], plan.size
+    within[0], within[1], within[2] = steps[0], plan.size, steps[2]
+    while count > 0:
+        n = min(count, <cnp.npy_intp>PIECE)
+        plan.cast(pair, &n, strides, NULL)
+        plan.loop(here, &n, within, plan.data)
+        pair[0] += n * steps[1]
+        here[0] += n * steps[0]
+        here[2] += n * steps[2]
+        count -= n

@@ -6,6 +6,7 @@ import keyword
 import re
 from collections.abc import Iterable, Sequence
 
+from ebbtide import machine
 from ebbtide.program.equation import Variable
 from ebbtide.program.layout import Layout
 from ebbtide.program.memory import Memory
@@ -76,8 +77,7 @@ def find_freed(program: Program, memory: Memory) -> list[list[Variable]]:
 def identifiers(names: dict[Variable, str], others: Iterable[str] = ()) -> dict[Variable, str]:
     """Return names that Python takes, each once."""
     taken = {"np", "scipy", "values", "arrays", "constants", "memory", "place", "lay_out", "run", "ebbtide",
-             "add_product", "block", "Chain", "Elementwise", "Indexed", "Machine", "Product", "ProductSum", "Reduction",
-             "each_member", "run_members", *others}  # fmt: skip
+             "add_product", "block", "each_member", "run_members", *machine.__all__, *others}  # fmt: skip
     found: dict[Variable, str] = {}
     for variable, name in names.items():
         text = re.sub(r"\W+", "_", name).strip("_") or "value"

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def order_of(
-    shape: tuple[int, ...], strides: tuple[int, ...], into: tuple[int, ...], letter: str
+    shape: tuple[int, ...], strides: tuple[int, ...], into: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int] | None:
     """
     Return how NumPy goes through an array to reduce it: axes that it joins or turns are so here.
@@ -15,14 +15,13 @@ def order_of(
         shape: Of the array.
         strides: Of the array.
         into: Of the result along the same axes, 0 where it is reduced.
-        letter: The type of both.
 
     Returns:
         Shape, strides, strides of the result, and offset of the first element, or None where NumPy collects elements
         before it adds them: two axes, none of which follows the other in memory, are reduced together.
     """
-    whole = np.lib.stride_tricks.as_strided(np.empty(1, letter), shape, strides)
-    result = np.lib.stride_tricks.as_strided(np.empty(1, letter), shape, into)
+    whole = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), shape, strides)
+    result = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), shape, into)
     walk = np.nditer([result, whole], ["reduce_ok"], [["readwrite"], ["readonly"]], order="K")
     to, of = walk.itviews
     starts = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -97,7 +97,7 @@ class Source:
         header = _HEADER.format(
             title=self._program.name,
             file="a function" if code is None else Path(code.co_filename).name,
-            imports="".join(f"{line}\n" for line in sorted(self._literals.imports)),
+            imports="".join(f"{line}\n" for line in _joined(self._literals.imports)),
             nbytes=self._memory.nbytes,
             definitions="".join(f"{name} = {text}\n" for name, text in self._literals.definitions.items()),
         )
@@ -186,7 +186,8 @@ class Source:
         if type(buffer) is tuple:
             return f"np.asarray({self._names[buffer[0]]}, {buffer[1]!r})"
         if isinstance(buffer, np.ndarray) and not buffer.shape and buffer.dtype.kind in "biufc":
-            return self._literals.defined("number", f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})")
+            text = f"np.array({self._literals.value(buffer.item())}, {buffer.dtype.char!r})"
+            return self._literals.defined("number", text)
         return self._literals.value(buffer)
 
     def _machine(self, stretch: Stretch) -> str:
@@ -360,3 +361,12 @@ class Source:
 
     def _dtype(self, variable: Variable) -> str:
         return repr(variable.type.dtype.str)
+
+
+def _joined(imports: Iterable[str]) -> list[str]:
+    """Return lines that import, one for each module."""
+    names: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        module, _, name = line.partition(" import ")
+        names.setdefault(module, []).extend([name] if name else [])
+    return [f"{module} import {', '.join(found)}" if found else module for module, found in names.items()]

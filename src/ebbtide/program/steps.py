@@ -6,6 +6,7 @@ An equation that has no steps here, or whose operands lie as no step can read th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,7 +22,6 @@ from ebbtide.program.chains import Links, loop_of
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import Layout, dummy, packed_strides
 from ebbtide.program.orders import order_of
-from ebbtide.rules.selection import _cast as cast_values
 
 _NUMBERS = (int, float, complex, bool)
 
@@ -149,8 +149,9 @@ def actions_of(equation: Equation, operands: Operands, given_up: Variable | None
     if not equation.output.type.nbytes:
         return None
     # Functions without a derivative, and with a name that NumPy uses, may be the user's own.
-    ours = equation.primitive is not None or equation.name in _OURS
-    make = _LOWERED.get(equation.name) if ours or equation.function is cast_values else None
+    ours = equation.primitive is not None or equation.name in ("chain", "add_product", "add_scatter")
+    ours = ours or getattr(equation.function, "__module__", "") == _CONSTANT.get(equation.name)
+    make = _LOWERED.get(equation.name) if ours else None
     make = _elementwise if make is None else make
     try:
         found = make(equation, operands, given_up)
@@ -184,7 +185,7 @@ def _elementwise(equation: Equation, operands: Operands, given_up: Variable | No
 
 
 def _loop_of(equation: Equation) -> tuple[np.ufunc, str, tuple[Any, ...]] | None:
-    """Return the ufunc of an equation, the types of its loop, and its operands; None where NumPy has ways of its own."""
+    """Return the ufunc of an equation, the types of its loop, and its operands; None if NumPy has ways of its own."""
     arguments = equation.arguments
     if equation.name == "power" and len(arguments) == 2 and type(arguments[1]) in (int, float):
         # The powers that NumPy takes a loop of their own for.
@@ -216,19 +217,24 @@ def moved(source: Operand, target: Operand) -> Action:
 
 def _reduction(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
     params = equation.params
-    if set(params) - {"axis", "keepdims"} or any(x is not True for x in equation.arguments[1:]):
+    if set(params) - {"axis", "dtype", "keepdims"} or any(x is not True for x in equation.arguments[1:]):
         return None
     x, out = operands.of(equation.arguments[0]), operands.of(equation.output)
     letter, axes = out.type, params["axis"]
-    if x.type != letter or x.type == "e" or not x.shape or (equation.name == "mean" and letter not in "fdFD"):
+    if letter == "e" or not x.shape or (equation.name == "mean" and letter not in "fdFD"):
         return None
     axes = range(len(x.shape)) if axes is None else [axis % len(x.shape) for axis in axes]
+    # Sums of small integers are exact in any order, while they fit.
+    most = _LARGEST.get(x.type, math.inf) * prod(x.shape[axis] for axis in axes)
+    exact = equation.name == "sum" and letter in "fdl" and most < _EXACT[letter]
+    if np.dtype(x.type) != np.dtype(letter) and not exact:
+        return None
     kept = iter(out.strides)
     if params["keepdims"]:
         into = [0 if axis in axes else step for axis, step in enumerate(out.strides)]
     else:
         into = [0 if axis in axes else next(kept) for axis in range(len(x.shape))]
-    ordered = order_of(x.shape, x.strides, tuple(into), letter)
+    ordered = order_of(x.shape, x.strides, tuple(into))
     if ordered is None:
         return None
     ufunc, start = _REDUCED[equation.name]
@@ -430,19 +436,25 @@ def _put(equation: Equation, operands: Operands, given_up: Variable | None) -> l
 
 
 def _result(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
-    out = operands.of(equation.output)
-    x = operands.of(equation.arguments[0], out.type)
-    return [] if given_up is equation.arguments[0] else [moved(x, out)]
+    x, out = equation.arguments[0], operands.of(equation.output)
+    return [] if given_up is x else [moved(operands.of(x, out.type), out)]
 
 
-# Functions of the library that are no primitives: passes make equations of them.
-_OURS = frozenset({"chain", "add_product", "add_scatter", "result"})
+# The largest numbers of small types, and those up to which integers are exact.
+_LARGEST: Mapping[str, int] = MappingProxyType({"?": 1, "b": 1 << 7, "B": 1 << 8, "h": 1 << 15, "H": 1 << 16})
+_EXACT: Mapping[str, int] = MappingProxyType({"f": 1 << 24, "d": 1 << 53, "l": 1 << 62})
 _REDUCED: Mapping[str, tuple[np.ufunc, Any]] = MappingProxyType({
     "sum": (np.add, 0),
     "mean": (np.add, 0),
     "max": (np.maximum, None),
     "min": (np.minimum, None),
     "prod": (np.multiply, 1),
+})  # fmt: skip
+# Where those of our functions are that have no derivative.
+_CONSTANT: Mapping[str, str] = MappingProxyType({
+    "_cast": "ebbtide.rules.selection",
+    "result": "ebbtide.program.rooms",
+    "stop_gradient": "ebbtide.transforms.constant",
 })  # fmt: skip
 _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Action] | None]] = MappingProxyType({
     "chain": _chain,
@@ -452,6 +464,7 @@ _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Acti
     "where": _where,
     "astype": _cast,
     "_cast": _cast,
+    "stop_gradient": _cast,
     "copy": _copy,
     "reshape": _reshape,
     "setitem": _setitem,

@@ -87,7 +87,7 @@ def find_stretches(
         program: The program.
         layout: How its values lie.
         memory: Where they are.
-        shortest: How many operations one has at least, unless the plan has memory for a value that NumPy would allocate.
+        shortest: How many operations one has at least, unless the plan has memory for what NumPy would allocate.
         longest: Of how many equations one is at most.
     """
     operands = Operands(layout, program.equations)

@@ -1,0 +1,14 @@
+from typing import Any
+
+MOST_OPERANDS: int
+MOST_VALUES: int
+MOST_LINKS: int
+
+class Chain:
+    source: tuple[Any, ...]
+
+    def __init__(self, count: int, *instructions: tuple[Any, ...]) -> None: ...
+    def __call__(self, *arrays: Any) -> None: ...
+
+class Elementwise:
+    def __init__(self, shape: tuple[int, ...], operands: tuple[Any, ...], *instructions: tuple[Any, ...]) -> None: ...

@@ -1,0 +1,9 @@
+from typing import Any
+
+class Product:
+    def __init__(
+        self, shape: tuple[int, ...], sizes: tuple[int, int, int], operands: tuple[Any, ...], types: str
+    ) -> None: ...
+
+class ProductSum:
+    def __init__(self, sizes: tuple[int, int, int], operands: tuple[Any, ...]) -> None: ...
