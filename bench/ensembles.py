@@ -59,9 +59,9 @@ class Job:
         return np.stack(nets), unravel
 
 
-def digits(inputs: int) -> tuple[Any, Any]:
-    """Return scikit-learn's digits with so many points, 8 x 8 or more; random ones where it is not installed."""
-    if installed("sklearn"):
+def digits(inputs: int, quick: bool) -> tuple[Any, Any]:
+    """Return scikit-learn's digits with so many points, 8 x 8 or more; random ones in a quick run or without it."""
+    if installed("sklearn") and not quick:
         from sklearn.datasets import load_digits
 
         images, labels = load_digits(return_X_y=True)
@@ -293,7 +293,7 @@ def main(quick: bool = False) -> None:
     with tempfile.TemporaryDirectory() as directory:
         library = None if quick else ensemble_plan.compiled(directory)
         for name, sizes in CASES.items():
-            images, labels = digits(sizes[0])
+            images, labels = digits(sizes[0], quick)
             for batch in BATCHES[:1] if quick else BATCHES:
                 job = Job(sizes, nets, batch, images, labels)
                 times_of(job, library, times, f"{name}, batch {batch}", runs, count)
