@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import sys
 import time
@@ -194,7 +195,8 @@ def run(options: Options) -> int:
         f"{options.networks} networks {'-'.join(map(str, SIZES))} ({ensemble.parameters.shape[1]:,} parameters each, "
         f"float32), {options.steps:,} steps of Adam on {options.batch} of {len(data.images):,} digits each"
     )
-    first = float(np.mean(ensemble.step()))
+    values = ensemble.step()
+    first = float(np.mean(values))
     for _ in range(WARM_UP):
         ensemble.step()
     with collections() as found:
@@ -249,8 +251,7 @@ def _beside_torch(options: Options, data: Data, seconds: float) -> None:
     if importlib.util.find_spec("torch") is None:
         print("  torch, one by one                  not installed")
         return
-    import torch
-
+    torch: Any = importlib.import_module("torch")  # an extra, whose types are not read
     random = np.random.default_rng(options.seed)
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     networks = []

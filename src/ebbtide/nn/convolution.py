@@ -158,7 +158,7 @@ def conv2d(x: Any, kernels: Any, bias: Any = None, stride: int | Pair = 1, paddi
         ValueError: The shapes do not fit together, or a window is larger than the image with its padding.
 
     Memory:
-        A record saves the images and the kernels; windows are copied to a matrix half a MiB at a time.
+        A record saves the images and the kernels; windows are copied to a matrix one MiB at a time.
 
     Example:
         >>> import numpy as np

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-# Bytes of the matrix of windows that is made at a time, so that a product finds it in the second-level cache.
-PIECE_BYTES = 1 << 19
+# Bytes of the matrix of windows that is made at a time, so that a product finds it in the cache. Of the second layer of
+# LeNet-5 on 128 images, results take 1.3 ms; 2.0 ms with 256 KiB, 1.3 without a limit, and 4.6 by one product for each
+# place of a kernel.
+PIECE_BYTES = 1 << 20
 
 
 def pair_of(value: Any, what: str) -> tuple[int, int]:
