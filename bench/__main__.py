@@ -7,7 +7,7 @@ from bench.measure import machine
 
 NAMES = (
     "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner",
-    "programs", "calling", "schedules", "storage",
+    "programs", "calling", "ensembles", "lenet", "schedules", "storage",
     "faults", "adjoints", "linearize",
 )  # fmt: skip
 

@@ -15,8 +15,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "ebbtide"
 # A module may import its own package and packages of a lower rank, never one of the same rank.
 RANKS = MappingProxyType(
     {
-        "cli": 13,
-        "demo": 12,
+        "cli": 14,
+        "demo": 13,
+        "nn": 12,
         "numpy": 11,
         "optimize": 11,
         "scipy": 11,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HELPERS = {"__init__", "__main__", "measure"}
+HELPERS = {"__init__", "__main__", "ensemble_plan", "measure"}
 NAMES = sorted(path.stem for path in (ROOT / "bench").glob("*.py") if path.stem not in HELPERS)
 PEERS = ("autograd", "checkpoint_schedules", "equinox", "jax", "pyadjoint", "torch")
 

@@ -17,7 +17,7 @@ def test_session():
     assert found.failed == 0
 
 
-@pytest.mark.parametrize("page", ["budgets", "programs", "scipy", "vmap"])
+@pytest.mark.parametrize("page", ["budgets", "nn", "programs", "scipy", "vmap"])
 def test_pages(page):
     """The sessions of the pages in docs run as they are printed."""
     found = doctest.testfile(str(README.parent / "docs" / f"{page}.md"), module_relative=False)

@@ -3,6 +3,7 @@
 from ebbtide import optimize as optimize
 from ebbtide import rules as _rules  # noqa: F401 - to import the rules is to have them
 from ebbtide.arrays.custom import primitive as primitive
+from ebbtide.arrays.flat import ravel_tree as ravel_tree
 from ebbtide.arrays.spaces import register_space as register_space
 from ebbtide.arrays.vectors import axpy as axpy
 from ebbtide.arrays.vectors import inner as inner
@@ -75,6 +76,7 @@ __all__ = [
     "primitive",
     "print_saved",
     "profile",
+    "ravel_tree",
     "register_space",
     "saved_values",
     "stop_gradient",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebbtide.demo import burgers_report
+from ebbtide.demo import burgers_report, ensemble
 from ebbtide.errors import EbbtideError
 from ebbtide.storage.listing import clean, find_storages, list_storage
 
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="run a complete problem and report prediction beside measurement")
     problems = demo.add_subparsers(metavar="PROBLEM", required=True)
     _add_burgers(problems)
+    _add_ensemble(problems)
     _add_storage(commands)
     return parser
 
@@ -78,6 +79,25 @@ def _add_burgers(problems: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="picture of the memory timeline (default: %(default)s)",
     )
     parser.set_defaults(run=_run_burgers)
+
+
+def _add_ensemble(problems: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `ebbtide demo ensemble`."""
+    parser = problems.add_parser(
+        "ensemble",
+        help="200 small networks trained side by side on scikit-learn's digits",
+        description="Train many small networks side by side, each with its own parameters and batches, and print the "
+        "time of a step, what it allocates, and the accuracy; beside it torch, one by one, if it is installed.",
+    )
+    defaults = ensemble.Options()
+    for name, text in (
+        ("networks", "number of networks"), ("steps", "number of training steps"), ("batch", "rows of a step"),
+        ("seed", "seed of the random numbers"),
+    ):  # fmt: skip
+        parser.add_argument(
+            f"--{name}", type=int, default=getattr(defaults, name), metavar="N", help=f"{text} (default: %(default)s)"
+        )
+    parser.set_defaults(run=_run_ensemble)
 
 
 def _add_storage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -129,6 +149,12 @@ def _run_burgers(arguments: argparse.Namespace) -> int:
         plot=arguments.plot,
     )
     return burgers_report.run(options)
+
+
+def _run_ensemble(arguments: argparse.Namespace) -> int:
+    return ensemble.run(
+        ensemble.Options(arguments.networks, arguments.steps, arguments.batch, arguments.seed)
+    )
 
 
 def _version() -> str:

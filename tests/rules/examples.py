@@ -19,6 +19,7 @@ from .example import Example, name_of
 from .fourier_examples import FOURIER
 from .functions_examples import ARRAYS, FUNCTIONS
 from .linalg_examples import LINALG
+from .nn_examples import NN
 from .scipy_examples import BY_FFT, SAMPLES, SUMS
 from .scipy_examples import WRAPPED as SCIPY
 from .scipy_linalg_examples import SCIPY_LINALG
@@ -34,11 +35,11 @@ INTERNAL = frozenset(
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.
 WRAPPED: dict[Any, tuple[Example, ...]] = {**ARRAYS, **SCIPY, **SCIPY_LINALG}
 EXAMPLES: dict[Any, tuple[Example, ...]] = {
-    **BASIC, **FUNCTIONS, **STATISTICS, **SPECIAL, **LINALG, **FOURIER, **WRAPPED,
+    **BASIC, **FUNCTIONS, **STATISTICS, **SPECIAL, **LINALG, **FOURIER, **WRAPPED, **NN,
 }  # fmt: skip
 # Sums are done in the order of memory, which is another one for all members of a batch together; products by BLAS.
 IN_OTHER_ORDER = (
-    *PRODUCTS, *REDUCTIONS, *STATISTICS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES,
+    *PRODUCTS, *REDUCTIONS, *STATISTICS, *LINALG, *SCIPY_LINALG, *SUMS, *BY_FFT, *SAMPLES, *NN,
     np.matvec, np.vecmat, np.convolve, np.correlate,
 )  # fmt: skip
 # Functions whose results depend on values in shape, dtype or being there: on abstract arrays these raise.

@@ -68,6 +68,7 @@ def elementwise(
     keep: Mapping[str, Callable[..., Any]] | None = None,
     operands: tuple[str, ...] | None = None,
     name: str | None = None,
+    composite: bool = False,
 ) -> Primitive:
     """
     Declare an elementwise operation.
@@ -80,6 +81,7 @@ def elementwise(
         keep: Kept values by name: functions of operands or `out`.
         operands: Names of the operands, `x` and `y` by default.
         name: Name in messages.
+        composite: Whether programs have the operations that the function is made of.
 
     Returns:
         The primitive.
@@ -113,6 +115,7 @@ def elementwise(
         infer=lambda *kinds, **params: broadcast_type(function, *kinds),
         keep=keep,
         batch=lambda values, mapped, params, size: primitive.bind(aligned(values, mapped), params),
+        composite=composite,
     )
     return primitive
 

@@ -140,13 +140,16 @@ class Primitive:
         batch: `batch(operands, mapped, params, size)` does the operation for *size* members at once: operand k has them
             on its first axis where `mapped[k]`, and else is the same for all; so has the result. None to do it for one
             member after the other.
+        composite: Whether the function is made of operations that have rules: these stand in a program in its place,
+            where they are planned, merged and chained with others.
 
     Memory:
         Holds no array.
     """
 
     __slots__ = (
-        "_cache", "aliases", "batch", "function", "infer", "joint", "keep", "name", "operands", "pull", "push", "put",
+        "_cache", "aliases", "batch", "composite", "function", "infer", "joint", "keep", "name", "operands", "pull",
+        "push", "put",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +166,7 @@ class Primitive:
         put: Callable[..., Any] | None = None,
         joint: Callable[..., Any] | None = None,
         batch: Callable[..., Any] | None = None,
+        composite: bool = False,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -175,6 +179,7 @@ class Primitive:
         self.put = put
         self.joint = joint
         self.batch = batch
+        self.composite = composite
         self._cache: dict[int, Signature] = {}
 
     def __repr__(self) -> str:

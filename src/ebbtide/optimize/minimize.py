@@ -160,6 +160,23 @@ def minimize(
             watch.release()
 
 
+def lbfgs(functional: ReducedFunctional | Callable[..., Any], m0: Any = None, **options: Any) -> Minimum:
+    """
+    Minimize a functional by L-BFGS-B: `minimize` with the options that this method has most use for by keyword.
+
+    Args:
+        functional: As for `minimize`.
+        m0: As for `minimize`.
+        **options: `bounds`, `tol`, `options`, `callback` and `progress` of `minimize`.
+
+    Example:
+        >>> import numpy as np
+        >>> lbfgs(lambda x: np.sum((x - 3.0) ** 2), np.zeros(2)).m.round(6)
+        array([3., 3.])
+    """
+    return minimize(functional, m0, method="L-BFGS-B", **options)
+
+
 @final
 class _Form:
     """How the controls are laid out in one vector."""

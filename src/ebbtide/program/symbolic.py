@@ -160,6 +160,8 @@ class SymbolicTrace:
             )
         if any(map(self._is_given, operands)):
             return current().capture.process(primitive, operands, params)
+        if primitive.composite:
+            return primitive.function(*operands, **(params or {}))
         if primitive.infer is None:
             raise TraceError(
                 f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "

@@ -240,5 +240,6 @@ def _returned(array: Any, is_mapped: bool, axis: int | None, place: str, size: i
         )
     array = full(array, is_mapped, size)
     if isinstance(array, np.ndarray) and (not array.flags.writeable or id(owner_of(array)) in owners):
-        array = np.array(array)
+        # What is the same for all members is copied with the members first, as all other results have them.
+        array = np.array(array, order="K" if is_mapped else "C")
     return np.moveaxis(array, 0, axis % ndim) if axis % ndim else array
