@@ -214,7 +214,7 @@ def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any
     return _running_product(a, axis, dtype, out)
 
 
-def _cumulative(function: Callable[..., Any], first: float) -> Callable[..., Any]:
+def _cumulative(function: Callable[..., Any], first: float, name: str) -> Callable[..., Any]:
     """Return the handler of cumulative_sum or cumulative_prod, which may begin with the empty sum or product."""
 
     def handler(
@@ -227,7 +227,7 @@ def _cumulative(function: Callable[..., Any], first: float) -> Callable[..., Any
         if include_initial:
             start = np.full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), first, found.dtype)
             found = np.concatenate([start, found], axis=axis)
-        return placed(found, out, "cumulative_sum")
+        return placed(found, out, name)
 
     return handler
 
@@ -241,7 +241,7 @@ for _ufunc in _ACCUMULATIONS:
     register(((_ufunc, "accumulate"),), _accumulate(_ufunc))
 register(((np.add, "accumulate"),), lambda array, axis=0, dtype=None, out=None: cumsum(array, axis, dtype, out))
 answer(np.cumprod, cumprod)
-answer(np.cumulative_sum, _cumulative(cumsum, 0))
-answer(np.cumulative_prod, _cumulative(cumprod, 1))
+answer(np.cumulative_sum, _cumulative(cumsum, 0, "cumulative_sum"))
+answer(np.cumulative_prod, _cumulative(cumprod, 1, "cumulative_prod"))
 answer(np.nancumsum, _without_nan(cumsum, 0))
 answer(np.nancumprod, _without_nan(cumprod, 1))
