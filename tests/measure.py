@@ -25,7 +25,7 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def check_leaves_nothing(calls: Iterable[Callable[[Any], Any]], x: np.ndarray) -> None:
-    """Check that calls let go of the copy of an array that they get, and that the collector finds nothing after them."""
+    """Check that calls let go of the copy of an array that they get, and leave nothing to the collector."""
     calls = list(calls)
     for call in calls:
         call(x)
