@@ -65,3 +65,11 @@ def test_one_element_and_none(function):
     """One element is itself, and of none there is none."""
     assert grad(lambda x: np.sum(function(x)))(np.array([2.5])).tolist() == [1.0]
     assert grad(lambda x: np.sum(function(x)))(np.zeros(0)).shape == (0,)
+
+
+def test_products_beyond_all_numbers():
+    """Elements after which a running product overflows have no part in the derivative of what comes before."""
+    x = np.array([2.0, 3.0, 1e200, 1e200, 0.5])
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert grad(lambda x: np.cumprod(x)[1])(x)[:4].tolist() == [3.0, 2.0, 0.0, 0.0]
+        assert jvp(np.cumprod, (x,), (np.array([1.0, 0.0, 0.0, 0.0, 0.0]),))[1][:3].tolist() == [1.0, 3.0, 3e200]

@@ -58,13 +58,20 @@ answer(np.cumsum, cumsum)
 def _recurred(a: Any, b: Any) -> Any:
     """Return s with s[k] = a[k] s[k-1] + b[k] along the last axis."""
     dtype = np.result_type(a, b)
-    a, b = np.array(a, dtype), np.array(b, dtype)
+    products, found = np.array(a, dtype), np.array(b, dtype)
     step = 1
-    while step < b.shape[-1]:
-        b[..., step:] += a[..., step:] * b[..., :-step]
-        a[..., step:] *= a[..., :-step]
-        step *= 2
-    return b
+    with np.errstate(over="ignore", invalid="ignore"):
+        while step < found.shape[-1]:
+            found[..., step:] += products[..., step:] * found[..., :-step]
+            products[..., step:] *= products[..., :-step]
+            step *= 2
+    if np.all(np.isfinite(products[..., 1:])):
+        return found
+    # Products of many slopes are beyond all numbers, where those that count may be none: 0 times infinity is nan.
+    found = np.array(b, dtype)
+    for k in range(1, found.shape[-1]):
+        found[..., k] += a[..., k] * found[..., k - 1]
+    return found
 
 
 def _before(s: Any, first: float) -> Any:
