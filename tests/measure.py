@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import numpy as np
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
@@ -19,3 +22,23 @@ def peak_bytes(call: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
+
+
+def check_leaves_nothing(calls: Iterable[Callable[[Any], Any]], x: np.ndarray) -> None:
+    """Check that calls let go of the copy of an array that they get, and leave nothing to the collector."""
+    calls = list(calls)
+    for call in calls:
+        call(x)
+    gc.collect()
+    gc.disable()
+    try:
+        for call in calls:
+            given = x.copy()
+            known = weakref.ref(given)
+            found = call(given)
+            del given
+            assert known() is None
+            del found
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

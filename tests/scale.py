@@ -14,6 +14,8 @@ FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
 SEED = int(os.environ.get("EBBTIDE_CAMPAIGN_SEED", "20261121"))
 
 T = TypeVar("T")
+# A case of a function: the function, and what it is given.
+Case = TypeVar("Case", bound=Sequence[Any])
 
 
 class _Bar(tqdm):
@@ -27,14 +29,14 @@ def sample(cases: Sequence[T], every: int) -> Sequence[T]:
     return cases if FULL else cases[::every]
 
 
-def sample_of_each(cases: Sequence[T], every: int) -> Sequence[T]:
+def sample_of_each(cases: Sequence[Case], every: int) -> Sequence[Case]:
     """Return the first of the cases of each function, and every so many of the others; in a campaign all of them."""
     if FULL:
         return cases
     seen: set[Any] = set()
     found = []
     for number, case in enumerate(cases):
-        function = case[0]  # type: ignore[index]
+        function = case[0]
         if number % every == 0 or function not in seen:
             found.append(case)
         seen.add(function)

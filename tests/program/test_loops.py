@@ -278,6 +278,31 @@ def test_numbers_do_not_change_the_dtype():
     assert same(lambda u, k: u * timeloop(lambda s, i: (s[0] * k, s[1] + 1), (u, 0), 4)[1], single, 0.3)
 
 
+OF_NUMBERS = {
+    "grad": lambda f, x, v: grad(f)(x),
+    "vjp": lambda f, x, v: vjp(f, x)[1](v),
+    "jvp": lambda f, x, v: jvp(f, (x,), (v,)),
+    "linearize": lambda f, x, v: linearize(f, x)[1](v),
+    "hvp": lambda f, x, v: hvp(f)(x, v),
+    "hessian": lambda f, x, v: hessian(f)(x),
+    "jacobian": lambda f, x, v: jacobian(f)(x),
+    "jvp of grad": lambda f, x, v: jvp(grad(f), (x,), (v,)),
+    "jvp of vjp": lambda f, x, v: jvp(lambda x: vjp(f, x)[1](v)[0], (x,), (v,)),
+    "grad of vjp": lambda f, x, v: grad(lambda x: vjp(f, x)[1](v)[0])(x),
+    "grad of jvp": lambda f, x, v: grad(lambda x: jvp(f, (x,), (v,))[1])(x),
+    "jvp of hvp": lambda f, x, v: jvp(lambda x: hvp(f)(x, v), (x,), (v,)),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_derivatives_at_python_numbers(name):
+    """A Python number as argument and as tangent is an array without axes to a derivative of a loop, as without jit."""
+    def f(x):
+        return timeloop(lambda u, i: u * 0.9 + np.sin(u) * x, x, 5)
+
+    assert same(lambda x, v: OF_NUMBERS[name](f, x, v), 0.5, 1.3)
+
+
 def test_retained_pullbacks():
     """A pullback that retains what it needs pulls back several times, also in a program."""
     def f(u, w):

@@ -45,6 +45,17 @@ def functions_of(key, example):
     return f, both
 
 
+def programs_of(case):
+    """The operands of a case, with the program of its function and that of the pullback, where these can be traced."""
+    key, example, dtype = case
+    operands = example.operands(dtype)
+    for f in functions_of(key, example):
+        program = traced(f, operands)
+        if program is None or any(isinstance(output, np.dtype) for output in program.outputs):
+            return
+        yield operands, program
+
+
 @pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.float32, np.complex64), 16), ids=label)
 def test_every_rule(case):
     """The program of each function gives the function's bits."""

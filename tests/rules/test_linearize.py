@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -36,3 +38,19 @@ def test_every_rule(case):
         expected, tangent = jvp(f, operands, tangents)
         assert bits(value) == bits(expected)
         assert bits(pushforward(*tangents)) == bits(tangent)
+
+
+FIRST = """
+import numpy as np, ebbtide
+f = lambda x: np.square(x) * x
+for dtype in (np.complex64, np.complex128):
+    for x in dtype(0.8 + 0.3j), dtype(-0.45 + 0.7j), dtype(0.13 - 0.91j):
+        _, pushforward = ebbtide.linearize(f, x)
+        assert pushforward(x) == ebbtide.jvp(f, (x,), (x,))[1], dtype
+"""
+
+
+def test_the_first_call_in_a_process():
+    """The first square of a complex number in a process has the bits of later ones, and so has its tangent."""
+    found = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr

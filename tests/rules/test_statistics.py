@@ -206,6 +206,8 @@ def test_wrong_arguments_raise_as_in_numpy():
         (lambda x: np.gradient(x[:2], edge_order=2), ValueError),
         (lambda x: np.quantile(x, 1.5), ValueError),
         (np.cumulative_sum, ValueError),
+        (lambda x: np.polyder(x[0], -1), ValueError),
+        (lambda x: np.polyint(x[0], -1), ValueError),
         (lambda x: np.var(x, ddof=1, correction=1), ValueError),
         (lambda x: np.bincount([0, 1], x[0]), ValueError),
         (lambda x: np.partition(x, 9), ValueError),

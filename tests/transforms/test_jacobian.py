@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import check_leaves_nothing, peak_bytes
 
 from ebbtide import checkpoint, grad, hessian, hvp, jacobian, jit, jvp, primitive, timeloop, vjp, vmap
 from ebbtide.schedules import Revolve, StoreAll
@@ -218,21 +215,7 @@ def test_nothing_is_left_behind():
         jacobian(residual, mode="forward", chunk_size=2),
         hessian(cost),
     )
-    for call in calls:
-        call(X)
-    gc.collect()
-    gc.disable()
-    try:
-        for call in calls:
-            x = X.copy()
-            known = weakref.ref(x)
-            found = call(x)
-            del x
-            assert known() is None
-            del found
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
+    check_leaves_nothing(calls, X)
 
 
 def test_pullback_is_usable_once_more():

@@ -28,10 +28,10 @@ def _assembled(value: Any) -> Any:
     return np.stack(parts)
 
 
-def _lies(made: TracedArray, order: str) -> bool:
-    """Return whether the memory of an array is known to be in an order."""
-    value = bottom(made.present())
-    return isinstance(value, np.ndarray) and bool(getattr(value.flags, order))
+def _lies(array: Any, order: str) -> bool:
+    """Return whether the memory of an array is known to be in an order, "C" or "F"."""
+    value = bottom(array.present() if type(array) is TracedArray else array)
+    return isinstance(value, np.ndarray) and bool(value.flags[order])
 
 
 @stands_for(np.array)
@@ -46,7 +46,8 @@ def array(
     elif copy and made is object:
         made = np.copy(made, order)
     missing = ndmin - np.ndim(made)
-    return np.reshape(made, (1,) * missing + made.shape) if missing > 0 else made
+    made = np.reshape(made, (1,) * missing + made.shape) if missing > 0 else made
+    return np.copy(made, order) if order in ("C", "F") and not _lies(made, order) else made
 
 
 @stands_for(np.asarray)
@@ -73,15 +74,13 @@ def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
 @stands_for(np.ascontiguousarray)
 def ascontiguousarray(a: Any, dtype: Any = None, **_: Any) -> Any:
     """Return a traced array of at least one axis whose memory is in C order."""
-    made = array(a, dtype, copy=None, ndmin=1)
-    return made if _lies(made, "c_contiguous") else np.copy(made, "C")
+    return array(a, dtype, copy=None, order="C", ndmin=1)
 
 
 @stands_for(np.asfortranarray)
 def asfortranarray(a: Any, dtype: Any = None, **_: Any) -> Any:
     """Return a traced array whose memory is in Fortran order."""
-    made = array(a, dtype, copy=None)
-    return made if _lies(made, "f_contiguous") else np.copy(made, "F")
+    return array(a, dtype, copy=None, order="F")
 
 
 @stands_for(np.require)
@@ -106,9 +105,12 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", **_: 
 def full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None, **_: Any
 ) -> Any:
-    """Return an array of the shape and dtype of another one with a traced value in all elements."""
-    kind = type_of(a if hasattr(a, "dtype") else np.asarray(a))
-    return full(kind.shape if shape is None else shape, fill_value, kind.dtype if dtype is None else dtype)
+    """Return an array of the shape and dtype of another one, in C or Fortran order, with a traced value everywhere."""
+    a = a if hasattr(a, "dtype") else np.asarray(a)
+    kind = type_of(a)
+    if order not in ("C", "F"):
+        order = "F" if shape is None and _lies(a, "F") and not _lies(a, "C") else "C"
+    return full(kind.shape if shape is None else shape, fill_value, kind.dtype if dtype is None else dtype, order)
 
 
 @stands_for(np.arange)

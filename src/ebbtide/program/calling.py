@@ -211,15 +211,6 @@ class _CallRule(JointRule):
         """What messages call the operation."""
         return self._name
 
-    @property
-    def sheddable(self) -> int:
-        """Nothing: symbols take no memory."""
-        return 0
-
-    def shed(self, nbytes: int) -> int:
-        """Give up nothing."""
-        return 0
-
     def needs(self, owned: bool, given: int) -> int:
         """Nothing."""
         return 0

@@ -283,7 +283,7 @@ class Held:
         """
         recording, nodes, trace = self._take(retain)
         with forward(trace):
-            pairs = zip(nodes, joined(trace, cotangents, tangents), strict=True)
+            pairs = zip(nodes, map(_numpy, joined(trace, cotangents, tangents)), strict=True)
             seeds = [(node, g, False) for node, g in pairs if node is not None and g is not None]
             del nodes, pairs, cotangents
             try:
@@ -373,7 +373,12 @@ def joined(trace: TangentTrace | None, values: Sequence[Any], tangents: Sequence
     if trace is None or not tangents:
         return list(values)
     pairs = zip(values, tangents, strict=True)
-    return [value if tangent is None else TracedArray(trace, tangent, value) for value, tangent in pairs]
+    return [x if t is None else TracedArray(trace, _numpy(t), _numpy(x)) for x, t in pairs]
+
+
+def _numpy(value: Any) -> Any:
+    """Return a Python number, as programs have them, as NumPy's: to loops a tangent that is a float is none."""
+    return np.asarray(value)[()] if type(value) in (float, complex) else value
 
 
 def parts(trace: TangentTrace | None, values: Sequence[Any]) -> list[Any]:

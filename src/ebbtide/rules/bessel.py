@@ -15,8 +15,10 @@ import numpy as np
 from scipy import special
 
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.kinds import elementwise
 from ebbtide.arrays.location import user_line
 from ebbtide.errors import RuleMissingError
+from ebbtide.rules.answers import answer
 from ebbtide.rules.elementwise import declare
 from ebbtide.rules.special import declare_strong, declare_weak, without_rule
 
@@ -68,6 +70,14 @@ declare(special.k0, d=lambda x: np.negative(special.k1(x)))
 declare(special.k1, d=lambda x: (special.k0(x) + special.kv(2, x)) * -0.5)
 declare(special.k0e, d=lambda x, out: out - special.k1e(x))
 declare(special.k1e, d=lambda x, out: out - (special.k0e(x) + special.kve(2, x)) * 0.5)
+
+
+def _slope_of_i0(x: Any) -> Any:
+    """Return the function of order 1; SciPy's end at double precision, NumPy's does not."""
+    return special.i1(np.astype(x, np.float64) if type_of(x).dtype.char == "g" else x)
+
+
+answer(np.i0, elementwise(np.i0, d=_slope_of_i0))
 
 # Exponential integrals.
 declare(special.exp1, d=lambda x: np.negative(np.exp(np.negative(x)) / x))

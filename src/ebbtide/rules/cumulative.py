@@ -58,13 +58,20 @@ answer(np.cumsum, cumsum)
 def _recurred(a: Any, b: Any) -> Any:
     """Return s with s[k] = a[k] s[k-1] + b[k] along the last axis."""
     dtype = np.result_type(a, b)
-    a, b = np.array(a, dtype), np.array(b, dtype)
+    products, found = np.array(a, dtype), np.array(b, dtype)
     step = 1
-    while step < b.shape[-1]:
-        b[..., step:] += a[..., step:] * b[..., :-step]
-        a[..., step:] *= a[..., :-step]
-        step *= 2
-    return b
+    with np.errstate(over="ignore", invalid="ignore"):
+        while step < found.shape[-1]:
+            found[..., step:] += products[..., step:] * found[..., :-step]
+            products[..., step:] *= products[..., :-step]
+            step *= 2
+    if np.all(np.isfinite(products[..., 1:])):
+        return found
+    # Products of many slopes are beyond all numbers, where those that count may be none: 0 times infinity is nan.
+    found = np.array(b, dtype)
+    for k in range(1, found.shape[-1]):
+        found[..., k] += a[..., k] * found[..., k - 1]
+    return found
 
 
 def _before(s: Any, first: float) -> Any:
@@ -214,7 +221,7 @@ def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any
     return _running_product(a, axis, dtype, out)
 
 
-def _cumulative(function: Callable[..., Any], first: float) -> Callable[..., Any]:
+def _cumulative(function: Callable[..., Any], first: float, name: str) -> Callable[..., Any]:
     """Return the handler of cumulative_sum or cumulative_prod, which may begin with the empty sum or product."""
 
     def handler(
@@ -227,7 +234,7 @@ def _cumulative(function: Callable[..., Any], first: float) -> Callable[..., Any
         if include_initial:
             start = np.full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), first, found.dtype)
             found = np.concatenate([start, found], axis=axis)
-        return placed(found, out, "cumulative_sum")
+        return placed(found, out, name)
 
     return handler
 
@@ -241,7 +248,7 @@ for _ufunc in _ACCUMULATIONS:
     register(((_ufunc, "accumulate"),), _accumulate(_ufunc))
 register(((np.add, "accumulate"),), lambda array, axis=0, dtype=None, out=None: cumsum(array, axis, dtype, out))
 answer(np.cumprod, cumprod)
-answer(np.cumulative_sum, _cumulative(cumsum, 0))
-answer(np.cumulative_prod, _cumulative(cumprod, 1))
+answer(np.cumulative_sum, _cumulative(cumsum, 0, "cumulative_sum"))
+answer(np.cumulative_prod, _cumulative(cumprod, 1, "cumulative_prod"))
 answer(np.nancumsum, _without_nan(cumsum, 0))
 answer(np.nancumprod, _without_nan(cumprod, 1))

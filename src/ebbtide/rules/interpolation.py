@@ -29,7 +29,11 @@ def _segment(x: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def _widths(xp: Any, below: Any, above: Any) -> Any:
-    return take(xp, above) - take(xp, below) if xp.shape[0] > 1 else 1.0
+    """Return how far points are apart; where two are at one place, infinity, as there is no slope between them."""
+    if xp.shape[0] == 1:
+        return np.ones(())
+    widths = take(xp, above) - take(xp, below)
+    return np.where(widths == 0, np.inf, widths)
 
 
 def _slope(x: Any, xp: Any, fp: Any) -> Any:
@@ -43,7 +47,9 @@ def _shares(x: Any, xp: Any, *, left: bool, right: bool) -> tuple[Any, Any, Any,
     """Return the numbers of the points on both sides, and how much each of them counts."""
     below, above = _segment(x, xp)
     inside = np.logical_and(x >= xp[0], x <= xp[-1])
-    t = np.where(inside, (x - take(xp, below)) / _widths(xp, below, above), 0.0)
+    widths = _widths(xp, below, above)
+    # Two points at one place are a segment of their own at the right end only, where the last one counts.
+    t = np.where(inside, np.where(np.isinf(widths), 1.0, (x - take(xp, below)) / widths), 0.0)
     before, behind = np.logical_and(x < xp[0], not left), np.logical_and(x > xp[-1], not right)
     return below, above, np.where(inside, 1.0 - t, np.where(before, 1.0, 0.0)), np.where(behind, 1.0, t)
 

@@ -30,6 +30,7 @@ from ebbtide.rules.matrices import (
 )
 from ebbtide.rules.products import product
 from ebbtide.rules.reductions import others
+from ebbtide.rules.vectors import cross
 
 
 def solved_dtype(*kinds: ArrayType) -> Any:
@@ -291,7 +292,7 @@ answer(np.linalg.diagonal, lambda x, /, *, offset=0: np.diagonal(x, offset, -2, 
 answer(np.linalg.trace, lambda x, /, *, offset=0: np.trace(x, offset, -2, -1))
 answer(np.linalg.matrix_transpose, lambda x, /: np.matrix_transpose(x))
 answer(np.linalg.tensordot, lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes))
-answer(np.linalg.cross, lambda x1, x2, /, *, axis=-1: _cross(x1, x2, axis))
+answer(np.linalg.cross, lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis))
 
 
 def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
@@ -299,18 +300,6 @@ def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 answer(np.linalg.vecdot, _vecdot)
-
-
-def _cross(x1: Any, x2: Any, axis: int) -> Any:
-    """Return the cross product of vectors of three elements."""
-    a, b = (np.moveaxis(as_array(x), axis, -1) for x in (x1, x2))
-    if a.shape[-1] != 3 or b.shape[-1] != 3:
-        raise ValueError(
-            "Both input arrays must be (arrays of) 3-dimensional vectors, "
-            f"but they are {a.shape[-1]} and {b.shape[-1]} dimensional instead."
-        )
-    rows = [a[..., j] * b[..., k] - a[..., k] * b[..., j] for j, k in ((1, 2), (2, 0), (0, 1))]
-    return np.stack(rows, axis)
 
 
 def _ranks(handler: Any, args: list[Any], kwargs: Any, mapped: list[bool], size: int) -> Any:

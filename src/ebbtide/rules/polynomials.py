@@ -102,6 +102,8 @@ def _same_length(a1: Any, a2: Any) -> tuple[Any, Any]:
 
 def polyder(p: Any, m: int = 1) -> Any:
     """Return the derivative of a polynomial."""
+    if m < 0:
+        raise ValueError(f"Order of derivative must be positive, and is {m}; see polyint.")
     for _ in range(m):
         p = p[:-1] * np.arange(p.shape[0] - 1, 0, -1)
     return p
@@ -109,6 +111,8 @@ def polyder(p: Any, m: int = 1) -> Any:
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     """Return the integral of a polynomial, with constants of integration."""
+    if m < 0:
+        raise ValueError(f"Order of integral must be positive, and is {m}; see polyder.")
     p = _array(p)
     k = np.zeros(m) if k is None else np.atleast_1d(k)
     if k.shape[0] == 1 and m > 1:

@@ -152,7 +152,9 @@ def _found(primitive: Primitive, x: Any, q: Any, fraction: Any, method: str, ski
         np.astype(np.take_along_axis(order, np.broadcast_to(index, shape), -1), small)
         for index in (low, np.minimum(low + 1, np.maximum(count - 1, 0)))
     )
-    return primitive.bind((x, q, lower, upper, share), params)
+    found = primitive.bind((x, q, lower, upper, share), params)
+    # Where all elements are nan none of them has a derivative, as in the other reductions that leave out nan.
+    return np.where(count > 0, found, np.nan) if skip else found
 
 
 def _rows(a: Any, axes: tuple[int, ...]) -> Any:

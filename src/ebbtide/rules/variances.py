@@ -39,15 +39,15 @@ def _freedom(kind: ArrayType, where: Any, params: Any) -> Any:
 
 
 def variance_slope(x: Any, where: Any, params: Any) -> Any:
-    """Return the derivatives of the variance of the chosen elements."""
-    return _deviations(x, where, params["axis"]) / (_freedom(type_of(x), where, params) / 2)
+    """Return the derivatives of the variance of the chosen elements; the others have none, also if none is chosen."""
+    return only(where, _deviations(x, where, params["axis"]) / (_freedom(type_of(x), where, params) / 2))
 
 
 def deviation_slope(x: Any, where: Any, out: Any, params: Any) -> Any:
     """Return the derivatives of the standard deviation, which are zero where that is zero."""
     at_zero = np.equal(out, 0)
     scale = np.where(at_zero, 0, 1 / (_freedom(type_of(x), where, params) * np.where(at_zero, 1, out)))
-    return _deviations(x, where, params["axis"]) * scale
+    return only(where, _deviations(x, where, params["axis"]) * scale)
 
 
 def pushed(t: Any, slope: Any, params: Any) -> Any:

@@ -263,15 +263,6 @@ class _SolutionRule(JointRule):
         """What messages call the operation."""
         return "solve"
 
-    @property
-    def sheddable(self) -> int:
-        """Nothing: it keeps what its pull takes."""
-        return 0
-
-    def shed(self, nbytes: int) -> int:
-        """Give up nothing."""
-        return 0
-
     def needs(self, owned: bool, given: int) -> int:
         """Return the bytes of a solve, with a fifth for what one derivative of the equations takes beside it."""
         return (VECTORS + VECTORS // 5) * self._nbytes + _OVERHEAD

@@ -202,19 +202,7 @@ def softmax(x: Any, axis: Any = None) -> Any:
 
 @stands_for(special.log_softmax)
 def log_softmax(x: Any, axis: Any = None) -> Any:
-    """
-    Return the logarithm of `softmax`, as `scipy.special.log_softmax`: where softmax underflows, it does not.
-
-    Args:
-        x: Array of any shape.
-        axis: One or several axes to sum over; all by default.
-
-    Returns:
-        An array of the same shape.
-
-    Memory:
-        A record saves the result.
-    """
+    """Return the logarithm of `softmax`, which see, as `scipy.special.log_softmax`: it does not underflow."""
     return _log_softmax.bind((x,), {"axis": axes_of(axis, x.ndim)})
 
 

@@ -237,15 +237,6 @@ class _CheckpointRule(JointRule):
         """See `JointRule.needs`; known under a budget only."""
         return self._demand.needs[owned]
 
-    @property
-    def sheddable(self) -> int:
-        """Nothing: it keeps its arguments only."""
-        return 0
-
-    def shed(self, nbytes: int) -> int:
-        """Give up nothing."""
-        return 0
-
     def hold(self, pager: Any, node: Node) -> None:
         """Let the pager count the arguments, and page them."""
         self._values = pager.hold_joint(node, self._values)

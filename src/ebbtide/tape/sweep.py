@@ -234,11 +234,11 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
             elif running is not None and pull.accumulate is not None and kind.nbytes > BLOCK:
                 result = _accumulated(watch, pull, g, params, values, running)
         if result is None:
-            in_place = exclusive and pull.consume is not None and type(g) is np.ndarray
-            result = pull.consume(g, params) if in_place else pull.rule(g, kind, params, *values)  # type: ignore[misc]
+            consume = pull.consume if exclusive and type(g) is np.ndarray else None
+            result = pull.rule(g, kind, params, *values) if consume is None else consume(g, params)
             if not pull.trusted:
                 result = _checked(result, node, parent)
-            fresh = in_place or pull.result is FRESH or _ownership(pull, result, g, exclusive)
+            fresh = consume is not None or pull.result is FRESH or _ownership(pull, result, g, exclusive)
             shared = shared or not fresh
             if running is None:
                 _insert(watch, slots, heap, parent, result, fresh)

@@ -121,40 +121,24 @@ def logm(A: Any) -> Any:
     return _of(_logm, A)
 
 
-@answers_for(linalg.cosm)
-def cosm(A: Any) -> Any:
-    """Return the cosine of matrices, as `scipy.linalg.cosm`; see `expm`."""
-    return _of(_cosm, A)
+def _of_series(primitive: Primitive, what: str) -> Callable[[Any], Any]:
+    """Return the function of matrices that a primitive is, by SciPy's name."""
+    original = getattr(linalg, primitive.name)
+
+    def function(A: Any) -> Any:
+        return _of(primitive, A)
+
+    function.__name__ = function.__qualname__ = primitive.name
+    function.__doc__ = f"Return the {what} of matrices, as `scipy.linalg.{primitive.name}`; see `expm`."
+    return answers_for(original)(function)
 
 
-@answers_for(linalg.sinm)
-def sinm(A: Any) -> Any:
-    """Return the sine of matrices, as `scipy.linalg.sinm`; see `expm`."""
-    return _of(_sinm, A)
-
-
-@answers_for(linalg.coshm)
-def coshm(A: Any) -> Any:
-    """Return the hyperbolic cosine of matrices, as `scipy.linalg.coshm`; see `expm`."""
-    return _of(_coshm, A)
-
-
-@answers_for(linalg.sinhm)
-def sinhm(A: Any) -> Any:
-    """Return the hyperbolic sine of matrices, as `scipy.linalg.sinhm`; see `expm`."""
-    return _of(_sinhm, A)
-
-
-@answers_for(linalg.tanm)
-def tanm(A: Any) -> Any:
-    """Return the tangent of matrices, as `scipy.linalg.tanm`; see `expm`."""
-    return _of(_tanm, A)
-
-
-@answers_for(linalg.tanhm)
-def tanhm(A: Any) -> Any:
-    """Return the hyperbolic tangent of matrices, as `scipy.linalg.tanhm`; see `expm`."""
-    return _of(_tanhm, A)
+cosm = _of_series(_cosm, "cosine")
+sinm = _of_series(_sinm, "sine")
+coshm = _of_series(_coshm, "hyperbolic cosine")
+sinhm = _of_series(_sinhm, "hyperbolic sine")
+tanm = _of_series(_tanm, "tangent")
+tanhm = _of_series(_tanhm, "hyperbolic tangent")
 
 
 @answers_for(linalg.fractional_matrix_power)

@@ -1,0 +1,81 @@
+"""Medians and quantiles at the ends and at elements, where the share of one neighbor is zero, by all methods."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ebbtide import grad, jvp, vjp
+from ebbtide.rules.quantiles import SLOPES, positions
+
+X = np.array([0.9, -1.2, 2.5, 0.1, 1.7])
+ORDER = np.argsort(X)
+METHODS = (
+    "linear", "weibull", "hazen", "interpolated_inverted_cdf", "median_unbiased", "normal_unbiased", "inverted_cdf",
+    "averaged_inverted_cdf", "closest_observation", "lower", "higher", "midpoint", "nearest",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("q", "element"), [(0.0, 0), (1.0, -1)])
+def test_at_the_ends(method, q, element):
+    """The quantile of 0 is the least element and that of 1 the largest, which have all of the derivative."""
+    value, pullback = vjp(lambda x: np.quantile(x, q, method=method), X)
+    assert value == np.quantile(X, q, method=method) == X[ORDER[element]]
+    expected = np.zeros(5)
+    expected[ORDER[element]] = 1.0
+    assert pullback(1.0)[0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shares_sum_to_one(method):
+    """At any fraction the elements share one derivative, as the quantile moves with all of them."""
+    for q in (0.01, 0.2, 0.25, 0.5, 0.6, 0.75, 0.99):
+        found = grad(lambda x, q=q: np.quantile(x, q, method=method))(X)
+        assert np.sum(found) == pytest.approx(1.0, rel=1e-14)
+        assert np.count_nonzero(found) <= 2
+        assert np.quantile(X, q, method=method) == pytest.approx(found @ X, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_slope_by_the_fraction(method):
+    """Methods that interpolate have a slope by q, which may be zero near the ends; those that step have none."""
+    slope = grad(lambda q: np.quantile(X, q, method=method))
+    step = 1e-6
+    for q in (0.001, 0.43, 0.9999):
+        ends = [np.quantile(X, q + sign * step, method=method) for sign in (1, -1)]
+        assert slope(q) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-9)
+    assert (slope(0.43) != 0) == (method in SLOPES)
+
+
+def test_percents_are_fractions():
+    """A percentile is the quantile of a hundredth, and so is its slope."""
+    for q in (10.0, 43.0, 90.0):
+        by_percent = grad(lambda q: np.percentile(X, q))(q)
+        assert by_percent == pytest.approx(grad(lambda q: np.quantile(X, q))(q / 100) / 100, rel=1e-12)
+
+
+def test_elements_that_are_equal():
+    """Of equal elements the quantile takes one after the other, and their derivatives sum to one."""
+    for q in (0.0, 0.3, 0.5, 1.0):
+        found = grad(lambda x, q=q: np.quantile(x, q))(np.full(4, 2.0))
+        assert np.sum(found) == pytest.approx(1.0, rel=1e-14)
+        assert np.all(found >= 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6])
+def test_medians(size):
+    """The median has the one element in the middle, or half of each of two; of one element it is the element."""
+    x = np.random.default_rng(size).permutation(np.arange(float(size)))
+    found = grad(np.median)(x)
+    middle = {(size - 1) // 2, size // 2}
+    assert found.tolist() == [1 / len(middle) if value in middle else 0.0 for value in x]
+    assert jvp(np.median, (x,), (np.ones(size),))[1] == 1.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_positions(method):
+    """The place of a quantile is NumPy's quantile of 0, 1, 2 ..., for rows of different numbers of elements."""
+    found = positions(np.array([[0.0, 0.3, 1.0]]), np.array([[1], [4]]), method)
+    expected = [np.quantile(np.arange(float(n)), [0.0, 0.3, 1.0], method=method) for n in (1, 4)]
+    np.testing.assert_array_equal(found, expected)
