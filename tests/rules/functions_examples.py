@@ -60,7 +60,7 @@ CHOICES: dict[Any, tuple[Example, ...]] = {
     np.choose: calls((INDEX, [M[0], M[1], M[2]], {"mode": "wrap"}), (Fixed(np.array([0, 1, 1])), [S, V[:3]]),
                      (INDEX, M, {"mode": "clip"})),
     np.piecewise: calls((M, [MASK], [np.sin, np.cos]), (M, [MASK], [np.square]), (V, Fixed(V > 0), [2.0, np.exp])),
-    np.apply_along_axis: calls((np.cumsum, 1, M), (np.sum, 0, M), (np.outer, 1, M, V[:2])),
+    np.apply_along_axis: calls((np.cumsum, 1, M), (np.sum, 0, M), (np.outer, 1, M + 0.4, V[:2])),
     np.apply_over_axes: calls((np.sum, T, [0, 2]), (np.mean, T, 1)),
 }  # fmt: skip
 

@@ -230,7 +230,8 @@ def poly(seq_of_zeros: Any) -> Any:
     zeros = np.atleast_1d(seq_of_zeros)
     if zeros.ndim != 1:
         raise refusal("np.poly of a matrix has no derivative rule; write np.poly(np.linalg.eigvals(A)).")
-    dtype = type_of(zeros).dtype
+    dtype = np.dtype(np.mintypecode(type_of(zeros).dtype.char))  # half precision is done in double
+    zeros = zeros if type_of(zeros).dtype == dtype else np.astype(zeros, dtype)
     made: Any = np.ones(1, dtype)
     for k in range(zeros.shape[0]):
         made = np.convolve(made, np.stack([np.ones((), dtype), np.negative(zeros[k])]), mode="full")
