@@ -3,6 +3,7 @@
 from ebbtide.scipy.integrate.equations import odeint as odeint
 from ebbtide.scipy.integrate.equations import solve_ivp as solve_ivp
 from ebbtide.scipy.integrate.samples import cumulative_trapezoid as cumulative_trapezoid
+from ebbtide.scipy.integrate.samples import simpson as simpson
 from ebbtide.scipy.integrate.samples import trapezoid as trapezoid
 
-__all__ = ["cumulative_trapezoid", "odeint", "solve_ivp", "trapezoid"]
+__all__ = ["cumulative_trapezoid", "odeint", "simpson", "solve_ivp", "trapezoid"]
