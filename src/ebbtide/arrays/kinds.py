@@ -86,7 +86,7 @@ def elementwise(
     """
     derivatives = d if isinstance(d, tuple) else (d,)
     names = operands or (UNARY if len(derivatives) == 1 else BINARY)
-    needs = tuple(needs_of(one) for one in derivatives)  # read off once: it takes 28 us
+    needs = tuple(needs_of(one) for one in derivatives)
     pulls = tuple(_elementwise_pull(one) for one in derivatives)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
