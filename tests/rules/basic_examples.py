@@ -25,9 +25,15 @@ ELEMENTWISE: dict[Any, tuple[Example, ...]] = {
     **{f: binary(-2, 2, -2, 2, complex=True) for f in (np.add, np.subtract, np.multiply)},
     np.true_divide: binary(-2, 2, 0.4, 2, complex=True),
     np.power: binary(0.4, 2, -2, 2, complex=True)
-    + calls(*[(M, n) for n in (0, 1, 2, 3)], *[(P, n) for n in (-1, -2, 0.5, -0.5)], complex=False),
+    + calls(*[(M, n) for n in (0, 1, 2, 3)], *[(P, n) for n in (-1, -2, 0.5, -0.5)], complex=False)
+    + calls((P, 0.5)),
+    operator.pow: binary(0.4, 2, -2, 2, complex=True)
+    + calls((M, 2), (P, -1), (P, -0.5), complex=False)
+    + calls((P, 0.5)),
     np.float_power: binary(0.4, 2, -2, 2)[:6],
-    **{f: binary(-2, 2, -1.9, 1.9) for f in (np.maximum, np.minimum, np.fmax, np.fmin, np.logaddexp, np.logaddexp2)},
+    # The numbers of the second operand lie in the middle between those of the first: none are near a tie.
+    **{f: binary(-2, 2, -11 / 6, 13 / 6)
+       for f in (np.maximum, np.minimum, np.fmax, np.fmin, np.logaddexp, np.logaddexp2)},
     np.arctan2: binary(-2, 2, 0.4, 2),
     np.hypot: binary(-2, 2, 0.4, 2),
     np.copysign: binary(0.3, 2, -2, 2),
@@ -103,7 +109,7 @@ PRODUCTS: dict[Any, tuple[Example, ...]] = {
     np.outer: calls((V, M), (S, V)),
     np.vdot: calls((V, V + 1), (M, M + 1)),
     np.vecdot: calls((V, V + 1), (M, M + 1), (M, V[:4])),
-    np.kron: calls((V, V[:2]), (M, W), (V, M)),
+    np.kron: calls((V, V[:2]), (M + 0.4, W - 0.3), (V - 0.4, M + 0.4)),
     np.linalg.matmul: calls((M, W)),
     np.linalg.outer: calls((V, V[:2])),
     np.linalg.multi_dot: calls(([M, W],), ([M, W, W.T, W],), ([V[:3], M, W],), ([M, M.T, M, V[:4]],)),

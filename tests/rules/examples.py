@@ -43,7 +43,7 @@ IN_OTHER_ORDER = (
     np.matvec, np.vecmat, np.convolve, np.correlate,
 )  # fmt: skip
 # Functions whose results depend on values in shape, dtype or being there: on abstract arrays these raise.
-BY_VALUES = frozenset({*OPAQUE, np.polymul, np.roots, enp.arange, enp.asarray_chkfinite})
+BY_VALUES = frozenset({*OPAQUE, np.polymul, np.polydiv, np.roots, enp.arange, enp.asarray_chkfinite})
 
 
 def cases(*, smooth: bool = False) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ V3 = between(-2, 2, 4, 3)
 N3 = between(-2, 2, 2, 4, 3)
 K = np.array([0.0, 0.7, 1.1, 2.3, 3.1])  # points of an interpolation
 X = between(-0.51, 3.7, 7)
+FAR = np.array([0.3, -0.9, 1.4, 0.8, -0.2])
 BITS = Fixed(np.array([[1, 5, 2], [4, 0, 3]]))
 
 VECTORS: dict[Any, tuple[Example, ...]] = {
@@ -33,14 +35,22 @@ POLYNOMIALS: dict[Any, tuple[Example, ...]] = {
     np.polyint: calls((V,), (V, 2), (V, 2, [1.0, 2.0]), (V, 1, V[:1])),
     np.vander: calls((V,), (V, 3), (V, {"increasing": True}), (V, 0), (V, 1)),
     np.polymul: calls((M[0], M[1, :2]), (Fixed(np.array([0.0, 0.0, 2.0, 1.0])), M[0])),
+    # How many numbers the remainder has depends on roundings, unless the divisor begins with a power of two.
+    np.polydiv: calls((M[0], Fixed(np.array([2.0, 1.0]))), (V + 3, Fixed(np.array([-0.5, 0.7, 1.3]))))
+    + tuple([replace(e, smooth=False) for e in calls((V + 3, P[:2, 0]), (M[:2, 0], P[0]))]),
+    np.polyfit: calls((FAR, V, 2), (FAR, np.stack([V, V[::-1]], -1), 1), (FAR, V, 1, {"w": P[0, :1] + np.ones(5)}),
+                      (FAR, V, 2, {"full": True}), (FAR, V, 1, {"cov": True}), (Fixed(FAR), V, 2, {"cov": "unscaled"}),
+                      half=False, complex=False),
     np.poly: calls((V[:3],), complex=False),
     np.roots: (Example((np.array([1.0, 1.5, -3.0, 0.3]),), complex=True, half=False),),
 }  # fmt: skip
 
 LINES: dict[Any, tuple[Example, ...]] = {
-    np.interp: (*calls((X, Fixed(K), K**2), (X, K, Fixed(np.sin(K)), -1.0, 2.0), (S, K, K**2),
+    # The points have to stay in order.
+    np.interp: (*[replace(e, rolled=False) for e in calls(
+                       (X, Fixed(K), K**2), (X, K, Fixed(np.sin(K)), -1.0, 2.0), (S, K, K**2),
                        (X, K, K, {"period": 2.9}),
-                       (X[:2], K[:1], V[:1]), (X, K, K**2, S, S + 1), complex=False),
+                       (X[:2], K[:1], V[:1]), (X, K, K**2, S, S + 1), complex=False)],
                 Example((Fixed(X), Fixed(K), K**2), complex=True)),
     np.unwrap: calls((V * 4,), (M * 5, {"axis": 0}), (M * 5, 4.0, {"period": 3.0}), complex=False),
     np.i0: unary(-3, 3)[:3],
@@ -60,7 +70,7 @@ CHOICES: dict[Any, tuple[Example, ...]] = {
     np.choose: calls((INDEX, [M[0], M[1], M[2]], {"mode": "wrap"}), (Fixed(np.array([0, 1, 1])), [S, V[:3]]),
                      (INDEX, M, {"mode": "clip"})),
     np.piecewise: calls((M, [MASK], [np.sin, np.cos]), (M, [MASK], [np.square]), (V, Fixed(V > 0), [2.0, np.exp])),
-    np.apply_along_axis: calls((np.cumsum, 1, M), (np.sum, 0, M), (np.outer, 1, M, V[:2])),
+    np.apply_along_axis: calls((np.cumsum, 1, M), (np.sum, 0, M), (np.outer, 1, M + 0.4, V[:2])),
     np.apply_over_axes: calls((np.sum, T, [0, 2]), (np.mean, T, 1)),
 }  # fmt: skip
 

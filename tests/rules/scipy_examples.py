@@ -8,7 +8,7 @@ import numpy as np
 
 from ebbtide.scipy import integrate, signal, special, stats
 
-from .example import Example, Fixed, M, P, S, T, V, Z, between, calls
+from .example import INDEX, Example, Fixed, M, P, S, T, V, Z, between, calls
 
 W = between(0.2, 1, 4)
 
@@ -23,6 +23,7 @@ SPECIAL: dict[Any, tuple[Example, ...]] = {
     special.polygamma: calls((0, P), (Fixed(2), P), complex=False),
     special.multigammaln: calls((P + 1, 3), (S + 3, 2), complex=False),
     special.zeta: calls((2.5, P), complex=False),
+    special.lambertw: calls((P,), (M + 3, INDEX), (S + 3,)),
 }
 
 U = between(0.2, 0.8, 2, 3)
@@ -58,8 +59,13 @@ SIGNALS: dict[Any, tuple[Example, ...]] = {
     signal.detrend: calls((SIGNAL,), (SIGNAL, 0, "constant"), (SIGNAL, {"bp": Fixed(np.array([3]))}), half=False),
 }  # fmt: skip
 
+POINTS = np.array([0.0, 0.4, 1.1, 1.9, 2.2])
+
 SAMPLES: dict[Any, tuple[Example, ...]] = {
     integrate.trapezoid: calls((V,), (M, M[0]), (M, M + 3, 1.0, 0), (T, None, 0.5, 1)),
+    integrate.simpson: calls((V,), (M, {"axis": 0, "dx": 0.7}), (M[:2], {"axis": 0}), (M,), (M, Fixed(POINTS[:4])))
+    + calls((V[:4], POINTS[:4]), (M, POINTS[:4]), (T, T / 4 + 2 * np.arange(4), {"axis": 2}), (V[:2], POINTS[:2]),
+            (V, POINTS), complex=False),
     integrate.cumulative_trapezoid: calls((V, V + 1), (M, {"initial": 0, "axis": 0}), (M, M[0])),
 }
 

@@ -31,12 +31,13 @@ SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.solve_triangular: matrices((A, B), (STACK, BS, "T", True), (A, BS, 2, False, True)),
     linalg.solve_banded: matrices(((2, 1), AB, B), ((1, 2), AB[[0, 2, 1, 3]], BS)),
     linalg.solveh_banded: matrices((HB, BS, {"lower": True}), (HB[::-1], B)),
-    linalg.solve_sylvester: matrices((A, STACK[0][:2, :2], BS)),
+    linalg.solve_sylvester: matrices((A, A[:2, :2], BS)),  # no eigenvalues whose sum is near 0
     linalg.solve_continuous_lyapunov: matrices((A, STACK[1])),
-    linalg.solve_discrete_lyapunov: matrices((A / 8, STACK[1]))
+    linalg.solve_discrete_lyapunov: matrices((A / 4, STACK[1]))  # real or complex, of condition below 5
     + matrices((A / 8, STACK[1], "bilinear"), complex=False),
     **{f: matrices((A / 2,)) for f in (linalg.expm, linalg.cosm, linalg.sinm, linalg.coshm, linalg.sinhm,
-                                 linalg.tanm, linalg.tanhm)},
+                                 linalg.tanhm)},
+    linalg.tanm: matrices((A / 4,)),  # far from the pole at pi / 2
     linalg.sqrtm: matrices((CSPD,)),
     linalg.fractional_matrix_power: matrices((CSPD, 0.3)),
     linalg.eigh: values((SPD, {"driver": "evd"}), (STACK @ STACK.transpose(0, 2, 1), {"lower": False, "driver": "evd"}))

@@ -81,7 +81,7 @@ HISTOGRAMS: dict[Any, tuple[Example, ...]] = {
 }
 
 OUTER = {
-    **{(f, "outer"): calls((M, P[0, :2]), complex=f not in (np.maximum, np.minimum, np.logaddexp, np.hypot, np.arctan2))
+    **{(f, "outer"): calls((M + 0.4, P[0, :2]), complex=f in (np.add, np.subtract, np.multiply, np.true_divide))
        for f in (np.add, np.subtract, np.multiply, np.true_divide, np.maximum, np.minimum, np.logaddexp, np.hypot,
                  np.arctan2)},
     (np.power, "outer"): calls((P, P[0, :2])),

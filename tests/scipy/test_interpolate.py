@@ -117,3 +117,14 @@ def test_derivative_of_a_spline():
         np.testing.assert_allclose(found, getattr(original, form.__name__)(X, MONOTONE)(AT, 1), rtol=1e-12)
         pushed = jvp(form(X, MONOTONE), (AT,), (np.ones_like(AT),))[1]
         np.testing.assert_allclose(pushed, found, rtol=1e-12)
+
+
+def test_slopes_of_plain_values():
+    """In a program and under vmap there are derivatives by the points of values that are plain."""
+    f = RegularGridInterpolator((np.arange(3.0), np.arange(2.0)), np.arange(6.0).reshape(3, 2) ** 2)
+    slope, points = grad(lambda x: f(x)[0]), np.array([[0.5, 0.25], [1.7, 0.9]])
+    expected = np.stack([slope(x) for x in points])
+    np.testing.assert_allclose(jit(slope)(points[1]), expected[1], rtol=1e-14)
+    np.testing.assert_allclose(vmap(slope)(points), expected, rtol=1e-14)
+    along = jit(lambda x: jvp(lambda x: f(x)[0], (x,), (points[0],))[1])(points[1])
+    np.testing.assert_allclose(along, expected[1] @ points[0], rtol=1e-14)

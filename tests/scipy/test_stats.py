@@ -160,3 +160,17 @@ def test_dirichlet(function):
     check_grads(lambda alpha: call(whole, alpha), alpha)
     by_all, by_some = grad(lambda x: np.sum(call(x, alpha)))(whole), grad(lambda x: np.sum(call(x, alpha)))(x)
     np.testing.assert_allclose(by_all[:-1] - by_all[-1:], by_some, rtol=1e-12)
+
+
+def test_logarithms_of_probabilities_that_underflow():
+    """Where a probability is 0 to rounding and its logarithm is not, that has derivatives by the shape parameters."""
+    survival = grad(lambda c: stats.weibull_min.logsf(20.0, c))
+    assert survival(2.5) == pytest.approx(-np.log(20) * 20**2.5, rel=1e-12)
+    assert grad(survival)(2.5) == pytest.approx(-(np.log(20) ** 2) * 20**2.5, rel=1e-9)
+    failures = grad(lambda p: stats.geom.logsf(5000, p))
+    assert failures(0.5) == pytest.approx(-5000 / 0.5, rel=1e-9)
+    assert grad(failures)(0.5) == pytest.approx(-5000 / 0.25, rel=1e-6)
+    for function, x in (("logcdf", 1e-30), ("logsf", 1e150)):
+        call = getattr(stats.lognorm, function)
+        high, low = (getattr(original.lognorm, function)(x, s) for s in (1.5 + 1e-6, 1.5 - 1e-6))
+        assert grad(lambda s, call=call, x=x: call(x, s))(1.5) == pytest.approx((high - low) / 2e-6, rel=1e-7)

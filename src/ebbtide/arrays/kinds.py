@@ -88,16 +88,16 @@ def elementwise(
     """
     derivatives = d if isinstance(d, tuple) else (d,)
     names = operands or (UNARY if len(derivatives) == 1 else BINARY)
+    needs = tuple(needs_of(one) for one in derivatives)
     pulls = tuple(_elementwise_pull(one) for one in derivatives)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         by_name = dict(zip(names, values, strict=True), out=out)
         terms = []
-        for tangent, derivative in zip(tangents, derivatives, strict=True):
+        for tangent, derivative, names_needed in zip(tangents, derivatives, needs, strict=True):
             if tangent is None or (not callable(derivative) and derivative == 0):
                 continue
             if callable(derivative):
-                names_needed = needs_of(derivative)
                 scaled = names_needed[0] == "g"
                 needed = [by_name[n] if n in by_name else kept(n) for n in names_needed[scaled:]]
                 term: Any = derivative(tangent, *needed) if scaled else tangent * derivative(*needed)

@@ -10,8 +10,8 @@ from ebbtide.arrays.registry import HANDLERS, of_vectors
 from ebbtide.errors import TraceError
 
 
-def binary(ufunc: np.ufunc) -> tuple[Any, Any, Any]:
-    """Return the operator methods (x op y, y op x, x op= y) of a ufunc with two operands."""
+def binary(ufunc: Any) -> tuple[Any, Any, Any]:
+    """Return the operator methods (x op y, y op x, x op= y) of a ufunc, or an operator, with two operands."""
 
     def forward(self: Any, other: Any) -> Any:
         try:

@@ -262,7 +262,7 @@ class TracedArray:
         if not same_view(value, self, index):
             write(self, index, value)
 
-    def _updated(self, new: Any, ufunc: np.ufunc) -> Any:
+    def _updated(self, new: Any, ufunc: Any) -> Any:
         if not isinstance(bottom(self), np.ndarray) and not self.shape:
             return new  # a NumPy scalar: `x += 1` makes a new one, other names keep the old one
         if new.shape != self.shape or new.dtype != self.dtype:
@@ -352,7 +352,7 @@ class TracedArray:
     __truediv__, __rtruediv__, __itruediv__ = binary(np.true_divide)
     __floordiv__, __rfloordiv__, __ifloordiv__ = binary(np.floor_divide)
     __mod__, __rmod__, __imod__ = binary(np.remainder)
-    __pow__, __rpow__, __ipow__ = binary(np.power)
+    __pow__, __rpow__, __ipow__ = binary(operator.pow)
     __matmul__, __rmatmul__, __imatmul__ = binary(np.matmul)
     __divmod__, __rdivmod__ = binary(np.divmod)[:2]
     __and__, __rand__ = binary(np.bitwise_and)[:2]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from ebbtide.program.values import Values
 
@@ -43,6 +41,10 @@ def smallest_cut(values: Values, place: int) -> set[int]:
             edges[index[number] + 1, sink] = boundless
     if not edges:
         return set()
+    # Not for who cuts nothing: these are 78 modules.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     # Both directions of each edge, as the flow needs them.
     for one, other in list(edges):
         edges.setdefault((other, one), 0)

@@ -77,9 +77,11 @@ def _power_of_exponent(x: Any, out: Any) -> Any:
 
 
 _power = elementwise(operator.pow, d=(_power_of_base, _power_of_exponent), name="power")
+# The function does not take a root for the exponent 0.5: of complex numbers the last bit is another one in 1 of 7.
+_power_of_half = elementwise(np.power, d=(_power_of_base, _power_of_exponent), name="power")
 
 
-def power(x: Any, y: Any) -> Any:
+def power_operator(x: Any, y: Any) -> Any:
     """Return x ** y; small constant exponents are the operations that they stand for, as in NumPy."""
     if type(y) in NUMBERS:
         if y == 2:
@@ -89,6 +91,11 @@ def power(x: Any, y: Any) -> Any:
     return _power.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
 
+def power(x: Any, y: Any) -> Any:
+    """Return np.power(x, y)."""
+    return _power_of_half.bind((x, y)) if type(y) is float and y == 0.5 else power_operator(x, y)
+
+
 def _float_power(x: Any, y: Any) -> Any:
     """Return x ** y in double precision, whatever the operands are."""
     double = np.result_type(type_of(x).dtype, type_of(y).dtype, np.float64)
@@ -96,6 +103,7 @@ def _float_power(x: Any, y: Any) -> Any:
 
 
 register(np.power, power)
+register(operator.pow, power_operator)
 register(np.float_power, _float_power)
 
 # Exponentials and logarithms.

@@ -127,7 +127,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     """Return the piecewise linear function through points, in double precision as in NumPy."""
     x, xp, fp = (v if type(v) is TracedArray else np.asarray(v) for v in (x, xp, fp))
     values = np.complex128 if type_of(fp).dtype.kind == "c" else np.float64
-    x, xp, fp = (_in(v, dtype) for v, dtype in ((x, np.float64), (xp, np.float64), (fp, values)))
+    pairs = ((x, np.float64), (xp, np.float64), (fp, values))
+    x, xp, fp = (_in(v, dtype, period is not None) for v, dtype in pairs)  # as NumPy has it
     if xp.ndim != 1 or fp.ndim != 1 or xp.shape != fp.shape or not xp.shape[0]:
         raise ValueError(f"interp: points of shapes {xp.shape} and {fp.shape} are not the same number on one axis.")
     if period is not None:
@@ -148,8 +149,13 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     return np.where(x > xp[-1], right, made) if type(right) is TracedArray else made
 
 
-def _in(value: Any, dtype: Any) -> Any:
-    return value if type_of(value).dtype == dtype else np.astype(value, dtype)
+def _in(value: Any, dtype: Any, any_precision: bool) -> Any:
+    found = type_of(value).dtype
+    if not any_precision and not np.can_cast(found, dtype):
+        raise TypeError(
+            f"np.interp computes in {np.dtype(dtype)}, and there is {found} among its arguments: convert it by astype."
+        )
+    return value if found == dtype else np.astype(value, dtype)
 
 
 answer(np.interp, interp)

@@ -128,7 +128,9 @@ def cond(x: Any, p: Any = None) -> Any:
             result = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
         else:
             dtype = type_of(x).dtype
-            inverse = np.linalg.inv(np.astype(x, np.result_type(dtype, np.float64)))  # NumPy's of single precision
+            # NumPy's is of double precision for single, and none for half: the error is NumPy's.
+            wide = x if dtype == np.float16 else np.astype(x, np.result_type(dtype, np.float64))
+            inverse = np.linalg.inv(wide)
             result = np.astype(norm(x, p, (-2, -1)) * norm(inverse, p, (-2, -1)), real_of(dtype))
     unknown = np.any(np.isnan(x), axis=(-2, -1))
     return np.where(np.logical_and(np.isnan(result), np.logical_not(unknown)), np.inf, result)

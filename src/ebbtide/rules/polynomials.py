@@ -1,12 +1,13 @@
 """
 Rules of polynomials, whose coefficients are in the order of NumPy: the highest power first.
 
-Shape and dtype of `roots`, `polymul` and, of complex numbers, `poly` depend on values: on arrays of which only the type
-is known they are errors.
+Shape and dtype of `roots`, `polymul`, `polydiv` and, of complex numbers, `poly` depend on values: on arrays of which
+only the type is known they are errors.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -234,7 +235,8 @@ def poly(seq_of_zeros: Any) -> Any:
     zeros = np.atleast_1d(seq_of_zeros)
     if zeros.ndim != 1:
         raise refusal("np.poly of a matrix has no derivative rule; write np.poly(np.linalg.eigvals(A)).")
-    dtype = type_of(zeros).dtype
+    dtype = np.dtype(np.mintypecode(type_of(zeros).dtype.char))  # half precision is done in double
+    zeros = zeros if type_of(zeros).dtype == dtype else np.astype(zeros, dtype)
     made: Any = np.ones(1, dtype)
     for k in range(zeros.shape[0]):
         made = np.convolve(made, np.stack([np.ones((), dtype), np.negative(zeros[k])]), mode="full")
@@ -242,3 +244,71 @@ def poly(seq_of_zeros: Any) -> Any:
 
 
 answer(np.poly, poly)
+
+
+def polydiv(u: Any, v: Any) -> Any:
+    """Return the quotient and the remainder of two polynomials, by long division."""
+    u, v = np.atleast_1d(u) + 0.0, np.atleast_1d(v) + 0.0
+    rest = np.where(True, np.astype(u, np.result_type(type_of(u).dtype, type_of(v).dtype)), v[0])  # traced if one is
+    scale, length = 1.0 / v[0], v.shape[0]
+    quotient = []
+    for k in range(u.shape[0] - length + 1):
+        quotient.append(scale * rest[k])
+        rest[k : k + length] -= quotient[-1] * v
+    first = 0
+    while first < rest.shape[0] - 1 and np.allclose(rest[first], 0, rtol=1e-14):
+        first += 1
+    return np.stack(quotient) if quotient else np.zeros(1, type_of(rest).dtype), rest[first:]
+
+
+answer(np.polydiv, polydiv)
+
+
+def polyfit(
+    x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: Any = False
+) -> Any:  # fmt: skip
+    """
+    Return the coefficients of the polynomial of a degree that fits points best, by least squares.
+
+    Memory:
+        A record saves the powers of x, twice, and the solution of `np.linalg.lstsq` with them.
+    """
+    x, y = _array(x) + 0.0, _array(y) + 0.0
+    if deg < 0 or x.ndim != 1 or not x.size or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
+        raise refusal(
+            f"np.polyfit of degree {deg} through points of shapes {x.shape} and {y.shape}: it wants a degree of at "
+            "least 0, x of one axis, and y of one or two with as many rows."
+        )
+    powers, rcond = np.vander(x, int(deg) + 1), x.shape[0] * np.finfo(type_of(x).dtype).eps if rcond is None else rcond
+    if w is not None:
+        w = _array(w) + 0.0
+        if w.shape != x.shape:
+            raise refusal(f"np.polyfit with weights of shape {w.shape} for points of shape {x.shape}: one each.")
+        # In place: what is weighted keeps its precision.
+        powers, y = np.copy(powers), np.copy(y)
+        powers *= w[:, None]
+        y *= w[:, None] if y.ndim == 2 else w
+    scale = np.sqrt(np.sum(powers * powers, axis=0))
+    powers = powers / scale
+    found, squares, rank, s = np.linalg.lstsq(powers, y, rcond)
+    found = np.transpose(np.transpose(found) / scale)
+    if full:
+        return found, squares, rank, s, rcond
+    if type(rank) is not TracedArray and rank != powers.shape[1]:
+        warnings.warn("Polyfit may be poorly conditioned", np.exceptions.RankWarning, stacklevel=4)
+    return (found, _covariances(powers, squares, scale, cov, y)) if cov else found
+
+
+def _covariances(powers: Any, squares: Any, scale: Any, cov: Any, y: Any) -> Any:
+    """Return the covariances of fitted coefficients, times the variance of the points unless they are unscaled."""
+    made = np.linalg.inv(np.dot(powers.T, powers)) / np.outer(scale, scale)
+    free = powers.shape[0] - powers.shape[1]
+    if cov != "unscaled" and free <= 0:
+        raise ValueError(
+            f"np.polyfit of {powers.shape[0]} points with {powers.shape[1]} coefficients leaves nothing to scale the "
+            "covariances by: give more points, or cov='unscaled'."
+        )
+    return (made if y.ndim == 1 else made[:, :, None]) * (1 if cov == "unscaled" else squares / free)
+
+
+answer(np.polyfit, polyfit)

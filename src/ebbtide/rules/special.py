@@ -36,9 +36,9 @@ def _strong(value: Any, operands: tuple[Any, ...]) -> Any:
 
 
 def _weak(value: Any, operands: tuple[Any, ...]) -> Any:
-    """Return a number as a real one of the precision of the arrays among *operands*."""
+    """Return a number as a real one of the precision of the arrays among *operands*; SciPy has no half precision."""
     dtypes = [x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype for x in operands if type(x) not in NUMBERS]
-    return np.asarray(value, np.finfo(np.result_type(*dtypes, np.float16)).dtype)[()]
+    return np.asarray(value, np.finfo(np.result_type(*dtypes, np.float32)).dtype)[()]
 
 
 def declare_strong(function: Any, *args: Any, **kwargs: Any) -> None:

@@ -79,7 +79,7 @@ def _variables(m: Any, rowvar: bool, dtype: Any) -> Any:
 
 def _sample_weights(fweights: Any, aweights: Any) -> Any:
     """Return the product of how often, and how much, each observation counts; None without both."""
-    both = [np.astype(_array(w), float) for w in (fweights, aweights) if w is not None]
+    both = [w for w in (fweights, aweights) if w is not None]
     for weights in both:
         value = _known(weights)
         if weights.ndim > 1 or (value is not None and np.any(value < 0)):
@@ -118,6 +118,7 @@ def cov(
     rows = [_variables(part, rowvar or (k == 1 and part.shape[:1] == (1,)), dtype) for k, part in enumerate(parts)]
     x = np.concatenate(rows, axis=0) if len(rows) == 2 else rows[0]
     ddof = int(not bias) if ddof is None else ddof
+    fweights, aweights = (None if w is None else np.astype(_array(w), float) for w in (fweights, aweights))
     weights = _sample_weights(fweights, aweights)
     mean, total = average(x, axis=1, weights=weights, returned=True)
     divisor = _freedom(x, total[0], weights, aweights, ddof)

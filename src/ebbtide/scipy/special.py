@@ -17,7 +17,7 @@ from ebbtide.rules.originals import stands_for
 from ebbtide.rules.reductions import axes_of, reduced
 from ebbtide.rules.special import without_rule
 
-__all__ = ["log_softmax", "logsumexp", "multigammaln", "polygamma", "softmax", "zeta"]
+__all__ = ["lambertw", "log_softmax", "logsumexp", "multigammaln", "polygamma", "softmax", "zeta"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -298,3 +298,33 @@ def zeta(x: Any, q: Any = None, out: None = None) -> Any:
     if q is None:
         return without_rule("the exponent of zeta, a sum of powers")(x)
     return _zeta.bind((x, q))
+
+
+# w exp(w) = x gives dw = dx / (exp(w) (1 + w)), which divides by no x: at 0, on the main branch, it is 1.
+_lambertw = elementwise(
+    special.lambertw, d=(lambda out: np.exp(np.negative(out)) / (out + 1), 0), operands=("z", "k"), name="lambertw"
+)
+
+
+@stands_for(special.lambertw)
+def lambertw(z: Any, k: Any = 0, tol: float = 1e-8) -> Any:
+    """
+    Return the Lambert W function, as `scipy.special.lambertw`.
+
+    Args:
+        z: Array, real or complex.
+        k: The branch: whole numbers, broadcast with *z*.
+        tol: Tolerance of SciPy's iteration, 1e-8 on traced arrays.
+
+    Returns:
+        w with w exp(w) = z, complex.
+
+    Raises:
+        TraceError: Another tolerance is asked for.
+
+    Memory:
+        A record saves the result.
+    """
+    if tol != 1e-8:
+        raise refusal(f"lambertw of traced arrays has the tolerance 1e-8, not {tol}: leave tol= out.")
+    return _lambertw.bind((z, np.asarray(k)[()]))

@@ -46,6 +46,7 @@ def _operation(name: str, *, is_linear: bool = True, moves: bool = True) -> Prim
         return matched(pullback(matched(g, value))[0], kind)
 
     def pull_points(g: Any, kind: ArrayType, params: Any, points: Any, values: Any) -> Any:
+        values = _beside(points, values)
         value, pullback = vjp(lambda points: params["how"].pieces(values, points), points)
         return matched(pullback(matched(g, value))[0], kind)
 
@@ -53,6 +54,8 @@ def _operation(name: str, *, is_linear: bool = True, moves: bool = True) -> Prim
         moving = [k for k in range(1 + moves) if tangents[k] is not None]
         if not moving:
             return None
+
+        values = (_beside(values[1], values[0]), values[1])
 
         def pieces(*some: Any) -> Any:
             given = dict(zip(moving, some, strict=True))
@@ -87,6 +90,12 @@ def _operation(name: str, *, is_linear: bool = True, moves: bool = True) -> Prim
 LINEAR = _operation("interpolate")
 NEAREST = _operation("interpolate_nearest", moves=False)
 SHAPED = _operation("interpolate_shaped", is_linear=False)
+
+
+def _beside(points: Any, values: Any) -> Any:
+    """Return values from which elements can be taken at places that come from the points."""
+    is_plain = type(points) is TracedArray and type(values) is not TracedArray
+    return constant_like(points, values) if is_plain else values
 
 
 def as_array(value: Any) -> Any:

@@ -72,7 +72,7 @@ _solve_banded = solver(
 )
 
 
-@answers_for(linalg.solve_banded)
+@answers_for(linalg.solve_banded, by_lapack="egG")
 def solve_banded(
     l_and_u: tuple[int, int], ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False,
     check_finite: bool = True,
@@ -139,7 +139,7 @@ _solveh_banded = solver(
 )
 
 
-@answers_for(linalg.solveh_banded)
+@answers_for(linalg.solveh_banded, by_lapack="egG")
 def solveh_banded(
     ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False, lower: bool = False,
     check_finite: bool = True,

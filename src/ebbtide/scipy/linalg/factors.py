@@ -19,7 +19,7 @@ from ebbtide.scipy.linalg.solvers import factors_of, in_order, read_part, row_or
 _inv = inverse_of(linalg.inv)
 
 
-@answers_for(linalg.inv)
+@answers_for(linalg.inv, by_lapack="egG")
 def inv(
     a: Any, overwrite_a: bool = False, check_finite: bool = True, *, assume_a: str | None = None, lower: bool = False
 ) -> Any:
@@ -46,7 +46,7 @@ def inv(
 _det = determinant_of(linalg.det, np.float64)  # SciPy's is in double precision
 
 
-@answers_for(linalg.det)
+@answers_for(linalg.det, by_lapack="e")
 def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return the determinant, as `scipy.linalg.det`.
@@ -68,7 +68,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
 _cholesky = cholesky_of(lambda a, upper: linalg.cholesky(a, not upper, check_finite=False), "cholesky")
 
 
-@answers_for(linalg.cholesky)
+@answers_for(linalg.cholesky, by_lapack="egG")
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return the Cholesky factor, as `scipy.linalg.cholesky`.
@@ -88,7 +88,7 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
     return _cholesky.bind((a,), {"upper": not lower})
 
 
-@answers_for(linalg.cho_factor)
+@answers_for(linalg.cho_factor, by_lapack="egG")
 def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return the Cholesky factor for `cho_solve`, as `scipy.linalg.cho_factor`.
@@ -143,7 +143,7 @@ _lu_factor = decomposition(
 )
 
 
-@answers_for(linalg.lu_factor)
+@answers_for(linalg.lu_factor, by_lapack="egG")
 def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """
     Return factors and exchanges of rows for `lu_solve`, as `scipy.linalg.lu_factor`.
@@ -165,7 +165,7 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> A
     return lu_and_piv[0], _as_integers(lu_and_piv[1])
 
 
-@answers_for(linalg.lu)
+@answers_for(linalg.lu, by_lapack="egG")
 def lu(
     a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True, p_indices: bool = False
 ) -> Any:

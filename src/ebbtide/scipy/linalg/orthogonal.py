@@ -27,7 +27,7 @@ _svdvals = svdvals_of(
 )
 
 
-@answers_for(linalg.svd)
+@answers_for(linalg.svd, by_lapack="egG")
 def svd(
     a: Any, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False, check_finite: bool = True,
     lapack_driver: str = "gesdd",
@@ -54,7 +54,7 @@ def svd(
     return tuple(_svd(a, full=bool(full_matrices), driver=lapack_driver))
 
 
-@answers_for(linalg.svdvals)
+@answers_for(linalg.svdvals, by_lapack="egG")
 def svdvals(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """Return singular values alone, as `scipy.linalg.svdvals`; see `svd`."""
     return svd(a, compute_uv=False)
@@ -63,7 +63,7 @@ def svdvals(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any
 _qr = qr_of(lambda a: linalg.qr(a, mode="economic", check_finite=False), "qr")
 
 
-@answers_for(linalg.qr)
+@answers_for(linalg.qr, by_lapack="egG")
 def qr(
     a: Any, overwrite_a: bool = False, lwork: int | None = None, mode: str = "full", pivoting: bool = False,
     check_finite: bool = True,
@@ -133,7 +133,7 @@ def _polar_types(kind: ArrayType, side: str) -> list[ArrayType]:
 _polar = decomposition(linalg.polar, _polar_vjp, _polar_tangents, kinds=_polar_types, name="polar")
 
 
-@answers_for(linalg.polar)
+@answers_for(linalg.polar, by_lapack="egG")
 def polar(a: Any, side: str = "right") -> Any:
     """
     Return the polar decomposition a = u p, or p u, as `scipy.linalg.polar`.
@@ -172,7 +172,7 @@ def _least_squares(a: Any, b: Any, cond: Any, driver: str | None) -> Any:
 _lstsq = least_squares_of(_least_squares, "lstsq")
 
 
-@answers_for(linalg.lstsq)
+@answers_for(linalg.lstsq, by_lapack="egG")
 def lstsq(
     a: Any, b: Any, cond: Any = None, overwrite_a: bool = False, overwrite_b: bool = False, check_finite: bool = True,
     lapack_driver: str | None = None,
@@ -210,7 +210,7 @@ def lstsq(
 _pinv = pseudo_inverse_of(lambda a, atol, rtol: linalg.pinv(a, atol=atol, rtol=rtol, check_finite=False))
 
 
-@answers_for(linalg.pinv)
+@answers_for(linalg.pinv, by_lapack="egG")
 def pinv(a: Any, *, atol: Any = None, rtol: Any = None, return_rank: bool = False, check_finite: bool = True) -> Any:
     """
     Return the pseudo-inverse, as `scipy.linalg.pinv`; its derivative is that for the present rank.
@@ -238,7 +238,7 @@ _pinvh = pseudo_inverse_of(
 )
 
 
-@answers_for(linalg.pinvh)
+@answers_for(linalg.pinvh, by_lapack="egG")
 def pinvh(
     a: Any, atol: Any = None, rtol: Any = None, lower: bool = True, return_rank: bool = False, check_finite: bool = True
 ) -> Any:

@@ -53,7 +53,7 @@ _solve = solver(
 )
 
 
-@answers_for(linalg.solve)
+@answers_for(linalg.solve, by_lapack="egG")
 def solve(
     a: Any, b: Any, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False,
     check_finite: bool = True, assume_a: str | None = None, transposed: bool = False,
@@ -122,7 +122,7 @@ _solve_triangular = solver(
 )
 
 
-@answers_for(linalg.solve_triangular)
+@answers_for(linalg.solve_triangular, by_lapack="egG")
 def solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, overwrite_b: bool = False,
     check_finite: bool = True,
@@ -177,7 +177,7 @@ _cho_solve = solver(
 )
 
 
-@answers_for(linalg.cho_solve)
+@answers_for(linalg.cho_solve, by_lapack="egG")
 def cho_solve(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
     """
     Return x with a x = b, given a Cholesky factor of a, as `scipy.linalg.cho_solve`.
@@ -257,7 +257,7 @@ _lu_solve = solver(
 )
 
 
-@answers_for(linalg.lu_solve)
+@answers_for(linalg.lu_solve, by_lapack="egG")
 def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0, overwrite_b: bool = False, check_finite: bool = True) -> Any:
     """
     Return x with a x = b, given factors of a, as `scipy.linalg.lu_solve`.

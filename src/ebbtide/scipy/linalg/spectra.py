@@ -97,7 +97,7 @@ _generalized_eigvalsh = decomposition(
 )  # fmt: skip
 
 
-@answers_for(linalg.eigh)
+@answers_for(linalg.eigh, by_lapack="egG")
 def eigh(
     a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = False, overwrite_a: bool = False,
     overwrite_b: bool = False, type: int = 1, check_finite: bool = True, subset_by_index: Any = None,
@@ -134,7 +134,7 @@ def eigh(
     return _eigvalsh.bind((a,), params) if eigvals_only else tuple(_eigh(a, **params))
 
 
-@answers_for(linalg.eigvalsh)
+@answers_for(linalg.eigvalsh, by_lapack="egG")
 def eigvalsh(
     a: Any, b: Any = None, *, lower: bool = True, overwrite_a: bool = False, overwrite_b: bool = False, type: int = 1,
     check_finite: bool = True, subset_by_index: Any = None, subset_by_value: Any = None, driver: str | None = None,
@@ -150,7 +150,7 @@ _eig = eig_of(lambda a: linalg.eig(a, check_finite=False), "eig")
 _eigvals = eigvals_of(lambda a: linalg.eigvals(a, check_finite=False), "eigvals")
 
 
-@answers_for(linalg.eig)
+@answers_for(linalg.eig, by_lapack="egG")
 def eig(
     a: Any, b: Any = None, left: bool = False, right: bool = True, overwrite_a: bool = False, overwrite_b: bool = False,
     check_finite: bool = True, homogeneous_eigvals: bool = False,
@@ -181,7 +181,7 @@ def eig(
     return w, as_numpy(a, w, v)[1]
 
 
-@answers_for(linalg.eigvals)
+@answers_for(linalg.eigvals, by_lapack="egG")
 def eigvals(
     a: Any, b: Any = None, overwrite_a: bool = False, check_finite: bool = True, homogeneous_eigvals: bool = False
 ) -> Any:

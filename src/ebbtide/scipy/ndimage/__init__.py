@@ -1,11 +1,12 @@
 """
-Linear filters of `scipy.ndimage`, with derivatives with respect to the array and to the weights.
+Linear filters of `scipy.ndimage`, with derivatives with respect to the array and to the weights, and `map_coordinates`.
 
 A filter extends the array beyond its boundary and takes sums of products with the weights. The cotangent of the array
 is the transposed of both, to the last element at the boundary: the sums are spread, and what was spread beyond the
 boundary is added to where its values came from.
 """
 
+from ebbtide.scipy.ndimage.coordinates import map_coordinates as map_coordinates
 from ebbtide.scipy.ndimage.filters import convolve as convolve
 from ebbtide.scipy.ndimage.filters import convolve1d as convolve1d
 from ebbtide.scipy.ndimage.filters import correlate as correlate
@@ -28,6 +29,7 @@ __all__ = [
     "gaussian_filter1d",
     "gaussian_laplace",
     "laplace",
+    "map_coordinates",
     "prewitt",
     "sobel",
     "uniform_filter",

@@ -17,7 +17,11 @@ Border = tuple[int, int, int, int, str]
 def _sources(border: Border) -> Any:
     """Return for each place of an extended axis where its value comes from; -1 for a constant."""
     _, size, before, after, mode = border
-    places = np.arange(-before, size + after)
+    return sources(np.arange(-before, size + after), size, mode)
+
+
+def sources(places: Any, size: int, mode: str) -> Any:
+    """Return for places along an axis, also beyond its ends, where their values come from; -1 for a constant."""
     if mode in ("reflect", "grid-mirror"):
         places = places % (2 * size)
         return np.minimum(places, 2 * size - 1 - places)

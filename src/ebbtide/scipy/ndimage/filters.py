@@ -13,6 +13,7 @@ from scipy import ndimage
 
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
+from ebbtide.rules.originals import is_traced
 from ebbtide.rules.reductions import axes_of
 from ebbtide.scipy.ndimage.sums import correlation, mean
 
@@ -20,7 +21,7 @@ from ebbtide.scipy.ndimage.sums import correlation, mean
 _NO_WIDTH = 1e-15
 
 
-def _filter(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def filters(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let a function answer for one of SciPy's if an argument is traced."""
     signature = inspect.signature(original)
 
@@ -28,7 +29,7 @@ def _filter(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
         @wraps(original)
         def answered(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
-            traced = [name for name, value in bound.arguments.items() if type(value) is TracedArray]
+            traced = [name for name, value in bound.arguments.items() if is_traced(value)]
             if not traced:
                 return original(*args, **kwargs)
             bound.apply_defaults()
@@ -38,7 +39,7 @@ def _filter(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
                     f"ndimage.{original.__name__} with output= cannot be traced. Leave it out, and cast the result "
                     "with astype, or write it into an array by y[...] = result."
                 )
-            for name in set(traced) - {"input", "weights"}:
+            for name in set(traced) - {"input", "weights", "coordinates"}:
                 raise refusal(f"ndimage.{original.__name__} has no derivative with respect to {name}.")
             given["input"] = x = given["input"] if "input" in traced else np.asarray(given["input"])
             if x.dtype.kind not in "fc":
@@ -93,14 +94,14 @@ def _over(x: Any, w: Any, origin: Any, axes: Any) -> tuple[Any, list[int]]:
     return np.reshape(w, [sizes.get(k, 1) for k in range(x.ndim)]), [origins.get(k, 0) for k in range(x.ndim)]
 
 
-@_filter(ndimage.correlate1d)
+@filters(ndimage.correlate1d)
 def correlate1d(input: Any, weights: Any, axis: int, mode: str, cval: Any, origin: int) -> Any:
     """Return the correlation with weights along an axis."""
     (axis,) = axes_of(axis, input.ndim)
     return _correlated(input, _weights(weights), axis, mode, cval, [origin], conjugate=True)
 
 
-@_filter(ndimage.convolve1d)
+@filters(ndimage.convolve1d)
 def convolve1d(input: Any, weights: Any, axis: int, mode: str, cval: Any, origin: int) -> Any:
     """Return the convolution with weights along an axis."""
     (axis,) = axes_of(axis, input.ndim)
@@ -108,21 +109,21 @@ def convolve1d(input: Any, weights: Any, axis: int, mode: str, cval: Any, origin
     return _correlated(input, w, axis, mode, cval, origins, conjugate=False)
 
 
-@_filter(ndimage.correlate)
+@filters(ndimage.correlate)
 def correlate(input: Any, weights: Any, mode: str, cval: Any, origin: Any, axes: Any = None) -> Any:
     """Return the correlation with weights of several axes."""
     w, origins = _over(input, _weights(weights), origin, axes)
     return _correlated(input, w, None, mode, cval, origins, conjugate=True)
 
 
-@_filter(ndimage.convolve)
+@filters(ndimage.convolve)
 def convolve(input: Any, weights: Any, mode: str, cval: Any, origin: Any, axes: Any = None) -> Any:
     """Return the convolution with weights of several axes."""
     w, origins = _turned(*_over(input, _weights(weights), origin, axes))
     return _correlated(input, w, None, mode, cval, origins, conjugate=False)
 
 
-@_filter(ndimage.gaussian_filter1d)
+@filters(ndimage.gaussian_filter1d)
 def gaussian_filter1d(
     input: Any, sigma: float, axis: int, order: int, mode: str, cval: Any, truncate: float, radius: int | None = None
 ) -> Any:
@@ -135,7 +136,7 @@ def gaussian_filter1d(
     return correlate1d(input, ndimage.gaussian_filter1d(impulse, sigma, **options)[::-1], axis, None, mode, cval, 0)
 
 
-@_filter(ndimage.gaussian_filter)
+@filters(ndimage.gaussian_filter)
 def gaussian_filter(
     input: Any, sigma: Any, order: Any, mode: Any, cval: Any, truncate: float, radius: Any = None, axes: Any = None
 ) -> Any:
@@ -149,7 +150,7 @@ def gaussian_filter(
     return found
 
 
-@_filter(ndimage.gaussian_laplace)
+@filters(ndimage.gaussian_laplace)
 def gaussian_laplace(input: Any, sigma: Any, mode: Any, cval: Any, axes: Any = None, **options: Any) -> Any:
     """Return the sum of the second derivatives of an array smoothed by a Gaussian."""
     chosen = axes_of(axes, input.ndim)
@@ -161,7 +162,7 @@ def gaussian_laplace(input: Any, sigma: Any, mode: Any, cval: Any, axes: Any = N
     return np.copy(input) if total is None else total
 
 
-@_filter(ndimage.laplace)
+@filters(ndimage.laplace)
 def laplace(input: Any, mode: Any, cval: Any, axes: Any = None) -> Any:
     """Return the sum of the second differences of an array."""
     chosen = axes_of(axes, input.ndim)
@@ -182,19 +183,19 @@ def _edges(input: Any, axis: int, mode: Any, cval: Any, across: list[int]) -> An
     return found
 
 
-@_filter(ndimage.sobel)
+@filters(ndimage.sobel)
 def sobel(input: Any, axis: int, mode: Any, cval: Any) -> Any:
     """Return differences along an axis, smoothed by Sobel's weights along the others."""
     return _edges(input, axis, mode, cval, [1, 2, 1])
 
 
-@_filter(ndimage.prewitt)
+@filters(ndimage.prewitt)
 def prewitt(input: Any, axis: int, mode: Any, cval: Any) -> Any:
     """Return differences along an axis, smoothed by Prewitt's weights along the others."""
     return _edges(input, axis, mode, cval, [1, 1, 1])
 
 
-@_filter(ndimage.uniform_filter1d)
+@filters(ndimage.uniform_filter1d)
 def uniform_filter1d(input: Any, size: int, axis: int, mode: str, cval: Any, origin: int) -> Any:
     """Return the mean of neighbours along an axis."""
     (axis,) = axes_of(axis, input.ndim)
@@ -202,7 +203,7 @@ def uniform_filter1d(input: Any, size: int, axis: int, mode: str, cval: Any, ori
     return mean.bind((input,), params)
 
 
-@_filter(ndimage.uniform_filter)
+@filters(ndimage.uniform_filter)
 def uniform_filter(input: Any, size: Any, mode: Any, cval: Any, origin: Any, axes: Any = None) -> Any:
     """Return the mean of neighbours along several axes."""
     chosen = axes_of(axes, input.ndim)

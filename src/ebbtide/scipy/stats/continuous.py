@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import MappingProxyType
 from typing import Any
 
@@ -32,10 +31,6 @@ def _t_total_by_df(z: Any, df: Any) -> Any:
     by_shape = beta_by_shape(df * 0.5, 0.5, df / (np.square(z) + df), 1)
     # In the limit of I there is z / sqrt(df) only, so that df scales z.
     return np.sign(z) * by_shape * -0.25 - z * t.pdf(z, df) * 0.5 / df
-
-
-def _normal(z: Any) -> Any:
-    return np.exp(np.square(z) * -0.5) / math.sqrt(2 * math.pi)
 
 
 _only = MappingProxyType
@@ -85,14 +80,14 @@ lognorm = Continuous(
     lambda z, s: (np.log(z) / np.square(s) + 1) / z * -1,
     POSITIVE,
     _only({"s": lambda z, s: (np.square(np.log(z) / s) - 1) / s}),
-    _only({"s": lambda z, s: _normal(np.log(z) / s) * np.log(z) / np.square(s) * -1}),
+    drifts=_only({"s": lambda z, s: z * np.log(z) / s * -1}),
 )
 weibull_min = Continuous(
     stats.weibull_min,
     lambda z, c: (c - 1 - c * np.power(z, c)) / z,
     POSITIVE,
     _only({"c": lambda z, c: 1 / c + np.log(z) * (1 - np.power(z, c))}),
-    _only({"c": lambda z, c: np.exp(np.power(z, c) * -1) * np.power(z, c) * np.log(z)}),
+    drifts=_only({"c": lambda z, c: z * np.log(z) / c}),
 )
 
 # On the unit interval, and above 1.
@@ -115,5 +110,5 @@ pareto = Continuous(
     lambda z, b: (b + 1) / z * -1,
     ABOVE_ONE,
     _only({"b": lambda z, b: 1 / b - np.log(z)}),
-    _only({"b": lambda z, b: np.power(z, np.negative(b)) * np.log(z)}),
+    drifts=_only({"b": lambda z, b: z * np.log(z) / b}),
 )

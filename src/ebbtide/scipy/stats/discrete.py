@@ -30,24 +30,24 @@ def _failures(k: Any, n: Any, p: Any) -> Any:
 poisson = Discrete(
     stats.poisson,
     MappingProxyType({"mu": lambda k, mu: k / mu - 1}),
-    MappingProxyType({"mu": lambda k, mu: poisson.pmf(k, mu) * -1}),
+    MappingProxyType({"mu": lambda k, mu, log: np.exp(poisson.logpmf(k, mu) - log) * -1}),
 )
 bernoulli = Discrete(
     stats.bernoulli,
     MappingProxyType({"p": _trial}),
-    MappingProxyType({"p": lambda k, p: np.where(k < 1, -1, 0)}),
+    MappingProxyType({"p": lambda k, p, log: np.where(k < 1, np.exp(np.negative(log)) * -1, 0)}),
     lambda k, p: _up_to(k, 1),
 )
 binom = Discrete(
     stats.binom,
     MappingProxyType({"n": None, "p": _trials}),
-    MappingProxyType({"n": None, "p": lambda k, n, p: binom.pmf(k, n - 1, p) * -n}),
+    MappingProxyType({"n": None, "p": lambda k, n, p, log: np.exp(binom.logpmf(k, n - 1, p) - log) * -n}),
     _up_to,
 )
 geom = Discrete(
     stats.geom,
     MappingProxyType({"p": lambda k, p: 1 / p - (k - 1) / (1 - p)}),
-    MappingProxyType({"p": lambda k, p: k * np.power(1 - p, k - 1)}),
+    MappingProxyType({"p": lambda k, p, log: np.exp(geom.logpmf(k, p) - log) * (k / p)}),
     lambda k, p: k >= 1,
 )
 nbinom = Discrete(

@@ -107,13 +107,15 @@ class Continuous:
         support: Where the standard density is not zero.
         shapes: By each shape parameter, by its name, the derivative of that logarithm: `shapes[name](z, *shapes)`.
         totals: By each shape parameter the derivative of the probability below z.
+        drifts: The same over the density, where that is known: logarithms of probabilities that underflow then have
+            derivatives, too.
 
     Memory:
         A record saves x and the parameters that are arrays; `pdf`, `logcdf` and `logsf` the result, too, and `ppf` and
         `isf` the result in place of the probability.
     """
 
-    __slots__ = ("_names", "_original", "_totals", "cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf")
+    __slots__ = ("_names", "_original", "_shapes", "cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf")
 
     def __init__(
         self,
@@ -122,10 +124,16 @@ class Continuous:
         support: Support = REAL,
         shapes: Mapping[str, Expression] = MappingProxyType({}),
         totals: Mapping[str, Expression] = MappingProxyType({}),
+        drifts: Mapping[str, Expression] = MappingProxyType({}),
     ) -> None:
         self._original = original
         self._names = ("x", *shapes, "loc", "scale")
-        self._totals = tuple([self._of_shape(totals[name], support) for name in shapes])
+        # Of each shape parameter the derivative of the probability, or that over the density.
+        self._shapes = tuple([
+            (None, self._of_drift(drifts[name], support)) if name in drifts
+            else (self._of_shape(totals[name], support), None)
+            for name in shapes
+        ])  # fmt: skip
         self.logpdf, self.pdf = self._densities(score, support, shapes.values())
         self.cdf, self.sf = self._probability("cdf", 1), self._probability("sf", -1)
         self.logcdf, self.logsf = self._logarithm("logcdf", 1), self._logarithm("logsf", -1)
@@ -141,6 +149,16 @@ class Continuous:
         def by(*arguments: Any) -> Any:
             z, values, _ = _standard(*arguments)
             return support.only(expression, z, values)
+
+        return by
+
+    @staticmethod
+    def _of_drift(expression: Expression, support: Support) -> Expression:
+        """Return how far less x moves with a shape parameter for one probability."""
+
+        def by(*arguments: Any) -> Any:
+            z, values, scale = _standard(*arguments)
+            return support.only(expression, z, values) * scale
 
         return by
 
@@ -166,9 +184,16 @@ class Continuous:
         of_logarithm = [saving(self._names, d) if d else 0 for d in ends]
         return self._function("logpdf", of_logarithm), self._function("pdf", of_density)
 
+    def _by_shapes(self, of_total: Expression, of_drift: Expression) -> list[Expression]:
+        """Return the derivative by each shape parameter, from the one of both that is declared."""
+        return [of_total(total) if drift is None else of_drift(drift) for total, drift in self._shapes]
+
     def _probability(self, name: str, sign: int) -> Any:
         """Return `cdf` or `sf`."""
-        by_shapes = [lambda *values, total=total: total(*values) * sign for total in self._totals]
+        by_shapes = self._by_shapes(
+            lambda total: lambda *values: total(*values) * sign,
+            lambda drift: lambda *values: self.pdf(*values) * drift(*values) * sign,
+        )
         return self._moving(name, self._names, lambda *values: self.pdf(*values) * sign, by_shapes)
 
     def _logarithm(self, name: str, sign: int) -> Any:
@@ -180,10 +205,11 @@ class Continuous:
             gap = np.where(nothing, -np.inf, self.logpdf(*arguments) - np.where(nothing, 0, out))
             return np.exp(gap) * sign
 
-        def by_shape(total: Expression) -> Expression:
-            return lambda *values: total(*values[:-1]) * sign / np.exp(_finite(values[-1]))
-
-        return self._moving(name, (*self._names, "out"), by, list(map(by_shape, self._totals)))
+        by_shapes = self._by_shapes(
+            lambda total: lambda *values: total(*values[:-1]) * sign / np.exp(_finite(values[-1])),
+            lambda drift: lambda *values: by(*values) * drift(*values[:-1]),
+        )
+        return self._moving(name, (*self._names, "out"), by, by_shapes)
 
     def _moving(self, name: str, names: tuple[str, ...], by: Expression, by_shapes: Sequence[Expression]) -> Any:
         """Return a function of z and the shape parameters, from its derivatives by x and these."""
@@ -198,10 +224,10 @@ class Continuous:
     def _quantile(self, name: str, sign: int) -> Any:
         """Return `ppf` or `isf`: where the probability is the given one."""
         names = ("out", *self._names[1:])
-        by_shapes = [
-            saving(names, lambda *values, total=total: total(*values) * -1 / self.pdf(*values))
-            for total in self._totals
-        ]
+        by_shapes = self._by_shapes(
+            lambda total: saving(names, lambda *values: total(*values) * -1 / self.pdf(*values)),
+            lambda drift: saving(names, lambda *values: drift(*values) * -1),
+        )
         by = saving(names, lambda *values: sign / self.pdf(*values))
         by_scale = saving(("out", "loc", "scale"), lambda out, loc, scale: (out - loc) / scale)
         return self._function(name, [by, *by_shapes, 1, by_scale], ("q", *self._names[1:]))
@@ -223,8 +249,8 @@ class Discrete:
         original: SciPy's distribution.
         shapes: By each shape parameter, by its name, the derivative of the logarithm of the probability:
             `shapes[name](k, *shapes)`; None where there is none.
-        total: By each shape parameter the derivative of the probability of at most k, which is whole; None where
-            there is none.
+        total: By each shape parameter the derivative of the probability of at most k, which is whole, over exp(log):
+            `total[name](k, *shapes, log)`, in one exponential, as both may underflow; None where there is none.
         counts: `counts(k, *shapes)` says whether a whole number k may come up.
 
     Memory:
@@ -253,39 +279,36 @@ class Discrete:
 
             return by
 
-        def summed(expression: Expression) -> Expression:
+        def summed(expression: Expression, sign: int) -> Expression:
             def by(k: Any, *parameters: Any) -> Any:
-                *values, loc = parameters
-                k = np.floor(k - loc)
-                return np.where(counts(k, *values), expression(k, *values), 0)
+                *values, loc = parameters[: len(shapes) + 1]
+                k, log = np.floor(k - loc), _finite(parameters[-1]) if len(parameters) > len(shapes) + 1 else 0
+                return np.where(counts(k, *values), expression(k, *values, log) * sign, 0)
 
             return by
 
         density = {name: expression and slope(expression) for name, expression in shapes.items()}
-        sums = {name: expression and summed(expression) for name, expression in total.items()}
-        self.logpmf = self._function("logpmf", density, lambda d, out: d, with_out=False)
-        self.pmf = self._function("pmf", density, lambda d, out: d * out)
-        self.cdf = self._function("cdf", sums, lambda d, out: d, with_out=False)
-        self.sf = self._function("sf", sums, lambda d, out: d * -1, with_out=False)
-        self.logcdf = self._function("logcdf", sums, lambda d, out: d * np.exp(np.negative(_finite(out))))
-        self.logsf = self._function("logsf", sums, lambda d, out: d * -np.exp(np.negative(_finite(out))))
+        below, above = (
+            {name: expression and summed(expression, sign) for name, expression in total.items()} for sign in (1, -1)
+        )
+        of_pmf = {name: d and (lambda *values, d=d: d(*values[:-1]) * values[-1]) for name, d in density.items()}
+        self.logpmf = self._function("logpmf", density)
+        self.pmf = self._function("pmf", of_pmf, "out")
+        self.cdf, self.sf = self._function("cdf", below), self._function("sf", above)
+        self.logcdf, self.logsf = self._function("logcdf", below, "out"), self._function("logsf", above, "out")
 
     def __repr__(self) -> str:
         return f"<{self._original.name} of ebbtide.scipy.stats>"
 
-    def _function(
-        self, name: str, slopes: Mapping[str, Expression | None], finish: Expression, *, with_out: bool = True
-    ) -> Any:
-        """Return a function of the distribution: `finish(derivative, out)` makes its derivative."""
+    def _function(self, name: str, slopes: Mapping[str, Expression | None], *out: str) -> Any:
+        """Return a function of the distribution from its derivatives, which take the result, too, if it is named."""
         full = f"{self._original.name}.{name}"
-        names = (*self._names, "out") if with_out else self._names
-        count = len(self._names)
         derivatives: list[Any] = [0]
         for shape, slope in slopes.items():
             derivatives.append(
                 without_rule(f"the shape parameter {shape} of scipy.stats.{full}")
                 if slope is None
-                else saving(names, lambda *v, slope=slope: finish(slope(*v[:count]), v[count] if with_out else None))
+                else saving((*self._names, *out), slope)
             )
         return function_of(getattr(self._original, name), full, self._names, [*derivatives, 0])
 
