@@ -205,7 +205,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
     watch = tape.pager
     pulls, order = node.signature.ordered(parents)
     if watch is not None:
-        watch.room(node, slots, parents, saved)
+        watch.room(node, owned, slots, parents, saved)
     else:
         _count_released(tape, saved, retain)
     saved = list(saved)
