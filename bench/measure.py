@@ -21,6 +21,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,12 +93,15 @@ def resident(field: str = "VmRSS") -> int | None:
 
 def resident_peak(warm_up: Callable[[], Any], call: Callable[[], Any]) -> int | None:
     """
-    Return how far the resident bytes of this process grow in a call, after a small one that loads libraries.
+    Return how far the resident bytes of this process grow in a call, after one that loads libraries.
 
-    The peak of a process never falls, so this is for a process of its own.
+    The peak of a process falls only where the system lets it be reset; else the first call has to be a small one. This
+    is for a process of its own.
     """
     warm_up()
     gc.collect()
+    with suppress(OSError):
+        STATUS.with_name("clear_refs").write_text("5", encoding="ascii")
     before = resident()
     call()
     peak = resident("VmHWM")

@@ -13,13 +13,26 @@ from __future__ import annotations
 
 import statistics
 import time
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from scipy.special import erf
 
 from bench import mlp, rnn
-from bench.measure import Table, alternate, generator, in_units, median_of, peak_bytes, ratio, run
+from bench.measure import (
+    Table,
+    alternate,
+    apart,
+    generator,
+    in_units,
+    jax_peak,
+    median_of,
+    peak_bytes,
+    ratio,
+    resident_peak,
+    run,
+)
 from ebbtide import Budget, grad, jit, timeloop, trace, value_and_grad
 from ebbtide.demo.burgers import Problem, guess, step
 from ebbtide.schedules import StoreAll
@@ -31,6 +44,8 @@ GELU_LAYERS, GELU_WIDTH, GELU_ROWS = 12, 512, 8192
 PLAIN_BAR, BUDGET_BAR = 240, 165
 NODES, STEPS, STEP_BAR = 201, 60, 1.5
 EXECUTORS = ("reference", "machine")
+# Arrays are then mapped one by one, and given back to the system when they are freed.
+MAPPED = MappingProxyType({"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"})
 
 
 def ten(x: Any) -> Any:
@@ -131,12 +146,74 @@ def gelu_net(weights: Any, biases: Any, x: Any) -> Any:
     return x
 
 
-def budgets_of(layers: int, width: int, rows: int) -> None:
-    """Print the table of what a gradient holds under budgets."""
+def gelu_arrays(layers: int, width: int, rows: int) -> tuple[list[Any], list[Any], Any]:
+    """Return weights, biases and the input."""
     random = generator()
     weights = [(random.standard_normal((width, width)) / np.sqrt(width)).astype(np.float32) for _ in range(layers)]
     biases = [np.full(width, 0.1, np.float32) for _ in range(layers)]
-    x = random.standard_normal((rows, width)).astype(np.float32)
+    return weights, biases, random.standard_normal((rows, width)).astype(np.float32)
+
+
+def gelu_in_torch(layers: int, width: int, rows: int, how: str) -> int | None:
+    """Return how far torch's process grows: "eager", with a "checkpoint" for each layer, or with "compile"."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    def layer(x: Any, w: Any, b: Any) -> Any:
+        x = x @ w + b
+        return 0.5 * x * (1 + torch.erf(x / 1.4142135623730951))
+
+    def loss(weights: Any, biases: Any, x: Any) -> Any:
+        for w, b in zip(weights, biases, strict=True):
+            x = checkpoint(layer, x, w, b, use_reentrant=False) if how == "checkpoint" else layer(x, w, b)
+        return x.sum()
+
+    weights, biases, x = gelu_arrays(layers, width, rows)
+    given = [[torch.tensor(a, requires_grad=True) for a in some] for some in (weights, biases)]
+    call = torch.compile(loss) if how == "compile" else loss
+
+    def gradient() -> None:
+        for a in (*given[0], *given[1]):
+            a.grad = None
+        call(*given, torch.tensor(x)).backward()
+
+    return resident_peak(gradient, gradient)
+
+
+def gelu_in_jax(layers: int, width: int, rows: int) -> int:
+    """Return the bytes that XLA plans."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(weights: Any, biases: Any, x: Any) -> Any:
+        for w, b in zip(weights, biases, strict=True):
+            x = x @ w + b
+            x = 0.5 * x * (1 + jax.scipy.special.erf(x / 1.4142135623730951))
+        return jnp.sum(x)
+
+    return jax_peak(jax.value_and_grad(loss, (0, 1)), *gelu_arrays(layers, width, rows))
+
+
+def peers_of(layers: int, width: int, rows: int) -> None:
+    """Print the table of what others hold for the same gradient."""
+    arrays = gelu_arrays(layers, width, rows)
+    ours = jit(value_and_grad(lambda *args: np.sum(gelu_net(*args)), (0, 1))).program(*arrays)
+    held = in_units(peak_bytes(lambda: ours.run([*arrays[0], *arrays[1], arrays[2]])), MIB)
+    sizes = {"layers": layers, "width": width, "rows": rows}
+    ways = ("eager", "checkpoint", "compile")
+    found = {f"torch, {how}": ("torch", "gelu_in_torch", {**sizes, "how": how}) for how in ways}
+    found["JAX, jit"] = ("jax", "gelu_in_jax", sizes)
+    table = Table(f"{layers} layers of {width} with exact gelu, sum, elsewhere: MiB above arguments", ("theirs",), "")
+    for name, (peer, function, given) in found.items():
+        peak = apart(peer, f"bench.programs:{function}", environment=MAPPED, **given)
+        table.add(name, held, [in_units(peak, MIB, peer)], "", "", None)
+    table.note("Ours by tracemalloc, torch's by its resident memory, XLA's as it plans.")
+    table.show()
+
+
+def budgets_of(layers: int, width: int, rows: int) -> None:
+    """Print the table of what a gradient holds under budgets."""
+    weights, biases, x = gelu_arrays(layers, width, rows)
     losses = {
         "sum": lambda weights, biases, x: np.sum(gelu_net(weights, biases, x)),
         "mean square": lambda weights, biases, x: np.mean(np.square(gelu_net(weights, biases, x))),
@@ -252,7 +329,8 @@ def main(quick: bool = False) -> None:
     traces_of(*((3, 1) if quick else (LAYERS, 5)))
     memory_of(*((20, 3, 16, 3) if quick else (mlp.SIZE, mlp.LAYERS, rnn.WIDTH, rnn.STEPS)))
     steps_of(*((11, 3, 1) if quick else (NODES, STEPS, RUNS)))
-    budgets_of(*((4, 32, 1024) if quick else (GELU_LAYERS, GELU_WIDTH, GELU_ROWS)))
+    for part in (budgets_of, peers_of):
+        part(*((4, 32, 1024) if quick else (GELU_LAYERS, GELU_WIDTH, GELU_ROWS)))
 
 
 if __name__ == "__main__":

@@ -59,3 +59,10 @@ def test_random_functions(group: int) -> None:
     with np.errstate(all="ignore"):  # some grow without bound
         for seed in range(group, COUNT, GROUPS):
             _check(seed)
+
+
+@pytest.mark.parametrize("seed", [528, 680, 704])
+def test_hard_functions(seed: int) -> None:
+    """The same of functions whose blocks are hard to arrange, or whose cotangents meet in different orders of axes."""
+    with np.errstate(all="ignore"):
+        _check(seed)

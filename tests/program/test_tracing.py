@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.rules.example import callable_of
 from tests.rules.examples import label, typed_cases
 from tests.scale import sample_of_each
 
-from ebbtide import grad, hvp, jvp, trace, vjp
+from ebbtide import grad, hvp, jit, jvp, trace, vjp
 from ebbtide.errors import TraceError
 from ebbtide.program.evaluate import evaluate
 
@@ -195,3 +196,15 @@ def test_an_array_does_not_outlive_its_trace():
     trace(lambda x: escaped.append(x) or np.sum(x), np.ones(3))
     with pytest.raises(TraceError, match="after the function had returned"):
         np.sin(escaped[0])
+
+
+def test_a_program_says_what_it_will_hold():
+    """What `trace` returns is planned as `jit` plans it, also for arrays that lie otherwise; a pass's own is not."""
+    x = np.linspace(0, 1, 12).reshape(4, 3).T
+    f = grad(lambda x, k: np.sum(np.sin(x) * w * k))
+    w = np.asfortranarray(np.ones((3, 4)))
+    program, planned = trace(f, x, 2.0), jit(f).program(x, 2.0)
+    assert program.predict() == planned.predict()
+    assert program.source == planned.source
+    with pytest.raises(TypeError, match=r"is not known, so that it cannot be planned\. Ask the program that"):
+        replace(program, plan=None).predict()

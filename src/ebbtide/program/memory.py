@@ -251,23 +251,26 @@ def _arrange(buffers: Sequence[Buffer], bound: int) -> int:
         sorted(buffers, key=lambda buffer: (buffer.first, -buffer.nbytes)),
         sorted(buffers, key=lambda buffer: (buffer.first - buffer.last, -buffer.nbytes)),
     )
-    sizes = [_arrange_in(order) for order in orders]
-    best = min(range(len(orders)), key=sizes.__getitem__)
-    return _improved(orders[best], sizes[best], bound)
-
-
-def _improved(order: list[Buffer], size: int, bound: int) -> int:
-    """Arrange buffers in an order, or in a better one: whatever ends highest is put first, as long as that may help."""
-    best = list(order)
-    for _ in range(_ATTEMPTS):
-        if size <= _NEAR * bound:
+    found = sorted([(_arrange_in(order), order) for order in orders], key=lambda pair: pair[0])
+    for _, order in found[:]:
+        if found[0][0] <= _NEAR * bound:
             break
+        found = sorted([*found, _improved(order, bound)], key=lambda pair: pair[0])
+    return _arrange_in(found[0][1])
+
+
+def _improved(order: list[Buffer], bound: int) -> tuple[int, list[Buffer]]:
+    """Return the size in a better order, and that: whatever ends highest is put first, as long as that may help."""
+    size, best = _arrange_in(order), order
+    for _ in range(_ATTEMPTS):
         highest = max(order, key=lambda buffer: buffer.offset + buffer.nbytes)
+        if size <= _NEAR * bound or highest is order[0]:
+            break
         order = [highest, *(buffer for buffer in order if buffer is not highest)]
         found = _arrange_in(order)
         if found < size:
-            best, size = order, found
-    return _arrange_in(best)
+            size, best = found, order
+    return size, best
 
 
 def _arrange_in(order: Sequence[Buffer]) -> int:

@@ -86,11 +86,17 @@ class PlannedProgram:
             self._executables[strides, donated] = found
         return found
 
-    def run(self, values: list[Any]) -> tuple[list[Any], Sequence[bool]]:
-        """Return the results as `apply` does, and whether each of them is in memory of its own."""
+    def run(self, values: list[Any], donated: tuple[int, ...] = ()) -> tuple[list[Any], Sequence[bool]]:
+        """
+        Return the results as `apply` does, and whether each of them is in memory of its own.
+
+        Args:
+            values: See `apply`.
+            donated: Numbers of those whose memory may be used, if they are plain arrays.
+        """
         if innermost(tuple(values)) is not None:
             return self.apply(values), [False] * len(self.program.outputs)
-        executable = self.executable(values)
+        executable = self.executable(values, donated)
         return executable.run(values), executable.fresh
 
     def apply(self, values: list[Any]) -> list[Any]:

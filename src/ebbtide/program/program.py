@@ -7,7 +7,8 @@ which they run. Passes take a program and return another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from ebbtide.program.equation import Equation, Variable
@@ -26,6 +27,7 @@ class Program:
         outputs: Variables, or plain values that do not depend on the inputs, in the order of the leaves of the result.
         equations: What is computed, in order.
         history: The passes that made it, the first one first.
+        plan: Plans it for inputs that lie in memory as the arguments of its trace do; None where that is not known.
     """
 
     name: str
@@ -33,6 +35,24 @@ class Program:
     outputs: tuple[Any, ...]
     equations: tuple[Equation, ...]
     history: tuple[str, ...] = ("traced",)
+    plan: Callable[[Program], Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return write_program(self)
+
+    def predict(self) -> Any:
+        """Return what a run will hold, its peak and what is held then (`Prediction`); nothing is allocated."""
+        return self._planned().predict()
+
+    @property
+    def source(self) -> str:
+        """The NumPy source that runs it in planned memory, a file of its own."""
+        return self._planned().source
+
+    def _planned(self) -> Any:
+        if self.plan is None:
+            raise TypeError(
+                f"How the inputs of {self.name} lie in memory is not known, so that it cannot be planned. Ask the "
+                "program that ebbtide.trace returns, or jit(f).program(*args)."
+            )
+        return self.plan(self)

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.array_type import type_of
 from ebbtide.ledger import BUFFERS, SAVED
 from ebbtide.program.equation import Variable
@@ -160,6 +162,7 @@ class ProgramRule(JointRule):
         frame = [cell.open(node) if type(cell) is SavedValue else cell for cell in frame]
         for constant in saved[len(self._saved) :]:
             constant.open(node)
+        owned = [n for n, number in enumerate(given, len(frame)) if _is_ours(*cotangents[number])]
         frame += [cotangents[number][0] for number in given]
         del saved
         cotangents.clear()
@@ -167,7 +170,8 @@ class ProgramRule(JointRule):
         if ledger is not None:
             ledger.add(BUFFERS, counted)
         try:
-            results, fresh = back.run(frame)
+            # What a budget was promised is that of the plan that leaves cotangents as they are.
+            results, fresh = back.run(frame, tuple(owned) if pager is None else ())
         finally:
             if ledger is not None:
                 ledger.add(BUFFERS, -counted)
@@ -200,3 +204,8 @@ class ProgramRule(JointRule):
 def _extra_nbytes(way: Way, held: dict[Variable, SavedValue]) -> int:
     """Return the bytes of what is held of a run that nobody else can hold."""
     return sum(bytes_of(held[variable]) for variable in way.split.extras if variable in held)
+
+
+def _is_ours(cotangent: Any, owned: bool) -> bool:
+    """Return whether a reverse program may work in the memory of a cotangent."""
+    return owned and type(cotangent) is np.ndarray and cotangent.flags.writeable

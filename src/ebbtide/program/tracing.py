@@ -6,7 +6,8 @@ import inspect
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +17,9 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.program.check import passed
+from ebbtide.program.operands import strides_of
 from ebbtide.program.program import Program
+from ebbtide.program.reference import Executable
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
 from ebbtide.program.symbolic import UNSET, SymbolicTrace
 from ebbtide.tape.recording import settle
@@ -136,10 +139,11 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
     Args:
         f: A function of arrays and containers of arrays. It is called once, with arrays that have a shape and a dtype
             and no data: Python code that asks for a value is an error.
-        *args: Arrays, numbers and containers of them; only shapes and dtypes matter.
+        *args: Arrays, numbers and containers of them; only their shapes, dtypes and strides matter.
 
     Returns:
-        The program: its inputs are the leaves of the arguments, its outputs those of the result.
+        The program: its inputs are the leaves of the arguments, its outputs those of the result. `predict()` says what
+        a run will hold, and `source` is what would run.
 
     Raises:
         TraceError: The function asks for a value, or writes into an argument.
@@ -152,6 +156,8 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
         >>> program = trace(lambda x: np.sum(np.sin(x) * 2.0), np.zeros(3))
         >>> [equation.name for equation in program.equations]
         ['sin', 'multiply', 'sum']
+        >>> program.predict().peak_bytes
+        72
     """
     leaves, structure = flatten(args)
     names = [name_argument(f, path) for path in paths_of(structure)]
@@ -159,7 +165,12 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
     def on_leaves(arrays: list[Any]) -> list[Any]:
         return flatten(f(*unflatten(structure, arrays)))[0]
 
-    return trace_leaves(on_leaves, leaves, names, name_of(f)).program
+    traced = trace_leaves(on_leaves, leaves, names, name_of(f))
+    return replace(traced.program, plan=partial(_planned, strides_of([*leaves, *traced.captured])))
+
+
+def _planned(strides: Sequence[tuple[int, ...]], program: Program) -> Executable:
+    return Executable(program, strides)
 
 
 def name_of(f: Callable[..., Any]) -> str:

@@ -49,6 +49,11 @@ class Accumulator:
         """
         mine = self.value
         if self.owned and type(mine) is np.ndarray and type(value) is not TracedArray:
+            # Of two that lie in different orders the one in C order, in which a new sum would lie as well: later sums
+            # along memory have the bits of a program then.
+            if owned and type(value) is np.ndarray and not mine.flags.c_contiguous and value.flags.c_contiguous:
+                mine, value = value, mine
+                self.value = mine
             np.add(mine, value, mine)
         elif owned and type(value) is np.ndarray and type(mine) is not TracedArray:
             np.add(mine, value, value)

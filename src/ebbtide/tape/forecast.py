@@ -114,7 +114,7 @@ class Forecast:
                 self.left[node.number] = slot.alone  # a leaf keeps its cotangent to the end
                 continue
             if type(signature) is Signature:
-                self._pull_all(node, slot, signature, holders)
+                self._pull_all(node, slot, holders)
             elif signature is PROJECTION:
                 # The cotangent goes into the list of those of the operation, and is held with it.
                 gathered = self._slots.setdefault(node.parents[0].number, _Slot(_Buffer(0), True))
@@ -139,20 +139,20 @@ class Forecast:
                 freed += rule.shed(nbytes - freed)
         return freed
 
-    def need_of(self, node: Node, parents: Any, saved: Any, owners: Any) -> int:
+    def need_of(self, node: Node, owned: bool, parents: Any, saved: Any, owners: Any) -> int:
         """
         Return the bytes that the pulls of a node take at most beside what is held.
 
         Args:
             node: The node.
+            owned: Whether the sweep owns its cotangent, so that the last pull may use that up.
             parents: Its parents.
             saved: Its saved values.
             owners: Running cotangents by the number of their node; each knows whether it is `owned`.
         """
         own = Forecast(0, _outcomes=self._outcomes)
         own._slots = {p.number: _Slot(_Buffer(0), owners[p.number].owned) for p in parents if p.number in owners}
-        for (pull, uses, _), parent in zip(*node.signature.ordered(parents), strict=True):
-            own._pull(pull, node, parent, _Slot(_Buffer(0), False), False, [_type_of(saved[s]) for s in uses])
+        own._pull_each(node, _Slot(_Buffer(0), owned), parents, saved, {})
         return own.peak
 
     def _raise(self, held: int) -> None:
@@ -242,23 +242,28 @@ class Forecast:
         self._release(before)
         self._slots[parent.number] = slot
 
-    def _pull_all(self, node: Node, slot: _Slot, signature: Signature, holders: dict[Any, int]) -> None:
+    def _pull_all(self, node: Node, slot: _Slot, holders: dict[Any, int]) -> None:
         parents: Any = node.parents
         saved: Any = node.saved
         own = self._load(saved)
         if self.paged:
-            # The pager does not know whether the cotangent may be used up, and makes room for the other case.
-            self._raise(self.live + self.need_of(node, parents, saved, self._slots))
+            # The pager makes room for all pulls at once: what the first ones release is not there for the others.
+            self._raise(self.live + self.need_of(node, slot.owned, parents, saved, self._slots))
         before = self.peak, self.place, self.behind
+        self._pull_each(node, slot, parents, saved, holders)
+        if self.paged:
+            self.peak, self.place, self.behind = before
+        self.live -= own
+
+    def _pull_each(self, node: Node, slot: _Slot, parents: Any, saved: Any, holders: dict[Any, int]) -> None:
+        """Account for the pulls of a node, in the order of the sweep."""
+        signature: Any = node.signature
         shared = False
         for n, ((pull, uses, releases), parent) in enumerate(zip(*signature.ordered(parents), strict=True)):
             exclusive = slot.owned and n == len(parents) - 1 and not shared
             types = [_type_of(saved[s]) for s in uses]
             shared = self._pull(pull, node, parent, slot, exclusive, types) or shared
             self._end([saved[s] for s in releases], holders)
-        if self.paged:
-            self.peak, self.place, self.behind = before
-        self.live -= own
 
     def _pull_joint(self, node: Node, slot: _Slot, rule: Any, holders: dict[Any, int]) -> None:
         kept = (*rule.kept, *(node.saved or ()))

@@ -240,8 +240,8 @@ class Pager:
         """Return whether anything went to disk."""
         return self._pages is not None
 
-    def room(self, node: Node, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
-        """Make room for what the pulls of *node* allocate and load."""
+    def room(self, node: Node, owned: bool, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
+        """Make room for what the pulls of *node*, whose cotangent may be *owned*, allocate and load."""
         if self.ledger.limit is None or self.budget is None or not self.budget.disk:
             return  # without disk there is nothing to be done: the forecast saw to it
         # Far from the bound nobody need know how much exactly.
@@ -249,7 +249,7 @@ class Pager:
         given += sum(bytes_of(c) for c in saved if type(c) is SavedValue)
         if self.ledger.live + _FAR * given < self.ledger.limit:
             return
-        self.load_room(Forecast(0).need_of(node, parents, saved, slots), node, saved)
+        self.load_room(Forecast(0).need_of(node, owned, parents, saved, slots), node, saved)
 
     def load_room(self, need: int, node: Node, saved: Any) -> None:
         """Make room for loading saved values, which stay in memory, and for *need* bytes more."""

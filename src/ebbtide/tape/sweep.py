@@ -122,8 +122,7 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
         pulls = signature.pulls
         place, last, shared = 0, len(pulls) - 1, False
         while True:
-            pull, uses, _ = pulls[place]
-            parent, fresh = parents[place], True
+            (pull, uses, _), parent, fresh = pulls[place], parents[place], True
             wanted = parent.type
             if len(uses) == 1:
                 value = saved[uses[0]]
@@ -148,8 +147,9 @@ def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
             number = parent.number
             running = slots.get(number)
             if running is not None:
-                if running.owned and type(running.value) is type(result) is np.ndarray:
-                    np.add(running.value, result, running.value)
+                total = running.value
+                if running.owned and type(total) is type(result) is np.ndarray and total.flags.c_contiguous:
+                    np.add(total, result, total)
                 else:
                     running.add(result, fresh)
             elif place == last and (not heap or -heap[0] < number):
@@ -205,7 +205,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
     watch = tape.pager
     pulls, order = node.signature.ordered(parents)
     if watch is not None:
-        watch.room(node, slots, parents, saved)
+        watch.room(node, owned, slots, parents, saved)
     else:
         _count_released(tape, saved, retain)
     saved = list(saved)
