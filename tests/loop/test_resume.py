@@ -278,7 +278,7 @@ def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_product_of_the_hessian_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradient of a derivative is resumed, values and tangents: the same bits, which are those of `hvp`, rounded."""
+    """The gradient of a derivative is resumed, values and tangents: the same bits; `hvp` to rounding."""
     vector, options = np.cos(U), {"resume_every": 4, "schedule": Revolve(4)}
 
     def energy(u: Any) -> Any:
