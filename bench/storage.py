@@ -48,8 +48,9 @@ def directories() -> list[Path]:
 
 Speeds = dict[str, float]
 PASSES = ("new", "again")
-# Plain calls with checksums, in two ways, and without them while the other core has something else to do.
-CONTROLS = ("in turn", "beside", "elsewhere")
+# Plain calls with checksums, in two ways, without them while the other core has something else to do, and synchronized
+# twice: what is durable has its header on the disk after its data.
+CONTROLS = ("in turn", "beside", "elsewhere", "twice")
 
 
 def timed(write: Callable[[int], None], read: Callable[[int], None], end: Callable[[], None], count: int) -> Speeds:
@@ -67,7 +68,7 @@ def timed(write: Callable[[int], None], read: Callable[[int], None], end: Callab
     return found
 
 
-def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize: bool = False) -> Speeds:
+def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize: int = 0) -> Speeds:
     """
     Return the seconds of plain system calls on a preallocated file.
 
@@ -77,7 +78,8 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize
         checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread while a state
             is written, as its only work; "elsewhere": for all the time of a block in the cache of the other core, which
             is what a busy core costs, whatever it does.
-        synchronize: Whether each state is on the disk before the next one.
+        synchronize: 1 to have each state on the disk before the next one, 2 to have a block that says so written and
+            synchronized after it.
     """
     nbytes = states[0].nbytes
     block = BLOCK if checksums == "in turn" else nbytes
@@ -94,7 +96,9 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize
                 os.pwrite(descriptor, part, k * nbytes + start)
             if wait is not None:
                 wait()
-            if synchronize:
+            for turn in range(synchronize):
+                if turn:
+                    os.pwrite(descriptor, content[:4096], k * nbytes)
                 os.fdatasync(descriptor)
 
         def read(k: int) -> None:
@@ -156,7 +160,8 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
             "elsewhere": lambda d=directory: by_hand(d, states, "elsewhere"),
             "at once": lambda d=directory: ours(d, states, 0),
             "buffer": lambda d=directory: ours(d, states, 2 * nbytes),
-            "raw, durable": lambda d=directory: by_hand(d, states, synchronize=True),
+            "raw, durable": lambda d=directory: by_hand(d, states, synchronize=1),
+            "twice": lambda d=directory: by_hand(d, states, synchronize=2),
             "durable": lambda d=directory: ours(d, states, 0, durable=True),
         }
         found: dict[str, list[Speeds]] = {name: [] for name in calls}
@@ -175,7 +180,8 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
             for name, limit in (("at once", "raw"), ("buffer", "raw"), ("durable", "raw, durable")):
                 # Speed, so the inverse ratio of times.
                 reached = ratio(seconds, limit, name)
-                controls = ["" if name == "durable" else str(ratio(seconds, "raw", one)) for one in CONTROLS]
+                fitting = {one for one in CONTROLS if (one == "twice") == (name == "durable")}
+                controls = [str(ratio(seconds, limit, one)) if one in fitting else "" for one in CONTROLS]
                 cells = [str(reached), *controls]
                 # Memory that looks like a disk is as fast as a checksum: it shows what we cost, and has no bar.
                 bar, met = ("", None) if directory == SHARED else ("0.90", reached.median >= 0.9)
@@ -185,6 +191,7 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
         table.note("In turn: checksums of each block before it is written. Beside: by a second thread meanwhile.")
         table.note("Elsewhere: none, but the other core is busy in its own cache: what two busy cores cost each other.")
         table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")
+        table.note("Twice: a state and then a block after it, each synchronized; the limit has one synchronization.")
         table.show()
 
 
