@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ import numpy as np
 
 from bench.measure import Table, alternate, generator, median_of, ratio, run
 from ebbtide.storage import Disk, entry_nbytes
-from ebbtide.storage.checksum import extend_crc32c
+from ebbtide.storage.checksum import begin_checksums, extend_crc32c
 from ebbtide.storage.system import POSIX
 
 MIB = 2**20
@@ -46,6 +48,9 @@ def directories() -> list[Path]:
 
 Speeds = dict[str, float]
 PASSES = ("new", "again")
+# Plain calls with checksums, in two ways, without them while the other core has something else to do, and synchronized
+# twice: what is durable has its header on the disk after its data.
+CONTROLS = ("in turn", "beside", "elsewhere", "twice")
 
 
 def timed(write: Callable[[int], None], read: Callable[[int], None], end: Callable[[], None], count: int) -> Speeds:
@@ -63,21 +68,37 @@ def timed(write: Callable[[int], None], read: Callable[[int], None], end: Callab
     return found
 
 
-def by_hand(directory: Path, states: list[Any], checked: bool, synchronize: bool = False) -> Speeds:
-    """Return the seconds of plain system calls on a preallocated file, with checksums taken in blocks if *checked*."""
+def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize: int = 0) -> Speeds:
+    """
+    Return the seconds of plain system calls on a preallocated file.
+
+    Args:
+        directory: Where.
+        states: What is written.
+        checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread while a state
+            is written, as its only work; "elsewhere": for all the time of a block in the cache of the other core, which
+            is what a busy core costs, whatever it does.
+        synchronize: 1 to have each state on the disk before the next one, 2 to have a block that says so written and
+            synchronized after it.
+    """
     nbytes = states[0].nbytes
-    block = BLOCK if checked else nbytes
+    block = BLOCK if checksums == "in turn" else nbytes
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         descriptor = file.fileno()
         os.posix_fallocate(descriptor, 0, nbytes * len(states))
 
         def write(k: int) -> None:
             content, checksum = states[k].view(np.uint8), 0
+            wait = begin_checksums([content]) if checksums == "beside" else None
             for start in range(0, nbytes, block):
                 part = content[start : start + block]
-                checksum = extend_crc32c(checksum, part) if checked else 0
+                checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
                 os.pwrite(descriptor, part, k * nbytes + start)
-            if synchronize:
+            if wait is not None:
+                wait()
+            for turn in range(synchronize):
+                if turn:
+                    os.pwrite(descriptor, content[:4096], k * nbytes)
                 os.fdatasync(descriptor)
 
         def read(k: int) -> None:
@@ -85,9 +106,31 @@ def by_hand(directory: Path, states: list[Any], checked: bool, synchronize: bool
             for start in range(0, nbytes, block):
                 part = content[start : start + block]
                 os.preadv(descriptor, [part], k * nbytes + start)
-                checksum = extend_crc32c(checksum, part) if checked else 0
+                checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
+            if checksums == "beside":
+                # There is nothing to take them of before.
+                begin_checksums([content])()
 
-        return timed(write, read, lambda: None, len(states))
+        with busy_core() if checksums == "elsewhere" else nullcontext():
+            return timed(write, read, lambda: None, len(states))
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Have a thread take checksums of a block that stays in its cache as long as the block runs."""
+    over, content = threading.Event(), np.ones(BLOCK // 4, np.uint8)
+
+    def work() -> None:
+        while not over.is_set():
+            extend_crc32c(0, content)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def ours(directory: Path, states: list[Any], buffer: int, durable: bool = False) -> Speeds:
@@ -111,11 +154,14 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
     states = [generator(k).standard_normal(nbytes // 8) for k in range(count)]
     for directory in directories():
         calls: dict[str, Callable[[], Speeds]] = {
-            "raw": lambda d=directory: by_hand(d, states, False),
-            "raw, checked": lambda d=directory: by_hand(d, states, True),
+            "raw": lambda d=directory: by_hand(d, states),
+            "in turn": lambda d=directory: by_hand(d, states, "in turn"),
+            "beside": lambda d=directory: by_hand(d, states, "beside"),
+            "elsewhere": lambda d=directory: by_hand(d, states, "elsewhere"),
             "at once": lambda d=directory: ours(d, states, 0),
             "buffer": lambda d=directory: ours(d, states, 2 * nbytes),
-            "raw, durable": lambda d=directory: by_hand(d, states, False, synchronize=True),
+            "raw, durable": lambda d=directory: by_hand(d, states, synchronize=1),
+            "twice": lambda d=directory: by_hand(d, states, synchronize=2),
             "durable": lambda d=directory: ours(d, states, 0, durable=True),
         }
         found: dict[str, list[Speeds]] = {name: [] for name in calls}
@@ -126,20 +172,26 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
                 if turn:
                     found[name].append(taken)
         title = f"{count} states of {nbytes / MIB:g} MiB in {directory}: MiB/s"
-        table = Table(title, ("ratio to plain calls", "plain calls with checksums"), "pwrite, pread")
+        heads = ("ratio to plain calls", *(f"plain calls, {name}" for name in CONTROLS))
+        table = Table(title, heads, "pwrite, pread")
         for what in [f"{side}, {name}" for name in PASSES for side in ("write", "read")]:
             seconds = {name: [times[what] for times in runs_of] for name, runs_of in found.items()}
             speed = {name: count * nbytes / MIB / statistics.median(s) for name, s in seconds.items()}
             for name, limit in (("at once", "raw"), ("buffer", "raw"), ("durable", "raw, durable")):
                 # Speed, so the inverse ratio of times.
                 reached = ratio(seconds, limit, name)
-                cells = [str(reached), "" if name == "durable" else f"{speed['raw, checked']:.0f}"]
+                fitting = {one for one in CONTROLS if (one == "twice") == (name == "durable")}
+                controls = [str(ratio(seconds, limit, one)) if one in fitting else "" for one in CONTROLS]
+                cells = [str(reached), *controls]
                 # Memory that looks like a disk is as fast as a checksum: it shows what we cost, and has no bar.
                 bar, met = ("", None) if directory == SHARED else ("0.90", reached.median >= 0.9)
                 table.add(f"{what}, {name}", f"{speed[name]:.0f}", cells, f"{speed[limit]:.0f}", bar, met)
         table.note("New: pages of a preallocated file that are written for the first time. Again: of the cache.")
         table.note("At once: no thread and no buffer. Buffer: two states, written behind and read ahead.")
+        table.note("In turn: checksums of each block before it is written. Beside: by a second thread meanwhile.")
+        table.note("Elsewhere: none, but the other core is busy in its own cache: what two busy cores cost each other.")
         table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")
+        table.note("Twice: a state and then a block after it, each synchronized; the limit has one synchronization.")
         table.show()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any, final
 
@@ -10,6 +11,7 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, primitive, profile, timeloop
+from ebbtide.loop import measure
 from ebbtide.loop.measure import with_transfers
 from ebbtide.schedules import Costs, StoreAll
 
@@ -89,6 +91,18 @@ def test_transfers_are_measured_with_what_is_exposed_of_them():
     costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24))
     assert 0 < costs.write_exposed <= costs.write
     assert 0 < costs.read_exposed < costs.read
+
+
+@pytest.mark.parametrize("waited", [False, True])
+@pytest.mark.parametrize("size", [40_000, 1_000_000])
+def test_only_what_waits_for_the_disk_is_hidden(size, waited, monkeypatch):
+    """The write of a large state that did not wait is made by the loop itself, and all of it is exposed."""
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(measure, "has_waited", lambda *clocks: waited)
+    costs = with_transfers(Costs(), [np.zeros(size)], Budget(memory=2**24, disk=2**24))
+    assert costs.write_exposed == (costs.write if size == 1_000_000 and not waited else 1.0)
+    assert costs.write > 1.0
 
 
 def test_a_time_that_was_not_measured_is_not_predicted():

@@ -269,8 +269,39 @@ def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
     def inner(u: Any) -> Any:
         return np.sum(timeloop(lambda x, i: np.sin(x), u, 5, resume=tmp_path / "run"))
 
-    with pytest.raises(ebbtide.TraceError, match="resume="):
-        grad(lambda u: np.sum(grad(inner)(u) ** 2))(U)
+    for again in (
+        grad(lambda u: np.sum(grad(inner)(u) ** 2)), lambda u: ebbtide.hvp(inner)(u, u),
+        lambda u: ebbtide.vmap(grad(inner))(np.stack([u, u])),
+    ):  # fmt: skip
+        with pytest.raises(ebbtide.TraceError, match=r"resume=.* can be resumed as grad\(lambda x: jvp"):
+            again(U)
+
+
+def test_a_product_of_the_hessian_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a derivative is resumed, values and tangents: the same bits; `hvp` to rounding."""
+    vector, options = np.cos(U), {"resume_every": 4, "schedule": Revolve(4)}
+
+    def energy(u: Any) -> Any:
+        def step(x: Any, i: Any) -> Any:
+            system.met_job_step()
+            return x + 0.1 * np.sin(x)
+
+        return np.sum(timeloop(step, u, 40, **options) ** 2)
+
+    def product(stop: int = 0, **resumed: Any) -> tuple[Any, int]:
+        ticker = Ticker(stop)
+        monkeypatch.setattr(system, "met_job_step", ticker.met, raising=False)
+        return grad(lambda u: ebbtide.jvp(energy, (u,), (vector,))[1], **resumed)(U), ticker.calls
+
+    expected, steps = product()
+    for stop in (30, 60):
+        with pytest.raises(KeyboardInterrupt):
+            product(stop, resume=tmp_path / "run")
+    found, left = product(resume=tmp_path / "run")
+    assert found.tobytes() == expected.tobytes()
+    assert left < steps - 50
+    assert list(tmp_path.iterdir()) == []
+    np.testing.assert_allclose(found, ebbtide.hvp(energy)(U, vector), rtol=1e-12)
 
 
 @pytest.mark.parametrize("schedule", [None, Periodic(4, 1)], ids=str)

@@ -95,6 +95,25 @@ def test_a_loop_that_kept_everything_goes_on_with_snapshots():
     assert p.steps_forward > STEPS
 
 
+@pytest.mark.parametrize("costs", [None, Costs(forward=1.0, reverse=3.0)], ids=["measured", "given"])
+@pytest.mark.parametrize("states", [36, 70, 110])
+def test_a_plan_that_is_made_again_is_one_of_the_whole_run(states, costs):
+    """Made anew midway, it predicts the steps and the time of the whole run: what was run for another plan is in it."""
+    plans: list[Any] = []
+    with ebbtide.profile(on_plan=plans.append) as p:
+        grad(lambda u: objective(u, "growing", costs=costs), budget=Budget(memory=states * STATE))(U0)
+    first, last = plans[0], plans[-1]
+    assert last.schedule != first.schedule
+    assert last.sizes.saved > first.sizes.saved
+    assert (last.least, last.measuring_steps, last.measuring_time) == (
+        first.least, first.measuring_steps, first.measuring_time
+    )  # fmt: skip
+    assert last.predicted_steps_forward == p.steps_forward
+    work = last.costs.time(forward=p.steps_forward - last.measuring_steps, reverse=STEPS)
+    assert last.predicted_time == pytest.approx(work + last.measuring_time)
+    assert (last.measuring_steps > 0) == (costs is None and states == 36)
+
+
 SCHEDULES: tuple[Schedule, ...] = (
     StoreAll(), Revolve(12), Mixed(24 * STATE, STATE, 3 * STATE), Periodic(6, 5), Online(12),
     Hierarchical(10, 3, Costs(write=2, read=2)),

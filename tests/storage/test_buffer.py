@@ -281,6 +281,35 @@ def test_large_entries_are_written_at_once_where_the_disk_does_not_wait(tmp_path
         assert [storage.take(key)[0][-1] for key in range(5)] == [0, 1, 2, 3, 4]
 
 
+def test_a_write_behind_tells_whether_it_waited(tmp_path, monkeypatch):
+    """After a large write of the thread that was a mere copy the next is not handed to it, though there is room."""
+    handed = []
+    waited = [False]
+    monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: waited[0])
+    submit = worker.Worker.submit
+    monkeypatch.setattr(worker.Worker, "submit", lambda me, job: handed.append(job.record.key) or submit(me, job))
+    with Disk(tmp_path, buffer=4 * 8 * LARGE) as storage:
+        for key, waits in enumerate((False, True, True, False, False)):
+            waited[0] = waits
+            storage.put(key, [state(key, LARGE)])
+            storage.flush()
+        assert handed == [0, 2, 3]
+        assert [storage.take(key)[0][-1] for key in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_encoding_is_left_to_the_thread(tmp_path, monkeypatch):
+    """Large entries that are encoded are handed to the thread, whether the disk waits or not."""
+    handed = []
+    monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: False)
+    submit = worker.Worker.submit
+    monkeypatch.setattr(worker.Worker, "submit", lambda me, job: handed.append(job.record.key) or submit(me, job))
+    with Disk(tmp_path, compression={"rounded": "float32"}, buffer=4 * 8 * LARGE) as storage:
+        for key, kind in enumerate(("rounded", "", "rounded", "")):
+            storage.put(key, [state(key, LARGE)], kind=kind)
+            storage.flush()
+        assert handed == [0, 1, 2]
+
+
 def test_a_sleep_is_a_wait_and_work_is_none():
     """What a processor did for a thread is told apart from what the thread waited for."""
     begin = worker.read_clocks()

@@ -135,10 +135,12 @@ def with_less(schedule: Any, position: Position) -> Any:
 
 def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
     """Return the plan of a loop that gave up snapshots of so many bytes after it ran so many steps."""
+    forward = ran + plan.schedule.forward_steps_left(position)
     return replace(
         plan,
         snapshots=len(position.snapshots),
-        predicted_steps_forward=ran + plan.schedule.forward_steps_left(position),
+        predicted_steps_forward=forward,
+        predicted_time=plan.predicted_time + plan.costs.forward * (forward - plan.predicted_steps_forward),
         # Steps may save more than those that were planned with, and then more than planned is freed.
         predicted_peak_bytes=max(plan.sizes.fixed, plan.predicted_peak_bytes - freed),
     )

@@ -24,6 +24,8 @@ from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of, swappable_bytes
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk, entry_nbytes
+from ebbtide.storage.transfer import LARGE
+from ebbtide.storage.worker import has_waited, read_clocks
 from ebbtide.tape.forecast import held_by
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.saved import SavedValue, key_of
@@ -225,12 +227,17 @@ def with_transfers(costs: Costs, values: list[Any], allowed: Budget) -> Costs:
     """
     Return costs with those of one state's way to the disk and back.
 
-    What no thread of the storage does is the copy of a state into its buffer, and to give back its place in the file.
+    What no thread of the storage does is the copy of a state into its buffer, and to give back its place in the file. A
+    large state that went to the page cache without waiting for the disk is one that the storage writes at once, and
+    nothing of its write is hidden.
     """
     packed = pack(values)
-    times = [time.perf_counter()]
     with Disk(allowed.directory, limit=allowed.disk) as disk:
+        disk.reserve(0, 0)  # the file is made once, and not for each state
+        clocks = read_clocks()
+        times = [clocks[0]]
         disk.put("measure", packed.arrays, kind="a state, to measure the disk")
+        waited = has_waited(clocks, read_clocks())
         times.append(time.perf_counter())
         found = disk.get("measure")
         times.append(time.perf_counter())
@@ -241,6 +248,8 @@ def with_transfers(costs: Costs, values: list[Any], allowed: Budget) -> Costs:
             np.copyto(copy, array)
         times.append(time.perf_counter())
     write, read, delete, copying = np.diff(times).tolist()
+    if bytes_of(values) >= LARGE and not waited:
+        copying = write
     return replace(
         costs, write=write, read=read + delete, write_exposed=min(copying, write), read_exposed=delete
     )  # fmt: skip

@@ -187,8 +187,9 @@ def plain(value: Any) -> Any:
     if type(value) is TracedArray:
         if value._node is not None:
             raise TraceError(
-                "resume= is for loops whose state has plain values: this one is differentiated twice or by jvp from "
-                "outside. Take the derivative without resume=, or resume the inner one only."
+                "A time loop with resume= keeps values in its journal, and here its state has derivatives from outside "
+                "as well: by hvp or jvp of a gradient, a gradient of one, or vmap. Leave resume= out. A product of the "
+                "Hessian with v can be resumed as grad(lambda x: jvp(f, (x,), (v,))[1], resume=DIR)(x)."
             )
         return plain(value._value)
     return value

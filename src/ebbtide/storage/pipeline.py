@@ -25,8 +25,6 @@ from ebbtide.storage.worker import Job, Worker, has_waited, read_clocks
 # A job is some Python objects beside its bytes.
 _LEAST_CHARGE = 4096
 _MOST_WRITES = 64
-# A disk that was busy may be quick later.
-_ASK_AGAIN = 64
 
 
 @final
@@ -46,9 +44,8 @@ class Pipeline:
         self._target = target
         self.capacity = 0
         self._worker = Worker()
-        # Whether large writes wait for the disk, as far as that is known, and how many were staged since.
+        # Whether the last large write, whoever made it, waited for the disk; None before the first one has ended.
         self._waits: bool | None = None
-        self._staged = 0
         self._spare: list[Bytes] = []
         self._written: dict[Key, Job] = {}
         self._writes: deque[Job] = deque()
@@ -66,9 +63,10 @@ class Pipeline:
             The job, or None if they are to be written at once: they do not fit into the buffer, or are large and
             the last large write did not wait. What is durable is always written in the order in which it was put.
         """
+        encoded = self._target.codecs.of(record.kind) is not None
         # Encoding takes as much again.
-        charge = max(_LEAST_CHARGE, record.memory * (1 if self._target.codecs.of(record.kind) is None else 2))
-        if charge > self.capacity or (record.memory >= LARGE and self._is_prompt(charge)):
+        charge = max(_LEAST_CHARGE, record.memory * (2 if encoded else 1))
+        if charge > self.capacity or (record.memory >= LARGE and not encoded and self._is_prompt(charge)):
             return None
         buffer = self._buffer(charge, record.memory)
         views: list[NDArray[Any]] = []
@@ -97,7 +95,7 @@ class Pipeline:
         begun = read_clocks()
         written = write_or_explain(self._target, record, arrays)
         if record.memory >= LARGE:
-            self._waits, self._staged = has_waited(begun, read_clocks()), 0
+            self._waits = has_waited(begun, read_clocks())
         return written
 
     def _is_prompt(self, charge: int) -> bool:
@@ -105,18 +103,15 @@ class Pipeline:
         Whether a large entry is better written at once.
 
         Only waiting can be hidden. What goes to the page cache is a copy, as staging is: states of 32 MiB were put one
-        after the other at 0.4 of the speed of plain calls by way of the buffer, and at 0.9 without. Where that is not
-        known and the buffer is full, so that the caller would wait anyway, it finds out.
+        after the other at 0.4 of the speed of plain calls by way of the buffer, and at 0.8 without. Each large write
+        tells; where none has ended and the buffer is full, so that the caller would wait anyway, it finds out.
         """
         if self._target.durable:
             return False
-        if self._waits and self._staged >= _ASK_AGAIN:
-            self._waits = None
+        self._collect()
         if self._waits is None:
-            self._collect()
             jobs = sum(job.charge for job in self._writes) + sum(job.charge for job in self._reads.values())
             return jobs + charge > self.capacity
-        self._staged += 1
         return not self._waits
 
     def resize(self, capacity: int) -> None:
@@ -177,6 +172,8 @@ class Pipeline:
 
     def _settle(self, job: Job) -> None:
         codec = self._target.codecs.of(job.record.kind)
+        if codec is None and job.clocks is not None and job.record.memory >= LARGE:
+            self._waits = has_waited(*job.clocks)
         if job.error is None and not job.left and (codec is None or not codec.lossy):
             self._written[job.record.key] = job
         else:

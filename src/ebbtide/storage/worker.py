@@ -42,8 +42,8 @@ class Job:
     """
 
     __slots__ = (
-        "_ended", "_finished", "_owner", "arrays", "charge", "error", "left", "planned", "record", "staged", "target",
-        "writes",
+        "_ended", "_finished", "_owner", "arrays", "charge", "clocks", "error", "left", "planned", "record", "staged",
+        "target", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,8 @@ class Job:
         self.staged = staged
         self.charge = charge
         self.writes = arrays is not None
+        # The clocks of the thread that ran it, before and after; None of a job that did not succeed.
+        self.clocks: tuple[tuple[float, float], tuple[float, float]] | None = None
         self.error: BaseException | None = None
         self._owner: dict[str, str] = {}
         self._ended = False
@@ -76,11 +78,13 @@ class Job:
         """Do it, unless it was cancelled; an error waits in `error`."""
         if not self.claim("worker"):
             return
+        begun = read_clocks()
         try:
             if self.writes and self.arrays is not None:
                 self.record = write_entry(self.target, self.record, self.arrays, LARGE_BLOCK)
             else:
                 self.arrays = read_entry(self.target, self.record, LARGE_BLOCK)
+            self.clocks = begun, read_clocks()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it
             # The traceback would keep the frames alive, and with them the staged arrays.
             self.error = error.with_traceback(None)
