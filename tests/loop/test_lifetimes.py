@@ -319,7 +319,7 @@ def test_peak_does_not_grow_with_the_steps(kind, tmp_path):
 
     def run(steps):
         with Memory() if kind == "memory" else Disk(tmp_path) as storage:
-            grad(lambda c: timeloop(lambda u, i: u * c, 1.0, steps, schedule=Revolve(8), storage=storage))(0.99999)
+            grad(lambda c: timeloop(lambda u, i: u * c, 1.0, steps, schedule=Revolve(30), storage=storage))(0.99999)
 
     def peak(steps):
         gc.collect()
