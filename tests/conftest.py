@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 # Before NumPy is imported: on busy cores the threads of BLAS wait for each other in loops, and small products take
 # many times as long. Bits do not depend on it in one run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def set_aside() -> None:
+    """Let the collector never look again at what is alive now."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the 500,000 objects of the tests themselves from the collector, which took 0.4 s with them each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        set_aside()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Keep from it what tests leave in pytest, too: in the last of them 200 collections took 24 s, and 6 without it."""
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        set_aside()
+    return done
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

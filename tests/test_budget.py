@@ -4,11 +4,12 @@ import re
 import subprocess
 import sys
 import textwrap
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.scale import sample_of_each
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, value_and_grad, vjp
@@ -469,9 +470,9 @@ AROUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("units", [1, 8])
-@pytest.mark.parametrize("disk", [0, 300])
-@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize(
+    ("name", "disk", "units"), sample_of_each(list(product(AROUND, [0, 300], [1, 8])), 3)
+)
 def test_the_least_of_functions_with_loops(name, disk, units, tmp_path):
     """Each loop, and what follows, refuses once at most; the last number that was named is enough, and not large."""
     f, loops = AROUND[name]

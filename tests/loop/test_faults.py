@@ -142,7 +142,7 @@ def test_writes_that_fail_under_a_journal(
     expected = trouble.gradient(name, None)
     local = tmp_path / "local"
     local.mkdir()
-    at, stride, told = 0, 1 if FULL else 31, 0
+    at, stride, told = 0, 1 if FULL else 61, 0
     for at in bar(itertools.count(1, stride), f"writes of {name} that fail"):
         events = trouble.Events(at, trouble.fail(number), ("pwrite", "allocate"), lasting=lasting)
         with warnings.catch_warnings(record=True) as caught, events.installed():

@@ -31,7 +31,7 @@ SCHEDULES = (
 )
 U0 = np.linspace(0.2, 1.3, 6)
 W = np.cos(np.arange(6.0))
-BIG = np.linspace(0.2, 1.3, 40_000)
+BIG = np.linspace(0.2, 1.3, 20_000)
 STATE = BIG.nbytes
 
 

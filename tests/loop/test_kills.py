@@ -25,7 +25,7 @@ from ebbtide.storage.listing import list_storage
 def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Killed at a step, before or within a write, or in the clean-up, and once more: the same bits, little lost."""
     # Each event of one schedule, some of the others.
-    often, seldom = (1, 4) if FULL else (19, 37) if torn else (61, 113)
+    often, seldom = (1, 4) if FULL else (29, 59) if torn else (79, 137)
     found = launch(tmp_path, {name: often if name == "revolve" else seldom for name in SCHEDULES}, *["torn"] * torn)
     for name, counts in found.items():
         record_property(f"processes of {name} killed", counts["kills"])
@@ -38,7 +38,7 @@ def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[.
 
 def test_a_termination_is_a_kill(tmp_path: Path, record_property: Callable[..., None]) -> None:
     """SIGTERM, as a batch system sends it, ends the process at once, and the next one goes on."""
-    found = launch(tmp_path, {"revolve": 7 if FULL else 90}, "SIGTERM")["revolve"]
+    found = launch(tmp_path, {"revolve": 7 if FULL else 139}, "SIGTERM")["revolve"]
     record_property("processes terminated", found["kills"])
     assert found["problems"] == []
     assert found["kills"] >= 6
@@ -67,7 +67,7 @@ def held() -> tuple[int, int]:
 def test_interrupted_anywhere(name: str, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Interrupted at a step or system call, in I/O too, the same process goes on: same bits, nothing left open."""
     expected = gradient(name, None)
-    stride, before, at = (3 if FULL else 41), held(), 0
+    stride, before, at = (3 if FULL else 83), held(), 0
     (tmp_path / "local").mkdir()
     for at in bar(itertools.count(1, stride), f"interrupts of {name}"):
         events = Events(at, interrupt)
@@ -126,7 +126,7 @@ def test_interrupted_at_any_line(
     # In the finalizer of an object Python tells of an interrupt, and goes on.
     told = list[Any]()
     monkeypatch.setattr(sys, "unraisablehook", lambda caught: told.append(caught.exc_type))
-    random, count = np.random.default_rng(SEED), 400 if FULL else 12
+    random, count = np.random.default_rng(SEED), 400 if FULL else 8
     arguments = "hierarchical", tmp_path / "run", tmp_path / "local"
     (tmp_path / "local").mkdir()
     whole = Lines()

@@ -45,6 +45,7 @@ def right() -> bytes:
     return grad(lambda u: objective(u, schedule=StoreAll()))(U0).tobytes()
 
 
+@cache
 def run(budget: Budget | None, where: str = "grad") -> dict[str, Any]:
     """Run the gradient under a budget twice: once measured, once under a profile."""
     f = grad(objective, budget=budget) if where == "grad" else grad(lambda u: objective(u, budget=budget))

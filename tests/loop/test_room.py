@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.scale import sample, sample_of_each
 from tests.storages import OutOfOrder
 
 import ebbtide
@@ -66,9 +68,9 @@ def right(kind: str) -> bytes:
     return grad(lambda u: objective(u, kind, schedule=StoreAll()))(U0).tobytes()
 
 
-@pytest.mark.parametrize("where", ["grad", "loop"])
-@pytest.mark.parametrize("states", [26, 36, 42, 48, 70, 110])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "states", "where"), sample(list(product(KINDS, [26, 36, 42, 48, 70, 110], ["grad", "loop"])), 5)
+)
 def test_steps_that_save_more_keep_the_budget(kind, states, where):
     """However much later steps save, the budget is kept, with the same bits; the steps of the last plan are run."""
     budget = Budget(memory=states * STATE)
@@ -226,8 +228,7 @@ def in_place(u: Any) -> Any:
     return u
 
 
-@pytest.mark.parametrize("disk", [0, 400])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "disk"), sample_of_each(list(product(SHAPES, [0, 400])), 3))
 def test_the_least_is_a_step_and_few_states(shape, disk, tmp_path):
     """A refusal comes before any file, names one step's saved values, 4 states and buffers, and is enough."""
     ran: list[int] = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from itertools import product
 
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.scale import sample_of_each
 
 from ebbtide import Budget, BudgetError, grad, primitive, vjp
 
@@ -133,8 +135,7 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("disk", [0, 1 << 30])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(("name", "disk"), sample_of_each(list(product(TINY, [0, 1 << 30])), 3))
 def test_record_of_each_kind_is_counted(name, disk):
     """The least of a long chain of tiny operations of any kind is a bound of what it takes."""
     def chain(x):

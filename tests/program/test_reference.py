@@ -14,7 +14,7 @@ import pytest
 from tests.campaign.graphs import make_program
 from tests.program.test_tracing import bits, programs_of
 from tests.rules.examples import label, typed_cases
-from tests.scale import sample_of_each
+from tests.scale import sample, sample_of_each
 from tests.storage.helpers import measure_peak, run_python
 
 from ebbtide import grad, trace
@@ -129,7 +129,7 @@ def make_graph(seed):
     return f
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", sample(range(100), 3))
 def test_the_block_is_as_small_as_lifetimes_allow(seed):
     """For random functions and gradients the block is at most 1.05 of what lives at the same time; equal bits."""
     f = make_graph(seed)

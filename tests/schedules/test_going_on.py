@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.scale import FULL
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules import (
@@ -102,7 +103,7 @@ def test_whatever_is_lost(kind):
     run()
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500 if FULL else 300, deadline=None)
 @given(ANY, ANY, st.integers(1, 30), st.integers(0, 120), st.sets(st.integers(1, 8)), st.booleans())
 def test_another_schedule_takes_over(before, after, steps, actions, lost, with_state):
     """Any schedule completes what any other one left behind, with snapshots of either kind in either tier."""
