@@ -108,7 +108,7 @@ class Gathering(Exchange):
 
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
-        result = np.empty(self.given.shape, self.given.dtype)
+        result = np.zeros(self.given.shape, self.given.dtype)
         into = _parts(result, self.counts, self.taken.shape) if self.comm.rank == self.root else None
         wait([self.comm.Igatherv(array, into, self.root)])
         return result
