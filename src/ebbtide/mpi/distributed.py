@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
@@ -88,11 +90,13 @@ class Ranks:
         found = tuple([_like(one, number) for one, number in zip(given, largest.tolist(), strict=True)])
         return found[0] if single else found  # type: ignore[return-value] - of the type of the value
 
-    def check(self) -> None:
-        """Raise if another rank has failed."""
+    def check(self, requests: Sequence[Any] = ()) -> None:
+        """Raise if another rank has failed; what is under way for these requests stays in memory."""
         if self.comm.Iprobe(MPI.ANY_SOURCE, _FAILED):
             rank, text = self.comm.recv(None, MPI.ANY_SOURCE, _FAILED)
             self.comm.isend(None, rank, _HEARD).Wait()
+            # MPI may still write into their arrays: these live as long as the communicator.
+            self.comm.Set_attr(MPI.Comm.Create_keyval(), list(requests))
             raise RankError(f"Rank {rank} failed: {text}")
 
     def fail(self, error: BaseException) -> None:
@@ -110,6 +114,9 @@ class Ranks:
                 heard += 1
             time.sleep(1e-3)
         if heard < len(others) and self.abort:
+            # Nothing else will say it.
+            traceback.print_exception(error)
+            sys.stderr.flush()
             self.comm.Abort(1)
         MPI.Request.Testall(told)
 

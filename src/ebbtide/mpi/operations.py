@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import flatten, unflatten
@@ -24,6 +23,15 @@ from ebbtide.mpi.collectives import (
 from ebbtide.mpi.exchange import exchange
 from ebbtide.mpi.extremes import extreme
 from ebbtide.mpi.messages import Passing, Receiving, Sending
+from ebbtide.mpi.types import (
+    numbers_for_all,
+    numbers_from_all,
+    numbers_of_all,
+    pass_type,
+    receive_type,
+    send_type,
+    type_for_all,
+)
 
 
 def _with_shape(array: Any) -> Any:
@@ -126,16 +134,8 @@ def bcast(array: Any, comm: Any, root: int = 0) -> Any:
     """
     array = _with_shape(np.zeros(0) if array is None else array)
     taken = type_of(array)
-    given = _told(comm, taken, root)
+    given = type_for_all(comm, taken, root)
     return exchange(Broadcast(comm, taken, given, root), array)
-
-
-def _told(comm: Any, value: Any, root: int) -> Any:
-    """Return on all ranks a plain value of one of them."""
-    if type(value) is ArrayType:
-        shape, letter = comm.bcast((value.shape, value.dtype.str), root)
-        return ArrayType(shape, np.dtype(letter))
-    return comm.bcast(value, root)
 
 
 def gather(array: Any, comm: Any, root: int = 0) -> Any:
@@ -152,7 +152,7 @@ def gather(array: Any, comm: Any, root: int = 0) -> Any:
     """
     array = _rows(array)
     taken = type_of(array)
-    counts = tuple(comm.allgather(taken.shape[0]))
+    counts = numbers_of_all(comm, taken.shape[0])
     rows = sum(counts) if comm.rank == root else 0
     given = ArrayType((rows, *taken.shape[1:]), taken.dtype)
     result = exchange(Gathering(comm, taken, given, root, counts), array)
@@ -172,7 +172,7 @@ def allgather(array: Any, comm: Any) -> Any:
     """
     array = _rows(array)
     taken = type_of(array)
-    counts = tuple(comm.allgather(taken.shape[0]))
+    counts = numbers_of_all(comm, taken.shape[0])
     given = ArrayType((sum(counts), *taken.shape[1:]), taken.dtype)
     return exchange(GatheringForAll(comm, taken, given, counts), array)
 
@@ -195,11 +195,17 @@ def scatter(array: Any, comm: Any, root: int = 0, counts: Sequence[int] | None =
     """
     array = _with_shape(np.zeros(0) if array is None else array)
     taken = type_of(array)
-    whole = _told(comm, taken, root)
-    parts = _told(comm, None if counts is None else tuple(int(count) for count in counts), root)
-    parts = _equal(whole.shape[0], comm.size) if parts is None else parts
-    if len(parts) != comm.size or sum(parts) != whole.shape[0]:
-        raise ValueError(f"scatter was given {whole.shape[0]} rows, and counts={parts} for {comm.size} ranks.")
+    whole = type_for_all(comm, taken, root)
+    rows = whole.shape[0]
+    parts = _equal(rows, comm.size) if counts is None else tuple(int(count) for count in counts)
+    # All ranks look at the counts of the root, so that all of them refuse, or none.
+    fits = comm.rank != root or (len(parts) == comm.size and sum(parts) == rows)
+    parts = numbers_for_all(comm, parts if fits else (-1,) * comm.size, root)
+    if parts[0] < 0:
+        raise ValueError(
+            f"scatter was given {rows} rows by rank {root}, and its counts are not those of {rows} rows for {comm.size} "
+            "ranks. Give one number of rows for each rank, there."
+        )
     given = ArrayType((parts[comm.rank], *whole.shape[1:]), whole.dtype)
     return exchange(Scattering(comm, taken, given, root, parts), array)
 
@@ -224,7 +230,7 @@ def alltoall(array: Any, comm: Any, counts: Sequence[int] | None = None) -> Any:
     sent = _equal(taken.shape[0], comm.size) if counts is None else tuple(int(count) for count in counts)
     if len(sent) != comm.size or sum(sent) != taken.shape[0]:
         raise ValueError(f"alltoall was given {taken.shape[0]} rows, and counts={sent} for {comm.size} ranks.")
-    received = tuple(comm.alltoall(list(sent)))
+    received = numbers_from_all(comm, sent)
     given = ArrayType((sum(received), *taken.shape[1:]), taken.dtype)
     return exchange(Transposition(comm, taken, given, sent, received), array)
 
@@ -246,7 +252,7 @@ def send(array: Any, comm: Any, dest: int, tag: int = 0) -> None:
     """
     array = _with_shape(array)
     taken = type_of(array)
-    comm.send((taken.shape, taken.dtype.str), dest, tag)
+    send_type(comm, taken, dest, tag)
     exchange(Sending(comm, taken, ArrayType((0,), taken.dtype), dest, tag), array)
 
 
@@ -262,8 +268,7 @@ def recv(comm: Any, source: int, tag: int = 0) -> Any:
     Memory:
         The result.
     """
-    shape, letter = comm.recv(None, source, tag)
-    given = ArrayType(shape, np.dtype(letter))
+    given = receive_type(comm, source, tag)
     return exchange(Receiving(comm, ArrayType((0,), given.dtype), given, source, tag), np.zeros(0, given.dtype))
 
 
@@ -283,8 +288,7 @@ def sendrecv(array: Any, comm: Any, dest: int, source: int, tag: int = 0) -> Any
     """
     array = _with_shape(array)
     taken = type_of(array)
-    told = comm.sendrecv((taken.shape, taken.dtype.str), dest, tag, None, source, tag)
-    given = taken if source == MPI.PROC_NULL else ArrayType(told[0], np.dtype(told[1]))
+    given = pass_type(comm, taken, dest, source, tag)
     return exchange(Passing(comm, taken, given, dest, source, tag), array)
 
 

@@ -32,6 +32,6 @@ def wait(requests: Sequence[Any]) -> None:
         waited = time.perf_counter() - start
         if waited > _SPIN:
             if ranks is not None:
-                ranks.check()
+                ranks.check(requests)
             time.sleep(nap)
             nap = min(_NAP, 0.1 * waited)
