@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from ebbtide.arrays.context import current
+
 T = TypeVar("T")
 
 
@@ -31,4 +33,5 @@ def agree(value: T) -> T:
         >>> agree(0.25), agree((2048, False))
         (0.25, (2048, False))
     """
-    return value
+    ranks = current().ranks
+    return value if ranks is None else ranks.agree(value)

@@ -14,6 +14,7 @@ EbbtideError
 ├── ScheduleError          a schedule and the loop that follows it disagree
 ├── StorageError           snapshots or paged values could not be written or read
 ├── ResumeError            the run in a directory for resuming is another one than this call
+├── RankError              another process of the run failed
 └── ProgramError           a traced program or its plan failed a check: a defect of Ebbtide itself
 
 Every message says what is wrong, because of what, and what to do.
@@ -83,6 +84,21 @@ class StorageError(EbbtideError, OSError):
 
 class ResumeError(EbbtideError, ValueError):
     """The run that a directory for resuming holds is another one than this call."""
+
+
+class RankError(EbbtideError, SystemExit):
+    """
+    Another process of the run failed.
+
+    Where nobody catches it the process ends without a word, with the exit status 1: the one that failed has said why.
+
+    Args:
+        message: Which one, and with what.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = 1
 
 
 class ProgramError(EbbtideError, RuntimeError):

@@ -29,6 +29,7 @@ class Context:
         budget: What the innermost call may still hold, None for no bound.
         again: Which run of a checkpointed function this is: a new object for each one in a reverse sweep, else None.
         resume: Where the loops of the call keep their journals; None where they keep none.
+        ranks: The processes that run it together; None where there is one.
     """
 
     level: int = 0
@@ -41,6 +42,7 @@ class Context:
     budget: Budget | None = None
     again: object | None = None
     resume: Any = None
+    ranks: Any = None
 
 
 # The only implicit state of the library (DESIGN, invariant 9): reset in `finally` by `entered`.

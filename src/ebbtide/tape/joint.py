@@ -131,6 +131,8 @@ def record_joint(
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
     node = Node(tape.count, rule, parents, (), None, kinds, code, instruction)
+    if tape.presence is not None and tape.presence._node in parents:  # there is communication inside
+        tape.required[node.number] = node
     if tape.pager is not None:
         rule.hold(tape.pager, node)
     if saved is not None:

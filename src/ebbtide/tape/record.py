@@ -44,12 +44,12 @@ class Tape:
         constancy: Checks that plain arrays met by a step do not change from step to step.
 
     Memory:
-        Holds static values of a region; no nodes.
+        Holds static values of a region; no nodes but those of communication.
     """
 
     __slots__ = (
         "__weakref__", "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "outer",
-        "packed", "pager", "statics",
+        "packed", "pager", "presence", "required", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,9 @@ class Tape:
         self.fast = pager is None
         # Static values of a region: address of the node outside -> (node here, array outside).
         self.statics: dict[int, tuple[Node, TracedArray]] = {}
+        # See `tape.communication`.
+        self.presence: TracedArray | None = None
+        self.required: dict[int, Node] = {}
 
     def close(self) -> None:
         """End the recording: an operation on an array of this tape is an error from now on."""

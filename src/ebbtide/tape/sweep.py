@@ -20,6 +20,7 @@ from ebbtide.errors import CotangentError, ReleasedValueError
 from ebbtide.storage.checksum import compute_crc32c
 from ebbtide.tape.accumulate import Accumulator, blockwise
 from ebbtide.tape.blocks import BLOCK, goes_in_blocks
+from ebbtide.tape.communication import reached, required_nodes
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
 from ebbtide.tape.saved import SavedValue
@@ -61,9 +62,14 @@ def sweep(
     while seeds:
         _seed(watch, slots, heap, *seeds.pop())
     done: dict[int, Accumulator] = {}
-    quick = watch is None and not retain and follower is None
+    required = required_nodes(tape, heap, retain=retain)
+    alone = not required
+    quick = watch is None and not retain and follower is None and alone
     while heap:
-        slot = slots.pop(-heappop(heap))
+        number = -heappop(heap)
+        slot = slots.pop(number) if alone else reached(required, slots, number)
+        if slot is None:
+            continue
         if quick:
             slot = _pull_small(tape, slot, slots, heap)
         node = slot.node

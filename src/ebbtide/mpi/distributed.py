@@ -1,0 +1,126 @@
+"""A run on many ranks: decisions that all of them take together, and failures that all of them hear of."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, final
+
+import numpy as np
+from mpi4py import MPI
+
+from ebbtide.arrays.context import entered
+from ebbtide.errors import RankError
+from ebbtide.mpi.waiting import wait
+
+T = TypeVar("T")
+_FAILED, _HEARD = 1, 2
+_PATIENCE = 5.0
+
+
+@contextmanager
+def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
+    """
+    Run the block, which all ranks of a communicator enter, as one run.
+
+    In it the time loops of all ranks follow one plan: what they measure differs from rank to rank, and the largest
+    counts. Where one rank fails, its error is raised on the other ranks, too, when they communicate by Ebbtide or leave
+    the block.
+
+    Args:
+        comm: The communicator of all ranks of the run.
+        abort: Whether to end all processes by `comm.Abort` when a rank has failed and others have not heard of it within
+            5 seconds, as they wait in communication that is not Ebbtide's.
+
+    Raises:
+        RankError: Another rank failed; says which one, and with what.
+
+    Memory:
+        A duplicate of the communicator.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> from ebbtide.agree import agree
+        >>> with distributed(MPI.COMM_WORLD):
+        ...     agree(0.25)
+        0.25
+    """
+    ranks = Ranks(comm.Dup(), abort=abort)
+    try:
+        with entered(ranks=ranks):
+            yield
+            wait([ranks.comm.Ibarrier()])
+    except RankError:
+        raise
+    except BaseException as error:
+        ranks.fail(error)
+        raise
+    ranks.comm.Free()
+
+
+@final
+class Ranks:
+    """
+    The ranks of a run.
+
+    Args:
+        comm: A communicator of their own.
+        abort: Whether a rank that fails ends the others if they do not hear of it.
+
+    Memory:
+        The communicator; where a rank has failed it is kept, with the messages under way, until MPI ends.
+    """
+
+    __slots__ = ("abort", "comm")
+
+    def __init__(self, comm: Any, *, abort: bool) -> None:
+        self.comm = comm
+        self.abort = abort
+
+    def agree(self, value: T) -> T:
+        """Return the largest of the values of all ranks, numbers or tuples of numbers."""
+        single = not isinstance(value, tuple)
+        given: Any = (value,) if single else value
+        mine = np.array([float(one) for one in given])
+        largest = np.empty_like(mine)
+        wait([self.comm.Iallreduce(mine, largest, MPI.MAX)])
+        found = tuple([_like(one, number) for one, number in zip(given, largest.tolist(), strict=True)])
+        return found[0] if single else found  # type: ignore[return-value] - of the type of the value
+
+    def check(self, requests: Sequence[Any] = ()) -> None:
+        """Raise if another rank has failed; what is under way for these requests stays in memory."""
+        if self.comm.Iprobe(MPI.ANY_SOURCE, _FAILED):
+            rank, text = self.comm.recv(None, MPI.ANY_SOURCE, _FAILED)
+            self.comm.isend(None, rank, _HEARD).Wait()
+            # MPI may still write into their arrays: these live as long as the communicator.
+            self.comm.Set_attr(MPI.Comm.Create_keyval(), list(requests))
+            raise RankError(f"Rank {rank} failed: {text}")
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that this one failed, and wait until they have heard of it."""
+        others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
+        note = (self.comm.rank, f"{type(error).__name__}: {error}")
+        told = [self.comm.isend(note, rank, _FAILED) for rank in others]
+        start, heard = time.perf_counter(), 0
+        while heard < len(others) and time.perf_counter() - start < _PATIENCE:
+            while self.comm.Iprobe(MPI.ANY_SOURCE, _HEARD):
+                self.comm.recv(None, MPI.ANY_SOURCE, _HEARD)
+                heard += 1
+            while self.comm.Iprobe(MPI.ANY_SOURCE, _FAILED):  # one that failed at the same time
+                self.comm.recv(None, MPI.ANY_SOURCE, _FAILED)
+                heard += 1
+            time.sleep(1e-3)
+        if heard < len(others) and self.abort:
+            # Nothing else will say it.
+            traceback.print_exception(error)
+            sys.stderr.flush()
+            self.comm.Abort(1)
+        MPI.Request.Testall(told)
+
+
+def _like(value: Any, number: float) -> Any:
+    """Return a number in the type of a value."""
+    return number if isinstance(value, float) else type(value)(number)

@@ -1,0 +1,71 @@
+"""The least and the largest of the arrays of all ranks, elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.primitive import FRESH, Primitive, Pull
+from ebbtide.arrays.views import bottom
+from ebbtide.mpi.collectives import Sum
+from ebbtide.mpi.exchange import anchored, exchange, traces_of
+from ebbtide.mpi.waiting import wait
+from ebbtide.tape.communication import require
+
+
+def extreme(array: Any, comm: Any, op: str) -> Any:
+    """
+    Return the extreme of the arrays of all ranks.
+
+    Args:
+        array: Of the same shape and dtype on all ranks, real.
+        comm: The communicator.
+        op: "max" or "min".
+
+    Raises:
+        ValueError: There is no such operation.
+        TypeError: The array is complex.
+    """
+    if op not in ("max", "min"):
+        raise ValueError(f"op={op!r}: there are 'sum', 'max' and 'min'.")
+    if type_of(array).dtype.kind == "c":
+        raise TypeError(f"The {op} of complex numbers is not defined. Take that of their absolute values.")
+    result = _EXTREME.bind((anchored(array),), {"comm": comm, "op": op})
+    require(result)
+    return result
+
+
+def _found(array: Any, *, comm: Any, op: str) -> np.ndarray:
+    array = np.asarray(array, order="C")
+    result = np.empty(array.shape, array.dtype)
+    wait([comm.Iallreduce(array, result, MPI.MAX if op == "max" else MPI.MIN)])
+    return result
+
+
+def _share(array: Any, out: Any, comm: Any) -> Any:
+    """Return the part of the derivative that this rank has: all, or as much as each of those that are equal."""
+    here = np.asarray(bottom(array) == bottom(out), type_of(array).dtype)
+    kind = ArrayType(here.shape, here.dtype)
+    return here / np.maximum(Sum(comm, kind, kind).run(here), 1)
+
+
+def _pull(g: Any, kind: ArrayType, params: Any, array: Any, out: Any) -> Any:
+    return exchange(Sum(params["comm"], kind, kind), g) * _share(array, out, params["comm"])
+
+
+def _push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
+    kind = type_of(out)
+    return exchange(Sum(params["comm"], kind, kind), tangents[0] * _share(values[0], out, params["comm"]), traces_of(out))
+
+
+_EXTREME = Primitive(
+    _found,
+    name="extreme of all ranks",
+    operands=("array",),
+    pull=lambda k: Pull(_pull, needs=("array", "out"), result=FRESH),
+    push=_push,
+    infer=lambda array, *, comm, op: array,
+)

@@ -1,0 +1,71 @@
+"""The exchanges of two ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ebbtide.mpi.exchange import Exchange
+from ebbtide.mpi.waiting import wait
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sending(Exchange):
+    """An array goes to another rank; nothing is left."""
+
+    to: int
+    tag: int
+
+    def run(self, array: np.ndarray) -> np.ndarray:
+        """See `Exchange.run`."""
+        wait([self.comm.Isend(array, self.to, self.tag)])
+        return np.empty(self.given.shape, self.given.dtype)
+
+    @property
+    def transposed(self) -> Exchange:
+        """Its cotangent comes from there."""
+        return Receiving(self.comm, self.given, self.taken, self.to, self.tag)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Receiving(Exchange):
+    """An array comes from another rank."""
+
+    source: int
+    tag: int
+
+    def run(self, array: np.ndarray) -> np.ndarray:
+        """See `Exchange.run`."""
+        result = np.empty(self.given.shape, self.given.dtype)
+        wait([self.comm.Irecv(result, self.source, self.tag)])
+        return result
+
+    @property
+    def transposed(self) -> Exchange:
+        """Its cotangent goes there."""
+        return Sending(self.comm, self.given, self.taken, self.source, self.tag)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Passing(Exchange):
+    """An array goes to one rank, and one comes from another."""
+
+    to: int
+    source: int
+    tag: int
+
+    def run(self, array: np.ndarray) -> np.ndarray:
+        """See `Exchange.run`."""
+        result = np.zeros(self.given.shape, self.given.dtype)
+        wait([self.comm.Irecv(result, self.source, self.tag), self.comm.Isend(array, self.to, self.tag)])
+        return result
+
+    @property
+    def transposed(self) -> Exchange:
+        """The way back."""
+        return Passing(self.comm, self.given, self.taken, self.source, self.to, self.tag)

@@ -1,0 +1,61 @@
+"""
+Communication on a tape: what the other processes of a run wait for, whatever this process needs itself.
+
+The reverse sweep of an operation that communicates communicates too, so all processes have to come to it, in the same
+order: also one whose operand depends on nothing that is differentiated, and one that does not use the result. So all
+such operations depend on an array without elements, the presence of the tape, and the tape holds their nodes: the
+sweep passes them in their turn, with a cotangent of zeros where there is none.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.tape.accumulate import Accumulator
+from ebbtide.tape.node import Node
+
+
+def presence_on(tape: Any) -> TracedArray:
+    """Return the presence of a tape: one for all that communicates there."""
+    if tape.presence is None:
+        tape.presence = tape.leaf(np.zeros(0), reachable=False)
+    return tape.presence
+
+
+def require(array: Any) -> None:
+    """Let the sweeps of all tapes that an array is on pass its node."""
+    while type(array) is TracedArray:
+        trace, node = array._trace, array._node
+        if type(node) is Node:
+            trace.required[node.number] = node
+        else:
+            require(node)  # a tangent, which may be on the tapes around
+        array = array._value
+
+
+def required_nodes(tape: Any, heap: list[int], *, retain: bool) -> dict[int, Node]:
+    """Return the nodes of a tape that its sweep has to pass, by number, after their numbers were put on the heap."""
+    if not tape.required:
+        return {}
+    required = dict(tape.required)
+    if not retain:
+        tape.required.clear()
+    heap += [-number for number in required]
+    heapify(heap)
+    return required
+
+
+def reached(required: dict[int, Node], slots: dict[int, Accumulator], number: int) -> Accumulator | None:
+    """Return the slot of the node with a number; None if the sweep has passed it."""
+    node, slot = required.pop(number, None), slots.pop(number, None)
+    if slot is None and node is not None:
+        kind: Any = node.type
+        several = type(kind) is not ArrayType
+        value = [None] * len(kind) if several else np.zeros(kind.shape, kind.dtype)
+        slot = Accumulator(node, value, not several)
+    return slot
