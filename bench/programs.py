@@ -203,7 +203,8 @@ def peers_of(layers: int, width: int, rows: int) -> None:
     ways = ("eager", "checkpoint", "compile")
     found = {f"torch, {how}": ("torch", "gelu_in_torch", {**sizes, "how": how}) for how in ways}
     found["JAX, jit"] = ("jax", "gelu_in_jax", sizes)
-    table = Table(f"{layers} layers of {width} with exact gelu, sum, elsewhere: MiB above arguments", ("theirs",), "")
+    title = f"{layers} layers of {width} with exact gelu, sum, elsewhere: MiB above arguments"
+    table = Table(title, ("torch or JAX",), "")
     for name, (peer, function, given) in found.items():
         peak = apart(peer, f"bench.programs:{function}", environment=MAPPED, **given)
         table.add(name, held, [in_units(peak, MIB, peer)], "", "", None)

@@ -3,4 +3,5 @@
 import importlib.util
 
 # The packages of extras are imported by who has the extra.
-collect_ignore = [] if importlib.util.find_spec("torch") else ["ebbtide/torch"]
+PACKAGES = (("mpi4py", "ebbtide/mpi"), ("torch", "ebbtide/torch"))
+collect_ignore = [folder for extra, folder in PACKAGES if importlib.util.find_spec(extra) is None]

@@ -17,6 +17,7 @@ RANKS = MappingProxyType(
     {
         "cli": 14,
         "demo": 13,
+        "mpi": 12,
         "nn": 12,
         "numpy": 11,
         "optimize": 11,

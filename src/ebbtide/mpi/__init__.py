@@ -4,8 +4,8 @@ Communication between the processes of a run, differentiable; needs the extra `m
 Each process calls the same derivative of its own function, and communicates in it. What is differentiated is the sum
 of what all ranks return, by the variables of all ranks: each rank is given the part that belongs to its own variables.
 A number of which each rank has a copy is another thing than a number on each rank; who owns it is said by two
-operations: `total` makes one value for all ranks of parts on each, and counts once in a derivative; `replicated` says of
-a variable that its copies are one variable.
+operations: `total` makes one value for all ranks of parts on each, and counts once in a derivative; `replicated` says
+of a variable that its copies are one variable.
 """
 
 from importlib.util import find_spec

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from mpi4py import MPI
 
 from ebbtide.mpi.exchange import Exchange
 from ebbtide.mpi.waiting import wait
@@ -21,7 +20,7 @@ class Sum(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
-        wait([self.comm.Iallreduce(array, result, MPI.SUM)])
+        wait([self.comm.Iallreduce(array, result)])
         return result
 
     @property
@@ -89,7 +88,7 @@ class Reduction(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)
-        wait([self.comm.Ireduce(array, result if self.comm.rank == self.root else None, MPI.SUM, self.root)])
+        wait([self.comm.Ireduce(array, result if self.comm.rank == self.root else None, root=self.root)])
         return result
 
     @property
@@ -170,7 +169,7 @@ class PartOfSum(Exchange):
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
         rows = _row(self.taken.shape)
-        wait([self.comm.Ireduce_scatter(array, result, [count * rows for count in self.counts], MPI.SUM)])
+        wait([self.comm.Ireduce_scatter(array, result, [count * rows for count in self.counts])])
         return result
 
     @property

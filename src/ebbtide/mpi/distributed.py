@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
 import numpy as np
-from mpi4py import MPI
 
 from ebbtide.arrays.context import entered
 from ebbtide.errors import RankError
@@ -27,26 +26,19 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
     Run the block, which all ranks of a communicator enter, as one run.
 
     In it the time loops of all ranks follow one plan: what they measure differs from rank to rank, and the largest
-    counts. Where one rank fails, its error is raised on the other ranks, too, when they communicate by Ebbtide or leave
-    the block.
+    counts. Where one rank fails, the other ranks raise an error, too, that says so, when they communicate by Ebbtide or
+    leave the block.
 
     Args:
         comm: The communicator of all ranks of the run.
-        abort: Whether to end all processes by `comm.Abort` when a rank has failed and others have not heard of it within
-            5 seconds, as they wait in communication that is not Ebbtide's.
+        abort: Whether to end all processes by `comm.Abort` when a rank has failed and others have not heard of it
+            within 5 seconds, as they wait in communication that is not Ebbtide's.
 
     Raises:
         RankError: Another rank failed; says which one, and with what.
 
     Memory:
         A duplicate of the communicator.
-
-    Example:
-        >>> from mpi4py import MPI
-        >>> from ebbtide.agree import agree
-        >>> with distributed(MPI.COMM_WORLD):
-        ...     agree(0.25)
-        0.25
     """
     ranks = Ranks(comm.Dup(), abort=abort)
     try:
@@ -84,6 +76,8 @@ class Ranks:
         """Return the largest of the values of all ranks, numbers or tuples of numbers."""
         single = not isinstance(value, tuple)
         given: Any = (value,) if single else value
+        from mpi4py import MPI
+
         mine = np.array([float(one) for one in given])
         largest = np.empty_like(mine)
         wait([self.comm.Iallreduce(mine, largest, MPI.MAX)])
@@ -92,6 +86,8 @@ class Ranks:
 
     def check(self, requests: Sequence[Any] = ()) -> None:
         """Raise if another rank has failed; what is under way for these requests stays in memory."""
+        from mpi4py import MPI
+
         if self.comm.Iprobe(MPI.ANY_SOURCE, _FAILED):
             rank, text = self.comm.recv(None, MPI.ANY_SOURCE, _FAILED)
             self.comm.isend(None, rank, _HEARD).Wait()
@@ -101,6 +97,8 @@ class Ranks:
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one failed, and wait until they have heard of it."""
+        from mpi4py import MPI
+
         others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
         note = (self.comm.rank, f"{type(error).__name__}: {error}")
         told = [self.comm.isend(note, rank, _FAILED) for rank in others]

@@ -2,8 +2,8 @@
 Exchanges: linear operations on the arrays of all ranks together, each with its transpose.
 
 An exchange takes one array on each rank and gives one on each. Put one below the other, the arrays of all ranks are one
-vector, and the exchange is a matrix; its transpose is an exchange, too, which is what a reverse sweep does. Forward mode
-does to the tangents what it does to the values.
+vector, and the exchange is a matrix; its transpose is an exchange, too, which is what a reverse sweep does. Forward
+mode does to the tangents what it does to the values.
 """
 
 from __future__ import annotations

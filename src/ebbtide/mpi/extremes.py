@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull
@@ -39,6 +38,8 @@ def extreme(array: Any, comm: Any, op: str) -> Any:
 
 
 def _found(array: Any, *, comm: Any, op: str) -> np.ndarray:
+    from mpi4py import MPI
+
     array = np.asarray(array, order="C")
     result = np.empty(array.shape, array.dtype)
     wait([comm.Iallreduce(array, result, MPI.MAX if op == "max" else MPI.MIN)])
@@ -58,7 +59,8 @@ def _pull(g: Any, kind: ArrayType, params: Any, array: Any, out: Any) -> Any:
 
 def _push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
     kind = type_of(out)
-    return exchange(Sum(params["comm"], kind, kind), tangents[0] * _share(values[0], out, params["comm"]), traces_of(out))
+    term = tangents[0] * _share(values[0], out, params["comm"])
+    return exchange(Sum(params["comm"], kind, kind), term, traces_of(out))
 
 
 _EXTREME = Primitive(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from mpi4py import MPI
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.mpi.exchange import Exchange, exchange
@@ -37,6 +36,8 @@ def halo_exchange(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: S
     Memory:
         The result, and four layers for a moment. A tape saves nothing.
     """
+    from mpi4py import MPI
+
     if not isinstance(comm, MPI.Cartcomm):
         raise TypeError("halo_exchange needs neighbors: give it a Cartesian communicator, comm.Create_cart(dims).")
     taken = type_of(array)
@@ -44,8 +45,8 @@ def halo_exchange(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: S
     widths = (width,) * comm.ndim if isinstance(width, int) else tuple(width)
     if len(places) != comm.ndim or len(set(places)) < comm.ndim or not all(0 <= k < taken.ndim for k in places):
         raise ValueError(
-            f"halo_exchange was given axes {places} of an array with {taken.ndim}, and the grid of ranks has {comm.ndim} "
-            "directions: give one axis for each."
+            f"halo_exchange was given axes {places} of an array with {taken.ndim}, and the grid of ranks has "
+            f"{comm.ndim} directions: give one axis for each."
         )
     if len(widths) != comm.ndim or any(w < 0 or w > taken.shape[k] for k, w in zip(places, widths, strict=True)):
         raise ValueError(
@@ -134,7 +135,7 @@ class _Fold(_Layers):
                 places.append(layers)
             self.swap(pairs)
             for layers, (_, _, got, _, _) in zip(places, pairs, strict=True):
-                layers += got
+                np.add(layers, got, layers)
         return np.array(folded[self.inside(folded.shape)], order="C")
 
     @property

@@ -113,10 +113,8 @@ def reduce(array: Any, comm: Any, root: int = 0, op: str = "sum") -> Any:
     """
     array = _with_shape(array)
     kind = type_of(array)
-    if op == "sum":
-        result = exchange(Reduction(comm, kind, kind, root), array)
-    else:
-        result = extreme(array, comm, op)
+    summed = op == "sum"
+    result = exchange(Reduction(comm, kind, kind, root), array) if summed else extreme(array, comm, op)
     return result if comm.rank == root else None
 
 
@@ -203,8 +201,8 @@ def scatter(array: Any, comm: Any, root: int = 0, counts: Sequence[int] | None =
     parts = numbers_for_all(comm, parts if fits else (-1,) * comm.size, root)
     if parts[0] < 0:
         raise ValueError(
-            f"scatter was given {rows} rows by rank {root}, and its counts are not those of {rows} rows for {comm.size} "
-            "ranks. Give one number of rows for each rank, there."
+            f"scatter got {rows} rows and counts={counts} on rank {comm.rank}; those of rank {root} do not fit. Give "
+            f"one number of rows for each of the {comm.size} ranks there, all rows together."
         )
     given = ArrayType((parts[comm.rank], *whole.shape[1:]), whole.dtype)
     return exchange(Scattering(comm, taken, given, root, parts), array)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.mpi.waiting import wait
@@ -72,6 +71,8 @@ def receive_type(comm: Any, source: int, tag: int) -> ArrayType:
 
 def pass_type(comm: Any, kind: ArrayType, to: int, source: int, tag: int) -> ArrayType:
     """Tell one rank a type, and return the one that another rank tells; the own one if there is none."""
+    from mpi4py import MPI
+
     note = _written(kind)
     wait([comm.Irecv(found := note.copy(), source, tag), comm.Isend(note, to, tag)])
     return kind if source == MPI.PROC_NULL else _read(found)

@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mpi4py import MPI
-
 from ebbtide.arrays.context import current
 
 # So long a wait is for a message on its way; after it, the processor is left to others, as ranks may share it.
@@ -25,6 +23,8 @@ def wait(requests: Sequence[Any]) -> None:
     Raises:
         RankError: Another rank failed meanwhile.
     """
+    from mpi4py import MPI
+
     ranks = current().ranks
     start = time.perf_counter()
     nap = 1e-6
