@@ -29,6 +29,7 @@ RANKS = MappingProxyType(
         "program": 8,
         "tape": 7,
         "rules": 6,
+        "agree": 5,
         "profiling": 5,
         "arrays": 4,
         "machine": 3,
@@ -36,7 +37,6 @@ RANKS = MappingProxyType(
         "storage": 3,
         "ledger": 2,
         "budget": 1,
-        "agree": 0,
         "errors": 0,
     }
 )

@@ -22,6 +22,7 @@ TREE = {
     "ScheduleError": ValueError,
     "StorageError": OSError,
     "ResumeError": ValueError,
+    "RankError": SystemExit,
     "ProgramError": RuntimeError,
 }
 CLASSES = {name: thing for name, thing in vars(errors).items() if inspect.isclass(thing)}

@@ -14,6 +14,7 @@ from ebbtide.errors import DeterminismError as DeterminismError
 from ebbtide.errors import EbbtideError as EbbtideError
 from ebbtide.errors import MutationError as MutationError
 from ebbtide.errors import ProgramError as ProgramError
+from ebbtide.errors import RankError as RankError
 from ebbtide.errors import ReleasedValueError as ReleasedValueError
 from ebbtide.errors import ResumeError as ResumeError
 from ebbtide.errors import RuleMissingError as RuleMissingError
@@ -51,6 +52,7 @@ __all__ = [
     "EbbtideError",
     "MutationError",
     "ProgramError",
+    "RankError",
     "ReleasedValueError",
     "ResumeError",
     "RuleMissingError",

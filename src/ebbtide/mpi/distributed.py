@@ -13,6 +13,7 @@ import numpy as np
 
 from ebbtide.arrays.context import entered
 from ebbtide.errors import RankError
+from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 
 T = TypeVar("T")
@@ -76,39 +77,36 @@ class Ranks:
         """Return the largest of the values of all ranks, numbers or tuples of numbers."""
         single = not isinstance(value, tuple)
         given: Any = (value,) if single else value
-        from mpi4py import MPI
-
+        mpi = library()
         mine = np.array([float(one) for one in given])
         largest = np.empty_like(mine)
-        wait([self.comm.Iallreduce(mine, largest, MPI.MAX)])
+        wait([self.comm.Iallreduce(mine, largest, mpi.MAX)])
         found = tuple([_like(one, number) for one, number in zip(given, largest.tolist(), strict=True)])
         return found[0] if single else found  # type: ignore[return-value] - of the type of the value
 
     def check(self, requests: Sequence[Any] = ()) -> None:
         """Raise if another rank has failed; what is under way for these requests stays in memory."""
-        from mpi4py import MPI
-
-        if self.comm.Iprobe(MPI.ANY_SOURCE, _FAILED):
-            rank, text = self.comm.recv(None, MPI.ANY_SOURCE, _FAILED)
+        mpi = library()
+        if self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED):
+            rank, text = self.comm.recv(None, mpi.ANY_SOURCE, _FAILED)
             self.comm.isend(None, rank, _HEARD).Wait()
             # MPI may still write into their arrays: these live as long as the communicator.
-            self.comm.Set_attr(MPI.Comm.Create_keyval(), list(requests))
+            self.comm.Set_attr(mpi.Comm.Create_keyval(), list(requests))
             raise RankError(f"Rank {rank} failed: {text}")
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one failed, and wait until they have heard of it."""
-        from mpi4py import MPI
-
+        mpi = library()
         others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
         note = (self.comm.rank, f"{type(error).__name__}: {error}")
         told = [self.comm.isend(note, rank, _FAILED) for rank in others]
         start, heard = time.perf_counter(), 0
         while heard < len(others) and time.perf_counter() - start < _PATIENCE:
-            while self.comm.Iprobe(MPI.ANY_SOURCE, _HEARD):
-                self.comm.recv(None, MPI.ANY_SOURCE, _HEARD)
+            while self.comm.Iprobe(mpi.ANY_SOURCE, _HEARD):
+                self.comm.recv(None, mpi.ANY_SOURCE, _HEARD)
                 heard += 1
-            while self.comm.Iprobe(MPI.ANY_SOURCE, _FAILED):  # one that failed at the same time
-                self.comm.recv(None, MPI.ANY_SOURCE, _FAILED)
+            while self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED):  # one that failed at the same time
+                self.comm.recv(None, mpi.ANY_SOURCE, _FAILED)
                 heard += 1
             time.sleep(1e-3)
         if heard < len(others) and self.abort:
@@ -116,7 +114,7 @@ class Ranks:
             traceback.print_exception(error)
             sys.stderr.flush()
             self.comm.Abort(1)
-        MPI.Request.Testall(told)
+        mpi.Request.Testall(told)
 
 
 def _like(value: Any, number: float) -> Any:

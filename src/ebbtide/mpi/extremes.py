@@ -11,6 +11,7 @@ from ebbtide.arrays.primitive import FRESH, Primitive, Pull
 from ebbtide.arrays.views import bottom
 from ebbtide.mpi.collectives import Sum
 from ebbtide.mpi.exchange import anchored, exchange, traces_of
+from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 from ebbtide.tape.communication import require
 
@@ -38,11 +39,10 @@ def extreme(array: Any, comm: Any, op: str) -> Any:
 
 
 def _found(array: Any, *, comm: Any, op: str) -> np.ndarray:
-    from mpi4py import MPI
-
+    mpi = library()
     array = np.asarray(array, order="C")
     result = np.empty(array.shape, array.dtype)
-    wait([comm.Iallreduce(array, result, MPI.MAX if op == "max" else MPI.MIN)])
+    wait([comm.Iallreduce(array, result, mpi.MAX if op == "max" else mpi.MIN)])
     return result
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.mpi.exchange import Exchange, exchange
+from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 
 _UP, _DOWN = 0, 1  # tags: on a ring of two ranks both messages go to the same one
@@ -36,9 +37,8 @@ def halo_exchange(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: S
     Memory:
         The result, and four layers for a moment. A tape saves nothing.
     """
-    from mpi4py import MPI
-
-    if not isinstance(comm, MPI.Cartcomm):
+    mpi = library()
+    if not isinstance(comm, mpi.Cartcomm):
         raise TypeError("halo_exchange needs neighbors: give it a Cartesian communicator, comm.Create_cart(dims).")
     taken = type_of(array)
     places = tuple(range(comm.ndim)) if axes is None else tuple(axes)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 
 # The number of a dtype, of axes, and of elements along each of as many axes as NumPy knows.
@@ -71,8 +72,7 @@ def receive_type(comm: Any, source: int, tag: int) -> ArrayType:
 
 def pass_type(comm: Any, kind: ArrayType, to: int, source: int, tag: int) -> ArrayType:
     """Tell one rank a type, and return the one that another rank tells; the own one if there is none."""
-    from mpi4py import MPI
-
+    mpi = library()
     note = _written(kind)
     wait([comm.Irecv(found := note.copy(), source, tag), comm.Isend(note, to, tag)])
-    return kind if source == MPI.PROC_NULL else _read(found)
+    return kind if source == mpi.PROC_NULL else _read(found)

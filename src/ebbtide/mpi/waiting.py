@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebbtide.arrays.context import current
+from ebbtide.mpi.library import library
 
 # So long a wait is for a message on its way; after it, the processor is left to others, as ranks may share it.
 _SPIN = 50e-6
@@ -23,12 +24,11 @@ def wait(requests: Sequence[Any]) -> None:
     Raises:
         RankError: Another rank failed meanwhile.
     """
-    from mpi4py import MPI
-
+    mpi = library()
     ranks = current().ranks
     start = time.perf_counter()
     nap = 1e-6
-    while not MPI.Request.Testall(requests):
+    while not mpi.Request.Testall(requests):
         waited = time.perf_counter() - start
         if waited > _SPIN:
             if ranks is not None:

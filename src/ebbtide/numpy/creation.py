@@ -31,7 +31,9 @@ def _assembled(value: Any) -> Any:
 def _lies(array: Any, order: str) -> bool:
     """Return whether the memory of an array is known to be in an order, "C" or "F"."""
     value = bottom(array.present() if type(array) is TracedArray else array)
-    return isinstance(value, np.ndarray) and bool(value.flags[order])
+    if not isinstance(value, np.ndarray):
+        return False
+    return value.flags.c_contiguous if order == "C" else value.flags.f_contiguous
 
 
 @stands_for(np.array)
