@@ -37,7 +37,12 @@ def pull(g: Any) -> Any:
     return g
 
 
-seen = eb.primitive(np.copy, vjp=(pull,))
+def copied(u: Any) -> Any:
+    """Return a copy."""
+    return np.array(u)
+
+
+seen = eb.primitive(copied, vjp=(pull,))
 
 
 def step(u: Any, i: int) -> Any:
