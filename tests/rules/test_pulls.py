@@ -36,14 +36,25 @@ def test_rules(key, random):
     assert checked or key in (np.full_like, np.real_if_close)
 
 
+FOR_EACH_ROW = {("normalize", "inverse")}
+
+
 def test_saved_values_matter(random):
-    """Every value that a rule saves has an influence on its result, of whatever sign; masks are of one byte."""
+    """
+    Every value that a rule saves has an influence on its result, of whatever sign; masks are of one byte.
+
+    What is kept beside masks is one number for each row, and said by name.
+    """
     matters: dict[tuple[str, int, str], bool] = {}
     for key, example in cases(smooth=True):
         for operation in recorded(key, example, np.float64):
             note_influence(operation, matters, random)
             for name in operation.primitive.keep:
-                assert operation.value(name).dtype in {np.dtype(np.bool_), np.dtype(np.int8)}, operation.primitive
+                kept = operation.value(name)
+                if (operation.primitive.name, name) in FOR_EACH_ROW:
+                    assert kept.size == operation.values[0].size // operation.values[0].shape[-1]
+                else:
+                    assert kept.dtype in {np.dtype(np.bool_), np.dtype(np.int8)}, operation.primitive
     assert len(matters) > 60
     assert [where for where, matter in matters.items() if not matter] == []
 

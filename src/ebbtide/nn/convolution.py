@@ -60,7 +60,8 @@ def _of_images(g: Any, w: Any, strides: Pair, padding: Padding, size: Pair) -> A
             for j in range(kernel_width):
                 target = wide[piece, i :: strides[0], j :: strides[1]][:, :height, :width]
                 target += windows[:, :, :, i, j]
-    inner = wide[:, top : top + size[0], left : left + size[1]]
+    # In memory of its own: the margins die here.
+    inner = np.ascontiguousarray(wide[:, top : top + size[0], left : left + size[1]])
     return np.reshape(inner, (*g.shape[:-3], *size, channels))
 
 
