@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from tests.scale import sample_of_each
@@ -36,14 +38,18 @@ def test_rules(key, random):
     assert checked or key in (np.full_like, np.real_if_close)
 
 
-FOR_EACH_ROW = {("normalize", "inverse")}
+# What is kept beside masks, in the place of operands and results, and how many elements it has.
+KEPT = {
+    ("normalize", "inverse"): lambda shape: prod(shape[:-1]),
+    ("cross_entropy", "probabilities"): prod,
+}
 
 
 def test_saved_values_matter(random):
     """
     Every value that a rule saves has an influence on its result, of whatever sign; masks are of one byte.
 
-    What is kept beside masks is one number for each row, and said by name.
+    What else is kept has a name in `KEPT`.
     """
     matters: dict[tuple[str, int, str], bool] = {}
     for key, example in cases(smooth=True):
@@ -51,8 +57,8 @@ def test_saved_values_matter(random):
             note_influence(operation, matters, random)
             for name in operation.primitive.keep:
                 kept = operation.value(name)
-                if (operation.primitive.name, name) in FOR_EACH_ROW:
-                    assert kept.size == operation.values[0].size // operation.values[0].shape[-1]
+                if size := KEPT.get((operation.primitive.name, name)):
+                    assert kept.size == size(operation.values[0].shape)
                 else:
                     assert kept.dtype in {np.dtype(np.bool_), np.dtype(np.int8)}, operation.primitive
     assert len(matters) > 60
