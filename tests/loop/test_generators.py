@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.scale import FULL
 
 from ebbtide import Budget, DeterminismError, ResumeError, TraceError, checkpoint, grad, jvp, timeloop, vjp
 from ebbtide.loop.generators import pack_generator, unpack_generator
@@ -254,7 +255,7 @@ def test_a_budget_counts_generators(kind, kib):
     """A budget in which generators are all that counts is kept."""
 
     def f(u):
-        return timeloop(lambda s, i: (s[0] * 0.9, s[1]), (u, np.random.Generator(kind(1))), 150)[0]
+        return timeloop(lambda s, i: (s[0] * 0.9, s[1]), (u, np.random.Generator(kind(1))), 300 if FULL else 150)[0]
 
     gradient = grad(f, budget=Budget(memory=f"{kib} KiB"))
     f(1.0)

@@ -13,6 +13,8 @@ from mpi4py import MPI
 
 import ebbtide as eb
 from ebbtide import mpi
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.mpi import collectives
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -105,6 +107,23 @@ def check_linear() -> None:
 
 def _array(result: Any) -> Any:
     return np.zeros(0) if result is None else result
+
+
+def check_transposes() -> None:
+    """The transpose of the transpose of an exchange is the exchange, and takes what the other one gives."""
+    kind, other = ArrayType((SIZE, 2), np.dtype(float)), ArrayType((1, 2), np.dtype(float))
+    ones = (1,) * SIZE
+    exchanges = (
+        collectives.Sum(COMM, kind, kind), collectives.Total(COMM, kind, kind), collectives.Copies(COMM, kind, kind),
+        collectives.Broadcast(COMM, other, kind, 0), collectives.Reduction(COMM, kind, other, 0),
+        collectives.Gathering(COMM, other, kind, 0, ones), collectives.Scattering(COMM, kind, other, 0, ones),
+        collectives.GatheringForAll(COMM, other, kind, ones), collectives.PartOfSum(COMM, kind, other, ones),
+        collectives.Transposition(COMM, kind, kind, ones, ones),
+    )  # fmt: skip
+    for one in exchanges:
+        back = one.transposed
+        assert (back.taken, back.given) == (one.given, one.taken)
+        assert back.transposed == one
 
 
 def check_second_order() -> None:

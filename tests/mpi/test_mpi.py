@@ -14,7 +14,7 @@ pytest.importorskip("mpi4py", reason="the extra `mpi` is not installed")
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-CHECKS = ("linear", "extremes", "owners", "refusals", "checkpoints", "loops")
+CHECKS = ("transposes", "linear", "extremes", "owners", "refusals", "checkpoints", "loops")
 
 
 def on_ranks(count: int, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -81,8 +81,8 @@ class Ranks:
         mine = np.array([float(one) for one in given])
         largest = np.empty_like(mine)
         wait([self.comm.Iallreduce(mine, largest, mpi.MAX)])
-        found = tuple([_like(one, number) for one, number in zip(given, largest.tolist(), strict=True)])
-        return found[0] if single else found  # type: ignore[return-value] - of the type of the value
+        found: Any = tuple([_like(one, number) for one, number in zip(given, largest.tolist(), strict=True)])
+        return found[0] if single else found
 
     def check(self, requests: Sequence[Any] = ()) -> None:
         """Raise if another rank has failed; what is under way for these requests stays in memory."""

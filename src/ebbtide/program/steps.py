@@ -18,7 +18,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.program.actions import Action, Operand, Operands, moved
-from ebbtide.program.chains import Links, loop_of
+from ebbtide.program.chains import loop_of
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.orders import order_of
@@ -88,7 +88,7 @@ def _loop_of(equation: Equation) -> tuple[np.ufunc, str, tuple[Any, ...]] | None
 
 
 def _chain(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
-    function: Links = equation.function  # type: ignore[assignment]  # a chain's function is its links
+    function: Any = equation.function  # the `Links` of a chain
     out = operands.of(equation.output)
     letters: dict[int, str] = {}
     for link in function.links:
