@@ -67,7 +67,7 @@ def sweep(
     quick = watch is None and not retain and follower is None and alone
     while heap:
         number = -heappop(heap)
-        slot = slots.pop(number) if alone else reached(required, slots, number)
+        slot = slots.pop(number) if alone else reached(watch, required, slots, number)
         if slot is None:
             continue
         if quick:
