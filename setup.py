@@ -1,11 +1,11 @@
-"""What pyproject.toml cannot say: the compiled part, which is left out where there is no C compiler."""
+"""What pyproject.toml cannot say: the compiled parts, which are left out where there is no C compiler."""
 
 import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 PARTS = ("_steps", "_chains", "_reductions", "_products", "_indices", "_interpreter")
-extensions = [
+machine = [
     Extension(
         f"ebbtide.machine.{name}",
         [f"src/ebbtide/machine/{name}.pyx"],
@@ -18,4 +18,12 @@ extensions = [
     )
     for name in PARTS
 ]
-setup(ext_modules=cythonize(extensions, build_dir="build", include_path=["src"]))
+checksums = Extension(
+    "ebbtide.storage._crc32c",
+    ["src/ebbtide/storage/_crc32c.pyx"],
+    include_dirs=["src/ebbtide/storage"],
+    depends=["src/ebbtide/storage/crc32c.h"],
+    extra_compile_args=["-O2"],
+    optional=True,
+)
+setup(ext_modules=cythonize([*machine, checksums], build_dir="build", include_path=["src"]))
