@@ -5,7 +5,7 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_named, loop_of
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_named, loop_of
 
 import numpy as np
 
@@ -24,7 +24,7 @@ cdef struct Plan:
     cnp.npy_intp of[MOST_AXES]
     Place result, operand
     size_t size
-    bint started
+    bint started, extended
     char start[32]
 
 
@@ -49,6 +49,7 @@ cdef class Reduction(Step):
         self.run = run_reduction
         self.names = ("reduce",)
         plan.loop = loop_of(ufunc, types, &plan.data)
+        plan.extended = is_extended(ufunc, types)
         operand, result = operands
         if types != f"{result[2]}{result[2]}->{result[2]}" or not shape or 0 in shape:
             raise ValueError(f"No reduction of {operand} of shape {shape} to {result} by a loop {types!r}.")
@@ -120,7 +121,7 @@ cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside
             axis -= 1
         if axis < 0:
             break
-    failed[0] = flags(failed[0])
+    failed[0] = flags(failed[0], plan.extended)
     return False
 
 
