@@ -4,15 +4,15 @@ import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-PARTS = ("_steps", "_chains", "_reductions", "_products", "_indices", "_interpreter")
+PARTS = ("_steps", "_axes", "_chains", "_reductions", "_products", "_indices", "_interpreter")
 machine = [
     Extension(
         f"ebbtide.machine.{name}",
         [f"src/ebbtide/machine/{name}.pyx"],
         include_dirs=[np.get_include(), "src/ebbtide/machine"],
-        depends=["src/ebbtide/machine/loops.h"],
+        depends=["src/ebbtide/machine/loops.h", "src/ebbtide/machine/sums.h"],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-O2", "-frounding-math", "-ffp-contract=off", "-pthread"],
+        extra_compile_args=["-O3", "-frounding-math", "-ffp-contract=off", "-pthread"],
         extra_link_args=["-pthread"],
         optional=True,
     )
