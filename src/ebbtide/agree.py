@@ -35,3 +35,18 @@ def agree(value: T) -> T:
     """
     ranks = current().ranks
     return value if ranks is None else ranks.agree(value)
+
+
+def is_alone() -> bool:
+    """
+    Return whether this process may go another way than the one that was agreed on.
+
+    Alone it does without what it lost, and gives up what it has no room for. With others it cannot: they would have to
+    hear of it before each action, and that costs each action a message to all of them. So the run ends there, with an
+    error, and is resumed.
+
+    Example:
+        >>> is_alone()
+        True
+    """
+    return current().ranks is None

@@ -122,7 +122,6 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     found = resumption.find_reverse(cotangents)
     if found is None:
         return
-    rule.room.settle(rule)  # what other processes gave up, before there is another position
     rule.records.clear()
     for kept in rule.position.snapshots:
         if kept.step >= found.end:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, is_alone
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import SAVED, Ledger
@@ -46,7 +46,9 @@ class Room:
         None of its own.
     """
 
-    __slots__ = ("_allowed", "_choose", "_given_up", "_held", "_ledger", "_own", "_saved_before", "spare", "stale")
+    __slots__ = (
+        "_allowed", "_choose", "_given_up", "_held", "_ledger", "_own", "_runs", "_saved_before", "spare", "stale",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
         self._ledger = ledger
@@ -56,6 +58,7 @@ class Room:
         self._choose = choose
         self._saved_before = 0
         self._given_up = 0  # how often the loop did with less
+        self._runs = False  # whether a sweep of the loop is under way
         self.stale = self.spare = False
 
     @property
@@ -71,9 +74,11 @@ class Room:
         base = ledger.live - self._held
         if self._own is not None:
             ledger.limit = base + self._own if outer is None else min(outer, base + self._own)
+        self._runs = True
         try:
             yield
         finally:
+            self._runs = False
             self._held = ledger.live - base
             if self._own is not None:
                 ledger.limit = outer
@@ -134,17 +139,15 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             return action
-        self.settle(rule)
         record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
         sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
         saved, sweep = sizes.saved, sizes.sweep
         if record.nbytes > sizes.saved + sizes.shared or passed:
             saved = max(saved, record.nbytes - sizes.shared)
             sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
-        passed, saved, sweep = agree((passed, saved, sweep))
         if (saved, sweep) != (sizes.saved, sizes.sweep):
             rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep))
-        if passed and not action.save:
+        if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
         if action.save and self.stale and not position.forward_ended and action.stop < position.steps:
@@ -161,7 +164,7 @@ class Room:
         if limit is None:
             return False
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
-        over = agree(max(0, self._ledger.live + stored * rule.plan.sizes.state - limit))
+        over = max(0, self._ledger.live + stored * rule.plan.sizes.state - limit)
         return over > 0 and bool(rule.shed(over))
 
     def before_sweep(self, rule: Any, index: int, record: TapedStep) -> None:
@@ -181,11 +184,11 @@ class Room:
             over -= ledger.relieve(over)
         if over <= 0 and not _is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
-        if agree(over > 0 and not (pager.budget is not None and pager.budget.disk)):
+        if over > 0 and not (pager.budget is not None and pager.budget.disk):
             raise self._refusal(rule, index, record, ledger.limit + over)
 
     def settle(self, rule: Any) -> None:
-        """Give up as much as any other process did since the last action, so that all follow one schedule."""
+        """Give up as much as any other process did between the two sweeps, so that all follow one schedule."""
         most = agree(self._given_up) if self.bounded else 0
         self._give_up(rule, lambda: self._given_up >= most)
 
@@ -288,7 +291,9 @@ class Room:
         )
 
     def sheddable_bytes(self, rule: Any) -> int:
-        """Return the bytes that a loop could do without."""
+        """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""
+        if self._runs and not is_alone():
+            return 0
         return ahead.sheddable_bytes(rule.plan, rule.position, spare=self.spare) + int(rule.snapshots.buffer_nbytes)
 
     def holding(self, rule: Any, bare: bool) -> Holding:

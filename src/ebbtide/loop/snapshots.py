@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
-from ebbtide.agree import agree
+from ebbtide.agree import is_alone
 from ebbtide.errors import StorageError
 from ebbtide.ledger import BUFFERS, SNAPSHOTS
 from ebbtide.loop.state import pack, unpack
@@ -165,20 +165,11 @@ class Snapshots:
             self._attempt(disk, lambda: disk.prefetch([key for key in keys if key in self._tiers]), "")
 
     def without_lost(self, position: Position) -> Position:
-        """Return a position without the snapshots that were lost, here or in another process, since the last one."""
-        while True:
-            # One number, as a largest one is agreed on: twice the step, and one more for saved values.
-            mine = [2 * kept.step + (kept.kind == "saved") for kept in position.snapshots if self._is_lost(kept)]
-            lost = agree(max(mine, default=-1))
-            if lost < 0:
-                return position
-            (found,) = (kept for kept in position.snapshots if 2 * kept.step + (kept.kind == "saved") == lost)
-            if not self._is_lost(found):
-                self.drop(found)
-            position = replace(position, snapshots=tuple(kept for kept in position.snapshots if kept is not found))
-
-    def _is_lost(self, kept: Snapshot) -> bool:
-        return bool(self.lost) and self._key(kept.step, kept.kind) in self.lost
+        """Return a position without the snapshots that were lost since the last one."""
+        if not self.lost:
+            return position
+        left = [kept for kept in position.snapshots if self._key(kept.step, kept.kind) not in self.lost]
+        return replace(position, snapshots=tuple(left))
 
     def _attempt(self, storage: Storage, call: Callable[[], Any], key: str) -> Any:
         """Return what a call of the storage returns, or None after noting what was lost."""
@@ -195,7 +186,14 @@ class Snapshots:
                 return None
 
     def _lose(self, key: str, error: StorageError) -> None:
-        """Forget a snapshot that could not be stored or read."""
+        """
+        Forget a snapshot that could not be stored or read.
+
+        Raises:
+            StorageError: There are other processes, which have theirs.
+        """
+        if not is_alone():
+            raise error
         _, step, kind = key.rsplit("-", 2)
         if not self._warned:
             self._warned = True
