@@ -141,7 +141,7 @@ def step(state: Any, viscosity: Any, spacing: float, time_step: float) -> Any:
     return state
 
 
-def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool | None = None) -> Any:
+def simulate(initial: Any, viscosity: Any, problem: Problem, **loop: Any) -> Any:
     """
     Return the velocity after `problem.steps` steps, differentiable in both arguments.
 
@@ -149,7 +149,7 @@ def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool |
         initial: Velocity at t = 0, shape (2, n, n); it is not changed.
         viscosity: nu, a float or a 0-d array.
         problem: Grid and number of steps.
-        progress: Whether to show progress bars.
+        loop: Further arguments of `ebbtide.timeloop`, such as `progress`, `schedule` and `storage`.
 
     Returns:
         The velocity at the final time, shape (2, n, n).
@@ -160,10 +160,10 @@ def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool |
     def advance(state: Any, _index: Any) -> Any:
         return step(decomposition.update(state), viscosity, spacing, time_step)
 
-    return ebbtide.timeloop(advance, initial, problem.steps, progress=progress)
+    return ebbtide.timeloop(advance, initial, problem.steps, **loop)
 
 
-def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, *, progress: bool | None = None) -> Any:
+def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, **loop: Any) -> Any:
     """
     Return J = h^2 / 2 sum (w - observed)^2 of the velocity w at the final time.
 
@@ -172,12 +172,12 @@ def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, *, p
         viscosity: nu, a float or a 0-d array.
         observed: Observed velocity at the final time, shape (2, n, n).
         problem: Grid and number of steps.
-        progress: Whether to show progress bars.
+        loop: Further arguments of `ebbtide.timeloop`, such as `progress`, `schedule` and `storage`.
 
     Returns:
         J, a scalar.
     """
-    difference = (simulate(initial, viscosity, problem, progress=progress) - observed)[problem.own]
+    difference = (simulate(initial, viscosity, problem, **loop) - observed)[problem.own]
     return problem.decomposition.total(0.5 * problem.spacing**2 * np.sum(difference * difference))
 
 

@@ -197,7 +197,7 @@ def _gradient(case: Case, plot: Path) -> tuple[tuple[float, Any, float], list[tu
     print(f"\n  J = {float(found):.12g},  dJ/dnu = {slope_nu:.12g},  |dJ/dinitial| = {norm:.12g}")
     verdicts.append((float(found) == value, "the value under the budget is the bits of the function's own"))
     if case.problem.decomposition.speaks:
-        _write_picture(profile, plot)
+        _write_picture(profile, plot, many=_many(case.problem))
     return (value, slopes[0], slope_nu), verdicts
 
 
@@ -252,18 +252,22 @@ def _print_measured(profile: Any, alone: int, case: Case) -> list[tuple[bool, st
     ]
 
 
-def _write_picture(profile: Any, path: Path) -> None:
+def _write_picture(profile: Any, path: Path, *, many: bool) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         print("  no picture of the memory timeline: it needs matplotlib (pip install 'ebbtide[plot]')")
         return
     profile.plot(path)
-    print(f"  memory timeline: {path}")
+    print(f"  memory timeline: {path}" + (" (of the first rank)" if many else ""))
 
 
 def _taylor(case: Case, value: float, slope: Any, slope_nu: float) -> list[tuple[bool, str]]:
     """Print the table of Taylor remainders and return its verdicts."""
     moved, moved_nu = burgers.direction(case.initial, case.problem)
-    first = float(case.problem.decomposition.total(np.sum(slope * moved))) + slope_nu * moved_nu
+    by_component = case.problem.decomposition.total(np.sum(slope * moved, (1, 2)))
+    by_nu = slope_nu * moved_nu
+    # Each component one way or the other, so that all parts have one sign: order 0 is not to see how they cancel.
+    moved *= np.copysign(1.0, by_component * by_nu)[:, None, None]
+    first = math.copysign(float(np.sum(np.abs(by_component))) + abs(by_nu), by_nu)
     print(
         "\nSecond derivative along a direction (tangent of the same gradient, by the same schedule)",
         flush=True,
