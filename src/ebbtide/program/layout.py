@@ -30,11 +30,13 @@ class Layout:
         strides: Of each value with axes, in bytes.
         bases: For views, the value that they are views of, itself none: an input or what an equation computes.
         known: Of values that were asked for, what `costs.weighed` found.
+        kernels: Of equations that were asked for, what `kernels.kernel_in` found.
     """
 
     strides: dict[Variable, tuple[int, ...]]
     bases: dict[Variable, Variable]
     known: dict[Variable, tuple[int, int]] = field(default_factory=dict)
+    kernels: dict[Equation, Any] = field(default_factory=dict)
 
     def base(self, variable: Variable) -> Variable:
         """Return the value whose memory a value is in."""

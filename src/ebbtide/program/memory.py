@@ -8,6 +8,8 @@ large values die while results are born, they have memory of their own as well, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -16,7 +18,7 @@ from typing import final
 
 from ebbtide.program.costs import weighed
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.kernels import Kernel, kernel_of
+from ebbtide.program.kernels import Kernel, kernel_in
 from ebbtide.program.layout import Layout
 from ebbtide.program.lifetimes import last_uses
 from ebbtide.program.program import Program
@@ -33,6 +35,7 @@ _ROOMY = 1 << 24
 # random functions 3 need more than 1.05 of their bound without that, 1.13 at most, and none more than 1.043 with it.
 _NEAR = 1.02
 _ATTEMPTS = 40
+_TIMES = 64
 # Which of the large values have arrays of their own.
 _TOGETHER, _CROSSING, _APART = range(3)
 
@@ -171,14 +174,14 @@ def _plan(
     for place, equation in enumerate(program.equations):
         output = equation.output
         machine = output in lowered
-        kernel = kernel_of(equation) if (output.type.shape or machine) and output not in layout.bases else None
+        kernel = kernel_in(layout, equation) if (output.type.shape or machine) and output not in layout.bases else None
         if machine and (kernel is None or not output.type.shape):
             # A number is read out of its memory for NumPy, so nothing is made in its place.
             over = kernel.over if kernel is not None and output.type.shape else ()
             kernel = Kernel(lambda out, *arguments: [], over, lowered=True)
         if kernel is None:
             continue
-        crosses = way == _CROSSING and any(place < birth <= ends[output] for birth in born)
+        crosses = way == _CROSSING and bisect_right(born, place) < bisect_right(born, ends[output])
         alone = output in escaping or (output.nbytes >= _LARGE and (way == _APART or crosses))
         kernels[output] = kernel
         operand = homes.get(output) or _find_given_up(equation, kernel, layout, ends, place, buffers)
@@ -275,15 +278,19 @@ def _improved(order: list[Buffer], bound: int) -> tuple[int, list[Buffer]]:
 
 def _arrange_in(order: Sequence[Buffer]) -> int:
     """Give buffers, one after the other, the lowest offsets that are free while they live."""
-    placed: list[Buffer] = []
+    # Those that live during some of so many equations: to look at all of them each time takes the square of their number.
+    placed: dict[int, list[Buffer]] = defaultdict(list)
     size = 0
     for buffer in order:
-        neighbors = [b for b in placed if b.first <= buffer.last and buffer.first <= b.last]
+        times = range(buffer.first // _TIMES, buffer.last // _TIMES + 1)
+        near = dict.fromkeys([b for time in times for b in placed[time]])
+        neighbors = [b for b in near if b.first <= buffer.last and buffer.first <= b.last]
         buffer.offset = 0
         for other in sorted(neighbors, key=lambda b: b.offset):
             if other.offset - buffer.offset >= buffer.nbytes:
                 break
             buffer.offset = max(buffer.offset, other.offset + other.nbytes)
-        placed.append(buffer)
+        for time in times:
+            placed[time].append(buffer)
         size = max(size, buffer.offset + buffer.nbytes)
     return size
