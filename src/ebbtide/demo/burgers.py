@@ -198,11 +198,11 @@ def vortices(problem: Problem, centers: tuple[tuple[float, float, float, float],
         across, up = (x - center_x) / radius, (y - center_y) / radius
         spin = strength * np.exp(-0.5 * (across * across + up * up))
         values += np.stack([-up * spin, across * spin])
-    values *= np.sin(np.pi * x) * np.sin(np.pi * y) * _inside(problem)
+    values *= np.sin(np.pi * x) * np.sin(np.pi * y) * inside(problem)
     return values / problem.decomposition.largest(np.abs(values).max())
 
 
-def _inside(problem: Problem) -> NDArray[np.bool_]:
+def inside(problem: Problem) -> NDArray[np.bool_]:
     """Return which nodes of this rank are not on the boundary, where sin(pi) is not exactly zero."""
     x, y = problem.coordinates()
     return (x > 0.0) & (x < 1.0) & (y > 0.0) & (y < 1.0)
@@ -258,7 +258,7 @@ def direction(initial: Field, problem: Problem) -> tuple[Field, float]:
             np.sin(np.pi * x) * np.sin(2.0 * np.pi * y) - 0.5 * np.sin(3.0 * np.pi * x) * np.sin(np.pi * y),
         ]
     )
-    moved *= _inside(problem)
+    moved *= inside(problem)
     largest = problem.decomposition.largest
     scale = largest(np.abs(initial).max()) or 1.0
     return moved * (scale / largest(np.abs(moved).max())), problem.viscosity

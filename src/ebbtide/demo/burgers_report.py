@@ -263,11 +263,8 @@ def _write_picture(profile: Any, path: Path, *, many: bool) -> None:
 def _taylor(case: Case, value: float, slope: Any, slope_nu: float) -> list[tuple[bool, str]]:
     """Print the table of Taylor remainders and return its verdicts."""
     moved, moved_nu = burgers.direction(case.initial, case.problem)
-    by_component = case.problem.decomposition.total(np.sum(slope * moved, (1, 2)))
-    by_nu = slope_nu * moved_nu
-    # Each component one way or the other, so that all parts have one sign: order 0 is not to see how they cancel.
-    moved *= np.copysign(1.0, by_component * by_nu)[:, None, None]
-    first = math.copysign(float(np.sum(np.abs(by_component))) + abs(by_nu), by_nu)
+    moved = _not_orthogonal(moved, slope, case.problem, math.copysign(1.0, slope_nu * moved_nu))
+    first = float(case.problem.decomposition.total(np.sum(slope * moved))) + slope_nu * moved_nu
     print(
         "\nSecond derivative along a direction (tangent of the same gradient, by the same schedule)",
         flush=True,
@@ -282,6 +279,14 @@ def _taylor(case: Case, value: float, slope: Any, slope_nu: float) -> list[tuple
     print("\nTaylor test: J(p + e m) less its expansion in e to order 0, 1, 2; rates 1, 2, 3 are right")
     print(_indented(test.table()))
     return [(test.is_right(order), test.verdict(order)) for order in range(test.orders)]
+
+
+def _not_orthogonal(moved: Any, slope: Any, problem: burgers.Problem, sign: float) -> Any:
+    """Return a direction turned halfway to the gradient: across it, order 0 of a Taylor test sees the curvature only."""
+    largest = problem.decomposition.largest
+    inside = slope * burgers.inside(problem)
+    scale = largest(np.abs(moved).max()) / (largest(np.abs(inside).max()) or 1.0)
+    return (0.5 * sign) * (moved + scale * inside)
 
 
 def _curvature(case: Case, moved: Any, moved_nu: float) -> float | None:
