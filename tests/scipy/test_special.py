@@ -124,7 +124,7 @@ def test_complex_digamma():
     z = np.array([1.3 + 0.4j, -2.3 + 0.5j, -7.01 + 0.001j, 0.2 - 3j, 40 + 1j, -30 + 20j, 0.5 + 1e8j])
     slope = jvp(original.digamma, (z,), (np.ones_like(z),))[1]
     after = jvp(original.digamma, (z + 1,), (np.ones_like(z),))[1]
-    np.testing.assert_allclose((slope - after)[:-1], np.square(1 / z[:-1]), rtol=1e-12)
+    np.testing.assert_allclose(slope, after + np.square(1 / z), rtol=1e-12)
     np.testing.assert_allclose(slope[-1], 1 / (z[-1] - 0.5), rtol=1e-15)
     x = np.array([0.3, 1.0, 17.5])
     real = jvp(original.digamma, (x,), (np.ones_like(x),))[1]
