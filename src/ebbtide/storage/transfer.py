@@ -40,6 +40,7 @@ class Target:
         system: The operating system.
         codecs: How arrays are encoded.
         durable: Whether data are on the disk before their header, and the header before the write ends.
+        shared: Whether other processes have parts of the file; offsets are those in the part then.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class Target:
     system: System
     codecs: Codecs
     durable: bool
+    shared: bool = False
 
 
 def write_entry(
