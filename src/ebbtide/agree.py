@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ebbtide.arrays.context import current
 
@@ -50,3 +50,9 @@ def is_alone() -> bool:
         True
     """
     return current().ranks is None
+
+
+def own_communicator() -> Any:
+    """Return the communicator of this process alone, by which its files are named; None where there is one process."""
+    ranks = current().ranks
+    return None if ranks is None else ranks.own

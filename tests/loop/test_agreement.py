@@ -53,7 +53,7 @@ class Process:
     """One of them, as the calls of a context see it; counts what it is asked."""
 
     def __init__(self, group: Processes, rank: int) -> None:
-        self.group, self.rank, self.size = group, rank, group.size
+        self.group, self.rank, self.size, self.own = group, rank, group.size, None
         self.asked = 0
 
     def agree(self, value: Any) -> Any:

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
-from ebbtide.agree import is_alone
-from ebbtide.errors import StorageError
+from ebbtide.agree import agree, is_alone
+from ebbtide.errors import RankError, StorageError
 from ebbtide.ledger import BUFFERS, SNAPSHOTS
+from ebbtide.loop.plan import Plan
 from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
@@ -80,6 +81,26 @@ class Snapshots:
         self._ledger.add(BUFFERS, -freed)
         return freed > 0
 
+    def reserve(self, plan: Plan) -> None:
+        """
+        Where there are other processes, make sure that all of them have room for what they will store.
+
+        Raises:
+            StorageError: There is none here.
+            RankError: There is none in another process.
+        """
+        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self._theirs else 0)
+        if is_alone() or not nbytes:
+            return
+        storage, failed = self._storage("disk"), True
+        try:
+            storage.reserve(1, storage.nbytes + nbytes)
+            failed = False
+        finally:
+            failed = agree(failed)
+        if failed:
+            raise RankError("Another rank has no room for the snapshots of a time loop.")
+
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
         if step in self._forms:
@@ -101,7 +122,13 @@ class Snapshots:
         self.error = None
         load = self._adopted.get(step)
         if load is not None and step not in self._forms:
-            return load(step)
+            state = load(step)
+            if state is None and not is_alone():
+                raise StorageError(
+                    f"The restart state of step {step}, which an earlier run left, is damaged. Make the same call "
+                    "again on all ranks: it goes on without it."
+                )
+            return state
         arrays = self._get(step, "restart", keep=keep)
         if arrays is None:
             return None

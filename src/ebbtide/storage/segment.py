@@ -40,6 +40,12 @@ class Segment:
         self._limit = limit
         self._extents = Extents()
         self._reserved = 0
+        self._top = 0  # the end of what the file may have blocks for
+
+    @property
+    def reserved(self) -> int:
+        """The bytes that are reserved."""
+        return self._reserved
 
     @property
     def allocated(self) -> int:
@@ -58,6 +64,7 @@ class Segment:
                 max(0, min(free.stop, nbytes) - free.start) for free in self._extents.free if free.clean
             )
             self._check_limit(grown, None, self.allocated)
+            self._top = max(self._top, nbytes)
             self._allocate(self._reserved, nbytes - self._reserved, None)
             self._reserved = nbytes
             for free in self._extents.free:
@@ -76,6 +83,7 @@ class Segment:
         """
         nbytes = planned.nbytes
         offset = self._extents.take(nbytes)
+        self._top = max(self._top, self._extents.end)
         try:
             if self._limit is not None and self.allocated > self._limit:
                 self.return_space()
@@ -99,7 +107,7 @@ class Segment:
     def give(self, record: EntryRecord) -> None:
         """Give the range of an entry back; the file system has it when this returns, but for less than 1 MiB."""
         self._extents.give(record.offset, record.nbytes)
-        size = os.fstat(self._target.descriptor).st_size
+        size = self._size()
         if record.offset < size:
             # It may stay in the file for a while, and must not be found again.
             with suppress(OSError):
@@ -154,8 +162,16 @@ class Segment:
         self._extents.cut()
         end = max(self._extents.end, self._reserved)
         with suppress(OSError):
-            if os.fstat(self._target.descriptor).st_size > end:
-                os.ftruncate(self._target.descriptor, end)
+            if self._size() > end:
+                if self._target.shared:
+                    self._target.system.punch(self._target.descriptor, end, self._top - end)
+                else:
+                    os.ftruncate(self._target.descriptor, end)
+                self._top = end
+
+    def _size(self) -> int:
+        """Return the size of the file, or of the part of it."""
+        return self._top if self._target.shared else os.fstat(self._target.descriptor).st_size
 
     def _punch(self) -> None:
         kept: list[Free] = []

@@ -41,6 +41,7 @@ class Target:
         codecs: How arrays are encoded.
         durable: Whether an entry is on the disk before its write ends. Where the power goes before that, the header may
             be there without the data, which their checksums tell.
+        shared: Whether other processes have parts of the file; offsets are those in the part then.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class Target:
     system: System
     codecs: Codecs
     durable: bool
+    shared: bool = False
 
 
 def write_entry(
