@@ -13,7 +13,7 @@ from ebbtide.arrays import misuse
 from ebbtide.arrays.keywords import with_keywords
 from ebbtide.arrays.methods import binary, method, unary
 from ebbtide.arrays.outputs import into, partly
-from ebbtide.arrays.registry import HANDLERS
+from ebbtide.arrays.registry import HANDLERS, declare_further
 from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
 from ebbtide.errors import RuleMissingError, TraceError
 
@@ -80,7 +80,10 @@ class TracedArray:
     def _ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = kwargs.pop("out", None)
         where = kwargs.pop("where", True) if method == "__call__" else True
-        handler = HANDLERS.get(ufunc if method == "__call__" else (ufunc, method))
+        key: Any = ufunc if method == "__call__" else (ufunc, method)
+        if key not in HANDLERS:
+            declare_further()
+        handler = HANDLERS.get(key)
         if handler is None:
             name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
             raise RuleMissingError(
