@@ -169,6 +169,13 @@ def _matmul(equation: Equation, operands: Operands, given_up: Variable | None) -
     return [Action("Product", (stack, sizes, (x, y, out), f"{letter}{letter}->{letter}"))]
 
 
+def _dot(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    shapes = [x.type.shape if type(x) is Variable else np.shape(x) for x in equation.arguments]
+    # Of vectors, and of operands that BLAS cannot read, NumPy has ways of its own.
+    matrices = all(len(shape) == 2 and min(shape) > 1 for shape in shapes)
+    return _matmul(equation, operands, given_up) if matrices else None
+
+
 def _add_product(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
     total, a, b = [operands.of(argument) for argument in equation.arguments]
     out = operands.of(equation.output)
@@ -348,6 +355,7 @@ _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Acti
     "boxes": _boxes,
     **dict.fromkeys(_REDUCED, _reduction),
     "matmul": _matmul,
+    "dot": _dot,
     "add_product": _add_product,
     "where": _where,
     "astype": _cast,
