@@ -25,7 +25,7 @@ Methods Fluids 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ebbtide
-from ebbtide.errors import EbbtideError
+from ebbtide.demo.decomposition import Decomposition, DemoInputError, Whole
 
 Field = NDArray[np.float64]
 
@@ -48,10 +48,6 @@ GUESS_VORTICES = ((0.35, 0.40, 1.0, 0.11), (0.62, 0.62, -1.0, 0.12))
 TRUE_VORTICES = ((0.32, 0.45, 1.0, 0.12), (0.66, 0.60, -0.9, 0.11), (0.55, 0.25, 0.5, 0.08))
 
 
-class DemoInputError(EbbtideError, ValueError):
-    """An option or an initial field that the demo cannot run with."""
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """
@@ -60,6 +56,7 @@ class Problem:
     Args:
         nodes: Points per direction, boundary included.
         steps: Number of time steps.
+        decomposition: Who has which nodes. All fields below are those of this rank's nodes.
 
     Raises:
         DemoInputError: Too few nodes, or no step.
@@ -67,6 +64,7 @@ class Problem:
 
     nodes: int = 201
     steps: int = 1000
+    decomposition: Decomposition = field(default_factory=Whole)
 
     def __post_init__(self) -> None:
         if self.nodes < LEAST_NODES:
@@ -79,8 +77,24 @@ class Problem:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape of a state: component, x, y."""
+        """The shape of a field of all nodes: component, x, y."""
         return (2, self.nodes, self.nodes)
+
+    @property
+    def window(self) -> tuple[slice, slice, slice]:
+        """Where a field of all nodes has that of this rank."""
+        return (slice(0, 2), *self.decomposition.window(self.nodes))
+
+    @property
+    def own(self) -> tuple[slice, slice, slice]:
+        """Where the field of this rank has the nodes that no other rank counts."""
+        return (slice(0, 2), *self.decomposition.own(self.nodes))
+
+    def coordinates(self) -> tuple[Field, Field]:
+        """Return x, shape (nodes, 1), and y, shape (1, nodes), of the nodes of this rank."""
+        line = np.linspace(0.0, 1.0, self.nodes)
+        _, along_x, along_y = self.window
+        return line[along_x, None], line[None, along_y]
 
     @property
     def spacing(self) -> float:
@@ -127,7 +141,7 @@ def step(state: Any, viscosity: Any, spacing: float, time_step: float) -> Any:
     return state
 
 
-def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool | None = None) -> Any:
+def simulate(initial: Any, viscosity: Any, problem: Problem, **loop: Any) -> Any:
     """
     Return the velocity after `problem.steps` steps, differentiable in both arguments.
 
@@ -135,20 +149,21 @@ def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool |
         initial: Velocity at t = 0, shape (2, n, n); it is not changed.
         viscosity: nu, a float or a 0-d array.
         problem: Grid and number of steps.
-        progress: Whether to show progress bars.
+        loop: Further arguments of `ebbtide.timeloop`, such as `progress`, `schedule` and `storage`.
 
     Returns:
         The velocity at the final time, shape (2, n, n).
     """
-    spacing, time_step = problem.spacing, problem.time_step
+    spacing, time_step, decomposition = problem.spacing, problem.time_step, problem.decomposition
+    viscosity = decomposition.replicated(viscosity)
 
     def advance(state: Any, _index: Any) -> Any:
-        return step(state, viscosity, spacing, time_step)
+        return step(decomposition.update(state), viscosity, spacing, time_step)
 
-    return ebbtide.timeloop(advance, initial, problem.steps, progress=progress)
+    return ebbtide.timeloop(advance, initial, problem.steps, **loop)
 
 
-def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, *, progress: bool | None = None) -> Any:
+def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, **loop: Any) -> Any:
     """
     Return J = h^2 / 2 sum (w - observed)^2 of the velocity w at the final time.
 
@@ -157,13 +172,13 @@ def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, *, p
         viscosity: nu, a float or a 0-d array.
         observed: Observed velocity at the final time, shape (2, n, n).
         problem: Grid and number of steps.
-        progress: Whether to show progress bars.
+        loop: Further arguments of `ebbtide.timeloop`, such as `progress`, `schedule` and `storage`.
 
     Returns:
         J, a scalar.
     """
-    difference = simulate(initial, viscosity, problem, progress=progress) - observed
-    return 0.5 * problem.spacing**2 * np.sum(difference * difference)
+    difference = (simulate(initial, viscosity, problem, **loop) - observed)[problem.own]
+    return problem.decomposition.total(0.5 * problem.spacing**2 * np.sum(difference * difference))
 
 
 def vortices(problem: Problem, centers: tuple[tuple[float, float, float, float], ...]) -> Field:
@@ -177,22 +192,26 @@ def vortices(problem: Problem, centers: tuple[tuple[float, float, float, float],
     Returns:
         The velocity, shape (2, n, n).
     """
-    line = np.linspace(0.0, 1.0, problem.nodes)
-    x, y = line[:, None], line[None, :]
-    field = np.zeros(problem.shape)
+    x, y = problem.coordinates()
+    values = np.zeros((2, x.size, y.size))
     for center_x, center_y, strength, radius in centers:
         across, up = (x - center_x) / radius, (y - center_y) / radius
         spin = strength * np.exp(-0.5 * (across * across + up * up))
-        field += np.stack([-up * spin, across * spin])
-    field *= np.sin(np.pi * x) * np.sin(np.pi * y)
-    clear_boundary(field)
-    return field / np.abs(field).max()
+        values += np.stack([-up * spin, across * spin])
+    values *= np.sin(np.pi * x) * np.sin(np.pi * y) * inside(problem)
+    return values / problem.decomposition.largest(np.abs(values).max())
 
 
-def clear_boundary(field: Field) -> None:
+def inside(problem: Problem) -> NDArray[np.bool_]:
+    """Return which nodes of this rank are not on the boundary, where sin(pi) is not exactly zero."""
+    x, y = problem.coordinates()
+    return (x > 0.0) & (x < 1.0) & (y > 0.0) & (y < 1.0)
+
+
+def clear_boundary(values: Field) -> None:
     """Set the boundary values of a velocity of shape (2, n, n) to zero, in place."""
-    field[:, [0, -1], :] = 0.0
-    field[:, :, [0, -1]] = 0.0
+    values[:, [0, -1], :] = 0.0
+    values[:, :, [0, -1]] = 0.0
 
 
 def guess(problem: Problem) -> Field:
@@ -213,7 +232,7 @@ def observations(problem: Problem) -> Field:
     state = vortices(problem, TRUE_VORTICES)
     viscosity = TRUE_VISCOSITY_FACTOR * problem.viscosity
     for _ in range(problem.steps):
-        step(state, viscosity, problem.spacing, problem.time_step)
+        step(problem.decomposition.update(state), viscosity, problem.spacing, problem.time_step)
     return state
 
 
@@ -232,17 +251,17 @@ def direction(initial: Field, problem: Problem) -> tuple[Field, float]:
     Returns:
         A smooth velocity of shape (2, n, n) that vanishes on the boundary, and a viscosity.
     """
-    line = np.linspace(0.0, 1.0, problem.nodes)
-    x, y = line[:, None], line[None, :]
+    x, y = problem.coordinates()
     moved = np.stack(
         [
             np.sin(2.0 * np.pi * x) * np.sin(np.pi * y) + 0.5 * np.sin(np.pi * x) * np.sin(3.0 * np.pi * y),
             np.sin(np.pi * x) * np.sin(2.0 * np.pi * y) - 0.5 * np.sin(3.0 * np.pi * x) * np.sin(np.pi * y),
         ]
     )
-    clear_boundary(moved)
-    scale = float(np.abs(initial).max()) or 1.0
-    return moved * (scale / np.abs(moved).max()), problem.viscosity
+    moved *= inside(problem)
+    largest = problem.decomposition.largest
+    scale = largest(np.abs(initial).max()) or 1.0
+    return moved * (scale / largest(np.abs(moved).max())), problem.viscosity
 
 
 def check_initial(field: NDArray[Any], problem: Problem) -> Field:
@@ -324,7 +343,7 @@ def load_initial(path: Path, problem: Problem) -> Field:
         problem: The grid.
 
     Returns:
-        The velocity, shape (2, n, n), float64.
+        The velocity at the nodes of this rank, float64.
 
     Raises:
         DemoInputError: The file cannot be read, is no .npy file, or `check_initial` refuses its field.
@@ -343,4 +362,4 @@ def load_initial(path: Path, problem: Problem) -> Field:
         raise DemoInputError(
             f"The initial field {str(path)!r} is not a .npy file: write it with np.save({path.stem + '.npy'!r}, field)."
         )
-    return check_initial(loaded, problem)
+    return np.ascontiguousarray(check_initial(loaded, problem)[problem.window])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import numpy as np
 from tqdm import tqdm
 
 import ebbtide
+from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.demo import burgers
-from ebbtide.errors import BudgetError
+from ebbtide.demo.decomposition import Decomposition, started
+from ebbtide.errors import BudgetError, EbbtideError
 from ebbtide.optimize.taylor import taylor_remainders
 from ebbtide.profiling.peak import measured_peak
 
@@ -27,6 +31,8 @@ DISTANCES = (2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11, 2.0**-12)
 NO_LIMIT = 2**62
 # A prediction counts arrays; tracemalloc also sees interpreter objects (frames, nodes, progress bars).
 SLACK = 64 * 1024
+# What the command exits with on a rank that leaves the message to another one.
+FAILED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +79,37 @@ def run(options: Options) -> int:
         options: What the command line says.
 
     Returns:
-        0 if every verdict is good, else 1.
+        0 if every verdict is good, else 1. Of many ranks one prints the report and raises the error, also that of
+        another rank; these return `FAILED`.
 
     Raises:
         DemoInputError: An option or the initial field cannot be used.
         ValueError: A number of bytes cannot be read.
         BudgetError: The budget is too small for the gradient.
     """
-    problem = burgers.Problem(options.nodes, options.steps)
+    decomposition = started()
+    try:
+        with _heard(decomposition), decomposition.run():
+            return _report(options, decomposition)
+    except (EbbtideError, ValueError):
+        if decomposition.speaks:
+            raise
+        return FAILED
+
+
+@contextmanager
+def _heard(decomposition: Decomposition) -> Iterator[None]:
+    """Print what one of the ranks prints; all of them do the same, and their numbers are agreed on."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        with nullcontext() if decomposition.speaks else redirect_stdout(nowhere):
+            yield
+
+
+def _report(options: Options, decomposition: Decomposition) -> int:
+    problem = burgers.Problem(options.nodes, options.steps, decomposition)
     budget = Budget(memory=options.memory, disk=options.disk)
-    _check_plot(options.plot)
+    if decomposition.speaks:
+        _check_plot(options.plot)
     initial = burgers.guess(problem)
     if options.initial is not None:
         initial = burgers.load_initial(options.initial, problem)
@@ -91,10 +118,16 @@ def run(options: Options) -> int:
     _print_sizes(case)
     gradient, verdicts = _gradient(case, options.plot)
     verdicts += _taylor(case, *gradient)
-    print("\nVerdict")
-    for good, line in verdicts:
-        print(f"  {'ok  ' if good else 'FAIL'}  {line}")
-    return 0 if all(good for good, _ in verdicts) else 1
+    failed = agree(tuple(not good for good, _ in verdicts))
+    print("\nVerdict" + (" of all ranks" if _many(problem) else ""))
+    for bad, (_, line) in zip(failed, verdicts, strict=True):
+        print(f"  {'FAIL' if bad else 'ok  '}  {line}")
+    return int(any(failed))
+
+
+def _many(problem: burgers.Problem) -> bool:
+    """Return whether there are several ranks."""
+    return problem.decomposition.ranks != (1, 1)
 
 
 def _check_plot(path: Path) -> None:
@@ -110,7 +143,7 @@ def _check_plot(path: Path) -> None:
 
 
 def _print_problem(problem: burgers.Problem, initial: burgers.Field) -> None:
-    speed = float(np.abs(initial).max())
+    speed = problem.decomposition.largest(np.abs(initial).max())
     peclet = speed * problem.spacing / problem.viscosity
     end = problem.steps * problem.time_step
     print(f"2-D viscous Burgers equation on {problem.nodes} x {problem.nodes} nodes ({problem.nodes**2:,})")
@@ -120,19 +153,23 @@ def _print_problem(problem: burgers.Problem, initial: burgers.Field) -> None:
         f"{burgers.DIFFUSION_NUMBER:g} (stable to {burgers.MOST_DIFFUSION_NUMBER:g}), cell Peclet number "
         f"{peclet:.3g} (stable to {burgers.MOST_PECLET_NUMBER:g})"
     )
+    if _many(problem):
+        ranks = " x ".join(map(str, problem.decomposition.ranks))
+        print(f"  {ranks} ranks; sizes are the largest of any rank, and each has the budget")
 
 
 def _print_sizes(case: Case) -> None:
     """Measure and print what a state and a step take, by a gradient of two steps."""
-    short = burgers.Problem(case.problem.nodes, min(2, case.problem.steps))
+    short = replace(case.problem, steps=min(2, case.problem.steps))
     trial = Case(short, case.initial, case.observed, Budget(memory=NO_LIMIT))
     with ebbtide.profile() as profile:
         ebbtide.value_and_grad(trial.misfit, argnums=(0, 1), budget=trial.budget)(trial.initial, short.viscosity)
     plan = profile.loops[0].plan
-    everything = plan.saved_bytes * case.problem.steps
+    state_bytes, saved_bytes = agree((plan.state_bytes, plan.saved_bytes))
+    everything = saved_bytes * case.problem.steps
     print("\nSizes")
-    print(f"  one state (u, v), float64        {format_bytes(plan.state_bytes):>12}")
-    print(f"  what one step saves              {format_bytes(plan.saved_bytes):>12}")
+    print(f"  one state (u, v), float64        {format_bytes(state_bytes):>12}")
+    print(f"  what one step saves              {format_bytes(saved_bytes):>12}")
     print(f"  storing every one of {case.problem.steps:>6,} steps {format_bytes(everything):>12}")
     print(f"  budget                           {format_bytes(case.budget.memory):>12} of memory")
     print(f"                                   {format_bytes(case.budget.disk):>12} of disk")
@@ -145,7 +182,7 @@ def _gradient(case: Case, plot: Path) -> tuple[tuple[float, Any, float], list[tu
     alone, value, forward_time = _function_alone(case)
 
     def watched(initial: Any, nu: Any) -> Any:
-        return case.misfit(initial, nu, progress=True)
+        return case.misfit(initial, nu, progress=case.problem.decomposition.speaks)
 
     print("\nGradient with respect to initial velocity and viscosity", flush=True)
     start = time.perf_counter()
@@ -156,9 +193,11 @@ def _gradient(case: Case, plot: Path) -> tuple[tuple[float, Any, float], list[tu
     verdicts = _print_measured(profile, alone, case)
     print(f"  seconds                          {'':>14} {elapsed:>14.1f}   the function alone: {forward_time:.1f}")
     slope_nu = float(slopes[1])
-    print(f"\n  J = {float(found):.12g},  dJ/dnu = {slope_nu:.12g},  |dJ/dinitial| = {np.linalg.norm(slopes[0]):.12g}")
+    norm = math.sqrt(float(case.problem.decomposition.total(np.sum(slopes[0] ** 2))))
+    print(f"\n  J = {float(found):.12g},  dJ/dnu = {slope_nu:.12g},  |dJ/dinitial| = {norm:.12g}")
     verdicts.append((float(found) == value, "the value under the budget is the bits of the function's own"))
-    _write_picture(profile, plot)
+    if case.problem.decomposition.speaks:
+        _write_picture(profile, plot, many=_many(case.problem))
     return (value, slopes[0], slope_nu), verdicts
 
 
@@ -183,24 +222,29 @@ def _function_alone(case: Case) -> tuple[int, float, float]:
 
 def _print_measured(profile: Any, alone: int, case: Case) -> list[tuple[bool, str]]:
     """Print bytes and steps, predicted and measured, and return the verdicts on them."""
-    above = profile.peak_bytes - alone
     limit = case.budget.memory
+    within = profile.peak_bytes - alone <= profile.predicted_peak_bytes + SLACK
+    peak, alone, above, predicted, written = agree(
+        (
+            profile.peak_bytes, alone, profile.peak_bytes - alone, profile.predicted_peak_bytes, profile.bytes_written,
+        )
+    )  # fmt: skip
     steps, planned = profile.steps_forward, profile.predicted_steps_forward
     print(f"  {'':<32} {'predicted':>14} {'measured':>14}")
-    print(f"  peak bytes of the call           {'':>14} {profile.peak_bytes:>14,}   (tracemalloc)")
+    print(f"  peak bytes of the call           {'':>14} {peak:>14,}   (tracemalloc)")
     print(f"  peak bytes of the function alone {'':>14} {alone:>14,}   (tracemalloc)")
-    print(f"  difference, which is budgeted    {profile.predicted_peak_bytes:>14,} {above:>14,}   of {limit:,}")
+    print(f"  difference, which is budgeted    {predicted:>14,} {above:>14,}   of {limit:,}")
     print(f"  forward steps                    {planned:>14,} {steps:>14,}   {steps / case.problem.steps:.2f} runs")
-    print(f"  bytes written to disk            {'':>14} {profile.bytes_written:>14,}   of {case.budget.disk:,}")
+    print(f"  bytes written to disk            {'':>14} {written:>14,}   of {case.budget.disk:,}")
     return [
         (
             above <= limit,
             f"measured peak {format_bytes(above)} is within the budget of {format_bytes(limit)}",
         ),
         (
-            above <= profile.predicted_peak_bytes + SLACK,
+            within,
             (
-                f"measured peak is no more than the predicted {format_bytes(profile.predicted_peak_bytes)} "
+                f"measured peak is no more than the predicted {format_bytes(predicted)} "
                 f"and {format_bytes(SLACK)}"
             ),
         ),
@@ -208,18 +252,19 @@ def _print_measured(profile: Any, alone: int, case: Case) -> list[tuple[bool, st
     ]
 
 
-def _write_picture(profile: Any, path: Path) -> None:
+def _write_picture(profile: Any, path: Path, *, many: bool) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         print("  no picture of the memory timeline: it needs matplotlib (pip install 'ebbtide[plot]')")
         return
     profile.plot(path)
-    print(f"  memory timeline: {path}")
+    print(f"  memory timeline: {path}" + (" (of the first rank)" if many else ""))
 
 
 def _taylor(case: Case, value: float, slope: Any, slope_nu: float) -> list[tuple[bool, str]]:
     """Print the table of Taylor remainders and return its verdicts."""
     moved, moved_nu = burgers.direction(case.initial, case.problem)
-    first = float(np.sum(slope * moved)) + slope_nu * moved_nu
+    moved = _not_orthogonal(moved, slope, case.problem, math.copysign(1.0, slope_nu * moved_nu))
+    first = float(case.problem.decomposition.total(np.sum(slope * moved))) + slope_nu * moved_nu
     print(
         "\nSecond derivative along a direction (tangent of the same gradient, by the same schedule)",
         flush=True,
@@ -236,11 +281,19 @@ def _taylor(case: Case, value: float, slope: Any, slope_nu: float) -> list[tuple
     return [(test.is_right(order), test.verdict(order)) for order in range(test.orders)]
 
 
+def _not_orthogonal(moved: Any, slope: Any, problem: burgers.Problem, sign: float) -> Any:
+    """Return a direction turned halfway to the gradient: across it, order 0 of a Taylor test sees the curvature only."""
+    largest = problem.decomposition.largest
+    inside = slope * burgers.inside(problem)
+    scale = largest(np.abs(moved).max()) / (largest(np.abs(inside).max()) or 1.0)
+    return (0.5 * sign) * (moved + scale * inside)
+
+
 def _curvature(case: Case, moved: Any, moved_nu: float) -> float | None:
     """Return m . H m of the misfit's Hessian H, or None (and say so) if the budget is too small for it."""
 
     def watched(initial: Any, nu: Any) -> Any:
-        return case.misfit(initial, nu, progress=True)
+        return case.misfit(initial, nu, progress=case.problem.decomposition.speaks)
 
     gradient: Callable[..., Any] = ebbtide.grad(watched, argnums=(0, 1), budget=case.budget)
     point = (case.initial, case.problem.viscosity)
@@ -252,7 +305,7 @@ def _curvature(case: Case, moved: Any, moved_nu: float) -> float | None:
             f"({error.least:,} bytes)"
         )
         return None
-    return float(np.sum(bent * moved)) + float(bent_nu) * moved_nu
+    return float(case.problem.decomposition.total(np.sum(bent * moved))) + float(bent_nu) * moved_nu
 
 
 def _indented(text: str) -> str:

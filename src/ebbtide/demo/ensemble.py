@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 import ebbtide
 from ebbtide import nn
-from ebbtide.demo.burgers import DemoInputError
+from ebbtide.demo.decomposition import DemoInputError
 from ebbtide.optimize import adam
 
 SIZES = (64, 48, 32, 10)

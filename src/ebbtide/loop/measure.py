@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, own_communicator
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
@@ -232,7 +232,7 @@ def with_transfers(costs: Costs, values: list[Any], allowed: Budget) -> Costs:
     nothing of its write is hidden.
     """
     packed = pack(values)
-    with Disk(allowed.directory, limit=allowed.disk) as disk:
+    with Disk(allowed.directory, limit=allowed.disk, comm=own_communicator()) as disk:
         disk.reserve(0, 0)  # the file is made once, and not for each state
         clocks = read_clocks()
         times = [clocks[0]]

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
-from ebbtide.agree import agree
-from ebbtide.errors import StorageError
+from ebbtide.agree import agree, is_alone
+from ebbtide.errors import RankError, StorageError
 from ebbtide.ledger import BUFFERS, SNAPSHOTS
+from ebbtide.loop.plan import Plan
 from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
@@ -80,6 +81,26 @@ class Snapshots:
         self._ledger.add(BUFFERS, -freed)
         return freed > 0
 
+    def reserve(self, plan: Plan) -> None:
+        """
+        Where there are other processes, make sure that all of them have room for what they will store.
+
+        Raises:
+            StorageError: There is none here.
+            RankError: There is none in another process.
+        """
+        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self._theirs else 0)
+        if is_alone() or not nbytes:
+            return
+        storage, failed = self._storage("disk"), True
+        try:
+            storage.reserve(1, storage.nbytes + nbytes)
+            failed = False
+        finally:
+            failed = agree(failed)
+        if failed:
+            raise RankError("Another rank has no room for the snapshots of a time loop.")
+
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
         if step in self._forms:
@@ -101,7 +122,13 @@ class Snapshots:
         self.error = None
         load = self._adopted.get(step)
         if load is not None and step not in self._forms:
-            return load(step)
+            state = load(step)
+            if state is None and not is_alone():
+                raise StorageError(
+                    f"The restart state of step {step}, which an earlier run left, is damaged. Make the same call "
+                    "again on all ranks: it goes on without it."
+                )
+            return state
         arrays = self._get(step, "restart", keep=keep)
         if arrays is None:
             return None
@@ -165,20 +192,11 @@ class Snapshots:
             self._attempt(disk, lambda: disk.prefetch([key for key in keys if key in self._tiers]), "")
 
     def without_lost(self, position: Position) -> Position:
-        """Return a position without the snapshots that were lost, here or in another process, since the last one."""
-        while True:
-            # One number, as a largest one is agreed on: twice the step, and one more for saved values.
-            mine = [2 * kept.step + (kept.kind == "saved") for kept in position.snapshots if self._is_lost(kept)]
-            lost = agree(max(mine, default=-1))
-            if lost < 0:
-                return position
-            (found,) = (kept for kept in position.snapshots if 2 * kept.step + (kept.kind == "saved") == lost)
-            if not self._is_lost(found):
-                self.drop(found)
-            position = replace(position, snapshots=tuple(kept for kept in position.snapshots if kept is not found))
-
-    def _is_lost(self, kept: Snapshot) -> bool:
-        return bool(self.lost) and self._key(kept.step, kept.kind) in self.lost
+        """Return a position without the snapshots that were lost since the last one."""
+        if not self.lost:
+            return position
+        left = [kept for kept in position.snapshots if self._key(kept.step, kept.kind) not in self.lost]
+        return replace(position, snapshots=tuple(left))
 
     def _attempt(self, storage: Storage, call: Callable[[], Any], key: str) -> Any:
         """Return what a call of the storage returns, or None after noting what was lost."""
@@ -195,7 +213,14 @@ class Snapshots:
                 return None
 
     def _lose(self, key: str, error: StorageError) -> None:
-        """Forget a snapshot that could not be stored or read."""
+        """
+        Forget a snapshot that could not be stored or read.
+
+        Raises:
+            StorageError: There are other processes, which have theirs.
+        """
+        if not is_alone():
+            raise error
         _, step, kind = key.rsplit("-", 2)
         if not self._warned:
             self._warned = True

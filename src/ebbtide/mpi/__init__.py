@@ -15,6 +15,7 @@ if find_spec("mpi4py") is None:
 
 from ebbtide.mpi.distributed import distributed as distributed
 from ebbtide.mpi.halo import halo_exchange as halo_exchange
+from ebbtide.mpi.halo import halo_update as halo_update
 from ebbtide.mpi.operations import allgather as allgather
 from ebbtide.mpi.operations import allreduce as allreduce
 from ebbtide.mpi.operations import alltoall as alltoall
@@ -29,6 +30,6 @@ from ebbtide.mpi.operations import sendrecv as sendrecv
 from ebbtide.mpi.operations import total as total
 
 __all__ = [
-    "allgather", "allreduce", "alltoall", "bcast", "distributed", "gather", "halo_exchange", "recv", "reduce",
-    "replicated", "scatter", "send", "sendrecv", "total",
+    "allgather", "allreduce", "alltoall", "bcast", "distributed", "gather", "halo_exchange", "halo_update", "recv",
+    "reduce", "replicated", "scatter", "send", "sendrecv", "total",
 ]  # fmt: skip

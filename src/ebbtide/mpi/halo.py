@@ -9,7 +9,8 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.mpi.exchange import Exchange, exchange
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.mpi.exchange import Exchange, anchored, exchange
 from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 
@@ -37,26 +38,74 @@ def halo_exchange(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: S
     Memory:
         The result, and four layers for a moment. A tape saves nothing.
     """
-    mpi = library()
-    if not isinstance(comm, mpi.Cartcomm):
-        raise TypeError("halo_exchange needs neighbors: give it a Cartesian communicator, comm.Create_cart(dims).")
     taken = type_of(array)
-    places = tuple(range(comm.ndim)) if axes is None else tuple(axes)
-    widths = (width,) * comm.ndim if isinstance(width, int) else tuple(width)
-    if len(places) != comm.ndim or len(set(places)) < comm.ndim or not all(0 <= k < taken.ndim for k in places):
-        raise ValueError(
-            f"halo_exchange was given axes {places} of an array with {taken.ndim}, and the grid of ranks has "
-            f"{comm.ndim} directions: give one axis for each."
-        )
-    if len(widths) != comm.ndim or any(w < 0 or w > taken.shape[k] for k, w in zip(places, widths, strict=True)):
-        raise ValueError(
-            f"halo_exchange was asked for {widths} layers of a part of shape {taken.shape}: one number for each of the "
-            f"{comm.ndim} directions, and no more than there are on the axes {places}. Use fewer ranks."
-        )
+    places, widths = _layers_of(taken, comm, width, axes, 1)
     wider = list(taken.shape)
     for k, w in zip(places, widths, strict=True):
         wider[k] += 2 * w
     return exchange(Halo(comm, taken, ArrayType(tuple(wider), taken.dtype), places, widths), array)
+
+
+def halo_update(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: Sequence[int] | None = None) -> Any:
+    """
+    Overwrite the outermost layers of an array, which are copies, with the layers of its neighbors, in place.
+
+    For a state that has its halo with it: only layers move, not the array. Layers at an end of the grid, where there is
+    no neighbor, stay as they are: they are the boundary.
+
+    Args:
+        array: The part of a global array that this rank owns, with *width* layers around it.
+        comm: A Cartesian communicator (`comm.Create_cart`).
+        width: As for `halo_exchange`.
+        axes: As for `halo_exchange`.
+
+    Returns:
+        The array; to be used in its place, as a plain one is not written into where a derivative is taken.
+
+    Raises:
+        TypeError: The communicator is not Cartesian.
+        ValueError: There are fewer layers than asked for, or the axes are no different axes of the array.
+
+    Memory:
+        Four layers for a moment. A tape saves nothing.
+    """
+    places, widths = _layers_of(type_of(array), comm, width, axes, 3)
+    array = array if type(array) is TracedArray else anchored(array)
+    # One axis after the other, with the layers that are there: so the corners come from the neighbors' neighbors.
+    for direction, (axis, layers) in enumerate(zip(places, widths, strict=True)):
+        length = array.shape[axis]
+
+        def at(start: int, stop: int, axis: int = axis) -> tuple[slice, ...]:
+            return (slice(None),) * axis + (slice(start, stop),)
+
+        mine = np.stack([array[at(layers, 2 * layers)], array[at(length - 2 * layers, length - layers)]])
+        kind = type_of(mine)
+        theirs = exchange(Swap(comm, kind, kind, direction), mine)
+        for side, (neighbor, first) in enumerate(zip(comm.Shift(direction, 1), (0, length - layers), strict=True)):
+            if neighbor != library().PROC_NULL:
+                array[at(first, first + layers)] = theirs[side]
+    return array
+
+
+def _layers_of(
+    kind: ArrayType, comm: Any, width: int | Sequence[int], axes: Sequence[int] | None, share: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the axis and the number of layers of each direction; *share* times as many have to be there."""
+    if not isinstance(comm, library().Cartcomm):
+        raise TypeError("A halo needs neighbors: give a Cartesian communicator, comm.Create_cart(dims).")
+    places = tuple(range(comm.ndim)) if axes is None else tuple(axes)
+    widths = (width,) * comm.ndim if isinstance(width, int) else tuple(width)
+    if len(places) != comm.ndim or len(set(places)) < comm.ndim or not all(0 <= k < kind.ndim for k in places):
+        raise ValueError(
+            f"A halo was asked for on axes {places} of an array with {kind.ndim}, and the grid of ranks has "
+            f"{comm.ndim} directions: give one axis for each."
+        )
+    if len(widths) != comm.ndim or any(w < 0 or share * w > kind.shape[k] for k, w in zip(places, widths, strict=True)):
+        raise ValueError(
+            f"A halo was asked for with {widths} layers, of a part of shape {kind.shape}: one number for each of the "
+            f"{comm.ndim} directions, and no more than there are on the axes {places}. Use fewer ranks."
+        )
+    return places, widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +191,34 @@ class _Fold(_Layers):
     def transposed(self) -> Exchange:
         """The halos again."""
         return Halo(self.comm, self.given, self.taken, self.axes, self.widths)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Swap(Exchange):
+    """
+    Both neighbors along a direction of the grid get a layer, and each gives one; no neighbor gives zeros.
+
+    The arrays have the layers of the lower and of the upper side on their first axis. It is its own transpose.
+    """
+
+    direction: int
+
+    def run(self, array: np.ndarray) -> np.ndarray:
+        """See `Exchange.run`."""
+        result = np.zeros(self.given.shape, self.given.dtype)
+        lower, upper = self.comm.Shift(self.direction, 1)
+        wait(
+            [
+                self.comm.Irecv(result[0], lower, _UP),
+                self.comm.Irecv(result[1], upper, _DOWN),
+                self.comm.Isend(array[0], lower, _DOWN),
+                self.comm.Isend(array[1], upper, _UP),
+            ]
+        )
+        return result
+
+    @property
+    def transposed(self) -> Exchange:
+        """The same."""
+        return self

@@ -51,7 +51,7 @@ class Reversal:
         units: How many of them there are at most.
 
     Memory:
-        Six tables of stages squared times units.
+        Four tables of stages squared times units.
     """
 
     def __init__(self, stages: Sequence[Stage], unit: int, units: int) -> None:
@@ -59,33 +59,38 @@ class Reversal:
         count = len(stages)
         self._results = [-(-stage.nbytes // unit) for stage in stages]
         self._saved = [-(-stage.saved // unit) for stage in stages]
-        until = np.concatenate(([0], np.cumsum([float(stage.cost) for stage in stages])))
+        until = self._until = np.concatenate(([0], np.cumsum([float(stage.cost) for stage in stages])))
         shape = (2, count + 1, count + 1, units + 1)
         # `least[h, i, j, m]`: to reverse stages i to j - 1 in m units, with what stage i needs held beside them; h is
         # 1 where the last result is held, as what came after has started from it.
-        least = np.full(shape, np.inf)
-        # The same for the rest of a chain, whose first value is one of those held.
-        rest = np.full(shape, np.inf)
-        self._choice = np.full(shape, -1, np.int32)
+        least = self._least = np.full(shape, np.inf)
+        # `rest[h, j, i]` is the same for the rest of a chain, whose first value is one of those held.
+        rest = self._rest = np.full(shape, np.inf)
         for i in range(count - 1, -1, -1):
-            stage, result, saved = stages[i], self._results[i], self._saved[i]
-            need = saved + result * stage.output
+            stage, kept = stages[i], self._results[i] + self._saved[i]
             for held in range(2):
-                least[held, i, i + 1, need:] = stage.cost if saved or (need and not held) else 0.0
-                self._choice[held, i, i + 1, need:] = i
+                least[held, i, i + 1, self._need(i) :] = stage.cost if self._runs_again(i, held) else 0.0
+            # What it costs to go through to a stage, and to reverse those before it in the end.
+            through = np.empty((count - i, units + 1))
+            through[0] = stage.cost + least[1, i, i + 1]
             for j in range(i + 2, count + 1):
-                onward = (until[i + 1 : j] - until[i])[:, None] + least[1, i, i + 1 : j]
-                for held in range(2):
-                    kept = stage.cost + _shifted(least[held, i + 1, j], result + saved)
-                    costs = np.concatenate([kept[None], onward + rest[held, i + 1 : j, j]])
-                    best = np.argmin(costs, axis=0)
-                    found = least[held, i, j] = np.take_along_axis(costs, best[None], axis=0)[0]
-                    # The number of the first stage of the rest; i where all is kept.
-                    self._choice[held, i, j] = np.where(np.isfinite(found), i + best, -1)
-            for j in range(i + 1, count + 1):
-                for held in range(2):
-                    rest[held, i, j] = _shifted(least[held, i, j], self._results[i - 1] if i else 0)
-        self._least = least
+                best = least[:, i, j]
+                np.min(through[: j - i - 1] + rest[:, j, i + 1 : j], axis=1, out=best)
+                if kept <= units:
+                    onward = least[:, i + 1, j, : units + 1 - kept]
+                    np.minimum(best[:, kept:], stage.cost + onward, out=best[:, kept:])
+                through[j - i - 1] = until[j] - until[i] + best[1]
+            first = self._results[i - 1] if i else 0
+            if first <= units:
+                rest[:, i + 1 :, i, first:] = least[:, i, i + 1 :, : units + 1 - first]
+
+    def _need(self, i: int) -> int:
+        """Return the units that are held while stage i is reversed, beside its first value."""
+        return self._saved[i] + self._results[i] * self.stages[i].output
+
+    def _runs_again(self, i: int, held: int) -> bool:
+        """Return whether stage i runs before it is reversed alone; its result is held already or not."""
+        return bool(self._saved[i] or (self.stages[i].output and not held))
 
     def cost(self, units: int) -> float:
         """Return the least cost of all runs of stages in some units of bytes; infinite if they are too few."""
@@ -103,12 +108,12 @@ class Reversal:
                 found.append(pending)
                 pending = []
                 continue
-            choice, stage = int(self._choice[held, i, j, m]), self.stages[i]
             if j == i + 1:
-                again = self._saved[i] or (stage.output and not held)
-                pending = [*pending, i] if again else pending
+                pending = [*pending, i] if self._runs_again(i, held) else pending
                 stack.append((0, i, i, m))
-            elif choice == i:
+                continue
+            choice = self._first_of_rest(held, i, j, m)
+            if choice == i:
                 pending = [*pending, i]
                 stack += [(0, i, i, m), (held, i + 1, j, m - self._results[i] - self._saved[i])]
             else:
@@ -116,13 +121,12 @@ class Reversal:
                 stack += [(1, i, choice, m), (held, choice, j, m - self._results[choice - 1])]
         return found
 
-
-def _shifted(costs: np.ndarray, units: int) -> np.ndarray:
-    """Return the costs for bytes of which some units are taken."""
-    found = np.full_like(costs, np.inf)
-    if units < len(costs):
-        found[units:] = costs[: len(costs) - units]
-    return found
+    def _first_of_rest(self, held: int, i: int, j: int, m: int) -> int:
+        """Return the number of the first stage of the rest, where stages i to j - 1 are reversed; i if all is kept."""
+        left = m - self._results[i] - self._saved[i]
+        kept = self.stages[i].cost + self._least[held, i + 1, j, left] if left >= 0 else np.inf
+        through = self._until[i + 1 : j] - self._until[i] + self._least[1, i, i + 1 : j, m]
+        return i + int(np.argmin([kept, *(through + self._rest[held, j, i + 1 : j, m])]))
 
 
 def chain_orders(
@@ -158,14 +162,14 @@ def chain_orders(
     unit = max(1, -(-sum(stage.nbytes + stage.saved for stage in stages) // _UNITS))
     reversal = Reversal(stages, unit, _UNITS + len(stages))
     before: float = np.inf
-    found: list[list[list[int]]] = []
+    found: list[int] = []
     for units in range(_UNITS + len(stages) + 1):
         cost = reversal.cost(units)
         if cost < before and cost <= most:
             before = cost
-            found.append(reversal.runs(units))
+            found.append(units)
     for number in sorted({round(k * (len(found) - 1) / max(1, count - 1)) for k in range(count)}):
-        yield _order(values, place, spans, owner, found[number])
+        yield _order(values, place, spans, owner, reversal.runs(found[number]))
 
 
 def _spans(bounds: Sequence[int]) -> list[tuple[int, int]]:

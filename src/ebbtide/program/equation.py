@@ -115,6 +115,13 @@ class Equation:
         """File and line of the user's program; marked where it is passed in reverse."""
         return self.where.line
 
+    def of(self, arguments: tuple[Any, ...], params: dict[str, Any], output: Variable) -> Equation:
+        """Return the same operation of other values: a tenth of the time of `dataclasses.replace`."""
+        return Equation(
+            self.primitive, self.function, self.name, arguments, params, output, self.where, self.errors, self.again,
+            self.within,
+        )  # fmt: skip
+
 
 class Inner:
     """

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from ebbtide.program.equation import Equation
-from ebbtide.program.layout import ufunc_of
+from ebbtide.program.layout import Layout, ufunc_of
 
 
 @final
@@ -52,6 +52,13 @@ def kernel_of(equation: Equation) -> Kernel | None:
     made_here = equation.primitive is not None or equation.name in _OURS
     make = _KERNELS.get(equation.name) if made_here else None
     return None if make is None else make(equation)
+
+
+def kernel_in(layout: Layout, equation: Equation) -> Kernel | None:
+    """Return the kernel of an equation of a program whose layout this is; once for all copies."""
+    if equation not in layout.kernels:
+        layout.kernels[equation] = kernel_of(equation)
+    return layout.kernels[equation]
 
 
 def ufunc_text(ufunc: np.ufunc) -> str | None:

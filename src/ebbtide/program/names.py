@@ -17,9 +17,9 @@ from ebbtide.program.stretches import Stretch
 def with_drops(statements: list[str], names: list[str]) -> list[str]:
     """Return statements with names let go, each after the last one in which it stands."""
     last: dict[int, list[str]] = {}
+    words = [set(re.findall(r"\w+", statement)) for statement in statements] if names else []
     for name in names:
-        pattern = re.compile(rf"\b{name}\b")
-        used = [number for number, statement in enumerate(statements) if pattern.search(statement)]
+        used = [number for number, some in enumerate(words) if name in some]
         last.setdefault(used[-1] if used else len(statements) - 1, []).append(name)
     found: list[str] = [f"del {', '.join(last[-1])}"] if -1 in last else []
     for number, statement in enumerate(statements):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import final
 
 from ebbtide.program.equation import Equation, Variable, substitute
+from ebbtide.program.kernels import kernel_in
 from ebbtide.program.layout import Layout
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import remove_dead
@@ -46,7 +47,8 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     strides = {variable: strides[variable] for variable in (*program.inputs, *left)}
     bases = {view: base for view, base in bases.items() if view in left}
     known = {variable: weights for variable, weights in known.items() if variable in left}
-    return replace(found, history=history), Layout(strides, bases, known), kept
+    kernels = {one: copies.kernels[one] for one in found.equations if one in copies.kernels}
+    return replace(found, history=history), Layout(strides, bases, known, kernels), kept
 
 
 @final
@@ -65,6 +67,7 @@ class _Copies:
         self.strides = {variable: layout.strides[variable] for variable in program.inputs}
         self.bases: dict[Variable, Variable] = {}
         self.known = dict(layout.known)
+        self.kernels = dict(layout.kernels)
         self._place = {equation.output: number for number, equation in enumerate(program.equations)}
         self._latest: dict[Variable, Variable] = {}
 
@@ -81,10 +84,16 @@ class _Copies:
     def compute(self, number: int) -> Variable:
         """Compute an equation once more, and return its value."""
         old, layout, latest = self.program.equations[number], self.layout, self._latest
-        arguments, params = substitute((old.arguments, old.params), self.current)
         again = old.output in latest
-        output = Variable(old.output.type, old.output.name, is_number=old.output.is_number) if again else old.output
-        self.made.append(replace(old, arguments=arguments, params=params, output=output))
+        # What is taken first may itself be a view that is taken anew.
+        taken = {variable: self.current(variable) for variable in old.inputs}
+        output, made = old.output, old
+        if again:
+            output = Variable(output.type, output.name, is_number=output.is_number)
+        if again or any(one is not other for one, other in taken.items()):
+            made = old.of(*substitute((old.arguments, old.params), taken.__getitem__), output)
+            self.kernels[made] = kernel_in(layout, old)
+        self.made.append(made)
         latest[old.output] = output
         self.strides[output] = layout.strides[old.output]
         if again and old.output in self.known:

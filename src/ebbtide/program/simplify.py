@@ -71,8 +71,9 @@ def _without(program: Program, stand_in: Callable[[Equation], Variable | None], 
         return same.get(variable, variable)
 
     for old in program.equations:
-        arguments, params = substitute((old.arguments, old.params), renamed)
-        equation = replace(old, arguments=arguments, params=params)
+        equation = old
+        if not same.keys().isdisjoint(old.inputs):
+            equation = old.of(*substitute((old.arguments, old.params), renamed), old.output)
         known = stand_in(equation)
         if known is None:
             kept.append(equation)

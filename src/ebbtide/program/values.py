@@ -7,7 +7,7 @@ from typing import final
 
 from ebbtide.program.costs import is_product, may_repeat, weighed
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.kernels import kernel_of
+from ebbtide.program.kernels import kernel_in
 from ebbtide.program.layout import Layout
 from ebbtide.program.program import Program
 
@@ -61,6 +61,7 @@ def values_of(program: Program, layout: Layout) -> Values:
             steps.append(number)
             for one in found:
                 readers[one].append(number)
+    repeated = [may_repeat(equation) for equation in program.equations]
     return Values(
         steps=tuple(steps),
         nbytes=tuple(0 if e.output in layout.bases else e.output.nbytes for e in program.equations),
@@ -69,14 +70,14 @@ def values_of(program: Program, layout: Layout) -> Values:
         readers=tuple(map(tuple, readers)),
         over=tuple(over),
         stays=tuple(e.output in escaping or e.output in outputs for e in program.equations),
-        repeats=tuple(may_repeat(e) and e.output not in outputs for e in program.equations),
-        cheap=tuple(may_repeat(e) and not is_product(e) for e in program.equations),
+        repeats=tuple(may and e.output not in outputs for may, e in zip(repeated, program.equations, strict=True)),
+        cheap=tuple(may and not is_product(e) for may, e in zip(repeated, program.equations, strict=True)),
     )
 
 
 def _over(equation: Equation, layout: Layout, place: dict[Variable, int]) -> tuple[int, ...]:
     """Return the values in whose memory an equation can be computed, if they die there."""
-    kernel = kernel_of(equation) if equation.output.type.shape else None
+    kernel = kernel_in(layout, equation) if equation.output.type.shape else None
     found: list[int] = []
     for number in () if kernel is None else kernel.over:
         operand = equation.arguments[number]

@@ -50,12 +50,16 @@ def required_nodes(tape: Any, heap: list[int], *, retain: bool) -> dict[int, Nod
     return required
 
 
-def reached(required: dict[int, Node], slots: dict[int, Accumulator], number: int) -> Accumulator | None:
-    """Return the slot of the node with a number; None if the sweep has passed it."""
+def reached(
+    watch: Any, required: dict[int, Node], slots: dict[int, Accumulator], number: int
+) -> Accumulator | None:
+    """Return the slot of the node with a number, of zeros where nothing came to it; None if the sweep has passed it."""
     node, slot = required.pop(number, None), slots.pop(number, None)
     if slot is None and node is not None:
         kind: Any = node.type
         several = type(kind) is not ArrayType
         value = [None] * len(kind) if several else np.zeros(kind.shape, kind.dtype)
         slot = Accumulator(node, value, not several)
+        if watch is not None and not several:
+            watch.take(value)
     return slot

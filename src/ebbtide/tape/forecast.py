@@ -139,20 +139,22 @@ class Forecast:
                 freed += rule.shed(nbytes - freed)
         return freed
 
-    def need_of(self, node: Node, owned: bool, parents: Any, saved: Any, owners: Any) -> int:
+    def need_of(self, pull: Pull, node: Node, parent: Node, running: Any, exclusive: bool, values: Any) -> int:
         """
-        Return the bytes that the pulls of a node take at most beside what is held.
+        Return the bytes that one pull of a node takes at most beside what is held.
 
         Args:
+            pull: The pull.
             node: The node.
-            owned: Whether the sweep owns its cotangent, so that the last pull may use that up.
-            parents: Its parents.
-            saved: Its saved values.
-            owners: Running cotangents by the number of their node; each knows whether it is `owned`.
+            parent: Whose cotangent it gives.
+            running: The running cotangent of that, which knows whether it is `owned`; None for none.
+            exclusive: Whether the pull may use up the cotangent of the node.
+            values: The saved values that it takes.
         """
         own = Forecast(0, _outcomes=self._outcomes)
-        own._slots = {p.number: _Slot(_Buffer(0), owners[p.number].owned) for p in parents if p.number in owners}
-        own._pull_each(node, _Slot(_Buffer(0), owned), parents, saved, {})
+        if running is not None:
+            own._slots[parent.number] = _Slot(_Buffer(0), running.owned)
+        own._pull(pull, node, parent, _Slot(_Buffer(0), exclusive), exclusive, [_type_of(value) for value in values])
         return own.peak
 
     def _raise(self, held: int) -> None:
@@ -243,34 +245,26 @@ class Forecast:
         self._slots[parent.number] = slot
 
     def _pull_all(self, node: Node, slot: _Slot, holders: dict[Any, int]) -> None:
+        """Account for the pulls of a node, in the order of the sweep, which loads for each what it takes."""
+        signature: Any = node.signature
         parents: Any = node.parents
         saved: Any = node.saved
-        own = self._load(saved)
-        if self.paged:
-            # The pager makes room for all pulls at once: what the first ones release is not there for the others.
-            self._raise(self.live + self.need_of(node, slot.owned, parents, saved, self._slots))
-        before = self.peak, self.place, self.behind
-        self._pull_each(node, slot, parents, saved, holders)
-        if self.paged:
-            self.peak, self.place, self.behind = before
-        self.live -= own
-
-    def _pull_each(self, node: Node, slot: _Slot, parents: Any, saved: Any, holders: dict[Any, int]) -> None:
-        """Account for the pulls of a node, in the order of the sweep."""
-        signature: Any = node.signature
         shared = False
+        loaded: dict[int, int] = {}
         for n, ((pull, uses, releases), parent) in enumerate(zip(*signature.ordered(parents), strict=True)):
             exclusive = slot.owned and n == len(parents) - 1 and not shared
+            self._load([saved[s] for s in uses], loaded)
             types = [_type_of(saved[s]) for s in uses]
             shared = self._pull(pull, node, parent, slot, exclusive, types) or shared
             self._end([saved[s] for s in releases], holders)
+            self.live -= sum(loaded.pop(id(saved[s]), 0) for s in releases)
 
     def _pull_joint(self, node: Node, slot: _Slot, rule: Any, holders: dict[Any, int]) -> None:
         kept = (*rule.kept, *(node.saved or ()))
         if self.bare:
             spare = {id(value) for value in rule.spare}
             kept = tuple([value for value in kept if id(value) not in spare])
-        own = self._load(kept)
+        own = self._load(kept, {})
         # What such a rule returns is part of what it says to need.
         ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0
         holding = rule.holding(self.bare)
@@ -283,14 +277,15 @@ class Forecast:
             if parent.number not in self._slots:
                 self._slots[parent.number] = _Slot(self._allocate(parent.type.nbytes), True)
 
-    def _load(self, saved: Any) -> int:
-        """Count the saved values of a node that were on disk; return their bytes."""
+    def _load(self, values: Any, loaded: dict[int, int]) -> int:
+        """Count saved values that were on disk, and note them; return the bytes of those that are new."""
         if not self.paged:
             return 0
-        own = {id(c): c.type.nbytes for c in saved if type(c) is SavedValue and is_pageable(c)}
-        total = sum(own.values())
-        self.live += total
-        return total
+        cells = {id(c): c.type.nbytes for c in values if type(c) is SavedValue and is_pageable(c)}
+        new = sum(nbytes for key, nbytes in cells.items() if key not in loaded)
+        loaded.update(cells)
+        self.live += new
+        return new
 
     def _end(self, values: Any, holders: dict[Any, int]) -> None:
         """Uncount what no node holds any more."""

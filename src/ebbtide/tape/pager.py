@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of, type_of
-from ebbtide.arrays.primitive import Signature
+from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import COTANGENTS, Ledger
@@ -25,7 +25,7 @@ from ebbtide.tape.forecast import Forecast, is_pageable, pageable_bytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import Pages
-from ebbtide.tape.saved import SavedValue, Size, Sizes, bytes_of, parts_of
+from ebbtide.tape.saved import SavedValue, Size, Sizes, Slivers, bytes_of, parts_of
 
 # What the storage itself holds beside the arrays that it writes and reads.
 _STORAGE = 1 << 16
@@ -52,7 +52,7 @@ class Pager:
 
     __slots__ = (
         "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_pages", "_passed", "_sizes",
-        "_step", "budget", "ledger", "overhead", "strict",
+        "_slivers", "_step", "budget", "ledger", "overhead", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Pager:
         self._pages: Pages | None = None
         self._passed: str | None = None
         self._sizes = Sizes()
+        self._slivers = Slivers()
 
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
@@ -203,6 +204,8 @@ class Pager:
         owner: Any = owner_of(plain[0])
         if array is plain[0]:
             cell.type = type_of(array)
+            if self.on_disk and self._slivers.take(array, owner):
+                cell.value = owner = np.array(array)
         if len(plain) > 1:
             owner = cell.size = Size(sum(owner_of(part).nbytes for part in plain))
         elif self._passed is not None:
@@ -240,16 +243,15 @@ class Pager:
         """Return whether anything went to disk."""
         return self._pages is not None
 
-    def room(self, node: Node, owned: bool, slots: Any, parents: tuple[Node, ...], saved: tuple[Any, ...]) -> None:
-        """Make room for what the pulls of *node*, whose cotangent may be *owned*, allocate and load."""
+    def room(self, pull: Pull, node: Node, parent: Node, running: Any, exclusive: bool, values: list[Any]) -> None:
+        """Make room for what one pull of a node allocates, and for loading the *values* that it takes."""
         if self.ledger.limit is None or self.budget is None or not self.budget.disk:
             return  # without disk there is nothing to be done: the forecast saw to it
         # Far from the bound nobody need know how much exactly.
-        given = node.type.nbytes + sum(p.type.nbytes for p in parents)
-        given += sum(bytes_of(c) for c in saved if type(c) is SavedValue)
+        given = node.type.nbytes + parent.type.nbytes + sum(bytes_of(c) for c in values if type(c) is SavedValue)
         if self.ledger.live + _FAR * given < self.ledger.limit:
             return
-        self.load_room(Forecast(0).need_of(node, owned, parents, saved, slots), node, saved)
+        self.load_room(Forecast(0).need_of(pull, node, parent, running, exclusive, values), node, values)
 
     def load_room(self, need: int, node: Node, saved: Any) -> None:
         """Make room for loading saved values, which stay in memory, and for *need* bytes more."""
@@ -353,7 +355,7 @@ class Pager:
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
         self._passed = f"{node.name} at {node.line}"
-        for cell in [reference() for reference in self._cells]:
+        for cell in [reference() for _, reference in self._known.values()]:
             if cell is None or cell.value is None:
                 continue
             if cell.size is None:

@@ -15,6 +15,8 @@ from ebbtide.storage.checksum import compute_crc32c
 
 # Smaller values are not worth a file.
 LEAST_PAGE = 1 << 14
+# Copies of small parts of an array take no more than this part of its bytes: rows of a loop may overlap.
+_COPIED = 4
 
 
 def checksum(value: Any) -> int:
@@ -117,6 +119,36 @@ class Sizes:
                 self._known = {k: v for k, v in self._known.items() if v[0]() is not None}
             known = self._known[id(owner)] = weakref.ref(owner), Size(owner.nbytes)
         return known[1]
+
+
+@final
+class Slivers:
+    """
+    Finds small parts of large arrays, which are copied when they are saved.
+
+    Too small for a page, each would keep all of its array in memory, though that may be on disk.
+
+    Memory:
+        A weak reference and a number for each array that lives.
+    """
+
+    __slots__ = ("_copied",)
+
+    def __init__(self) -> None:
+        self._copied: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def take(self, part: np.ndarray, owner: np.ndarray) -> bool:
+        """Return whether a *part* of the array *owner* is to be copied, and note that it is."""
+        if part.nbytes >= LEAST_PAGE or owner.nbytes < LEAST_PAGE:
+            return False
+        if len(self._copied) >= 64 and not len(self._copied) & (len(self._copied) - 1):
+            self._copied = {k: v for k, v in self._copied.items() if v[0]() is not None}
+        known = self._copied.get(id(owner))
+        before = known[1] if known is not None and known[0]() is owner else 0
+        if _COPIED * (before + part.nbytes) > owner.nbytes:
+            return False
+        self._copied[id(owner)] = weakref.ref(owner), before + part.nbytes
+        return True
 
 
 def bytes_of(value: Any) -> int:

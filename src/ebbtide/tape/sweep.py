@@ -67,7 +67,7 @@ def sweep(
     quick = watch is None and not retain and follower is None and alone
     while heap:
         number = -heappop(heap)
-        slot = slots.pop(number) if alone else reached(required, slots, number)
+        slot = slots.pop(number) if alone else reached(watch, required, slots, number)
         if slot is None:
             continue
         if quick:
@@ -210,9 +210,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
     params = node.params
     watch = tape.pager
     pulls, order = node.signature.ordered(parents)
-    if watch is not None:
-        watch.room(node, owned, slots, parents, saved)
-    else:
+    if watch is None:
         _count_released(tape, saved, retain)
     saved = list(saved)
     remaining = len(pulls)
@@ -221,13 +219,15 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
         remaining -= 1
         kind = parent.type
         values = [saved[s] for s in uses]
-        for n, value in enumerate(values):
-            if type(value) is SavedValue:
-                values[n] = value.open(node)
         number = parent.number
         running = slots.get(number)
         # The cotangent may be used up by the last pull, unless an earlier one passed it on.
         exclusive = owned and not remaining and not shared
+        if watch is not None:
+            watch.room(pull, node, parent, running, exclusive, values)
+        for n, value in enumerate(values):
+            if type(value) is SavedValue:
+                values[n] = value.open(node)
         result: Any = None
         if type(g) is np.ndarray and not _any_traced(values):
             if pull.derivative is not None and goes_in_blocks(kind, node.type, values):
