@@ -20,6 +20,7 @@ import numpy as np
 
 from ebbtide.machine._steps import failures_of
 from ebbtide.machine.failures import report
+from ebbtide.machine.fusing import fused
 
 cnp.import_array()
 cnp.import_ufunc()
@@ -147,6 +148,7 @@ cdef class Elementwise(Step):
             raise MemoryError
         self.plan = plan
         self.run = run_elementwise
+        instructions = fused(instructions, len(operands))
         link(&plan.links, len(operands), instructions)
         self.names = tuple([name_of(instruction[0]) for instruction in instructions])
         for k, operand in enumerate(operands):
@@ -248,9 +250,9 @@ cdef class Chain:
     cdef readonly tuple source
 
     def __cinit__(self, int count, *instructions):
-        self.source = instructions
+        self.source = fused(instructions, count)
         self.links.instructions = NULL
-        link(&self.links, count, instructions)
+        link(&self.links, count, self.source)
 
     def __dealloc__(self):
         PyMem_Free(self.links.instructions)
