@@ -43,6 +43,8 @@ def linear_operations(group: Group) -> Iterator[tuple[str, Callable[[Any], Any],
         yield "send and recv", partial(_sent, group), (3,)
     for name, grid, width, axes, shape in grids(group):
         yield name, lambda x, c=grid, w=width, a=axes: mpi.halo_exchange(x, c, w, a), shape
+        longer = tuple(4 + length for length in shape)
+        yield f"{name}, in place", lambda x, c=grid, w=width, a=axes: mpi.halo_update(1.0 * x, c, w, a), longer
 
 
 def _sent(group: Group, x: Any) -> Any:
@@ -193,6 +195,8 @@ def check_refusals(group: Group) -> None:
         mpi.halo_exchange(x, group.comm)
     with refused(ValueError, "no more than there are"):
         mpi.halo_exchange(np.ones((1, 1)), group.comm.Create_cart([group.size]), 2)
+    with refused(ValueError, "no more than there are"):
+        mpi.halo_update(np.ones((5, 1)), group.comm.Create_cart([group.size]), 2)
     with refused(ValueError, "do not fit"):
         mpi.scatter(x, group.comm, counts=[group.size + 1] * group.size)
     with refused(ValueError, "there are 'sum', 'max' and 'min'"):

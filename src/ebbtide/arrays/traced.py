@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from ebbtide.arrays import misuse
+from ebbtide.arrays.keywords import with_keywords
 from ebbtide.arrays.methods import binary, method, unary
 from ebbtide.arrays.outputs import into, partly
 from ebbtide.arrays.registry import HANDLERS
@@ -93,10 +95,7 @@ class TracedArray:
         usual = {k for k, v in kwargs.items() if (k == "casting" and v == "same_kind") or (k == "where" and v is True)}
         kwargs = {k: v for k, v in kwargs.items() if k not in usual}
         if method == "__call__" and kwargs:
-            raise TraceError(
-                f"{ufunc.__name__} with {', '.join(sorted(kwargs))}= cannot be traced (at {self._trace.here()}). "
-                "Cast the operands or the result with astype instead."
-            )
+            handler, kwargs = partial(with_keywords, ufunc, handler, keywords=kwargs), {}
         if where is not True:
             return partly(handler, inputs, where, out, ufunc.__name__)
         result = handler(*inputs, **kwargs)

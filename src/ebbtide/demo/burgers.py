@@ -141,7 +141,7 @@ def step(state: Any, viscosity: Any, spacing: float, time_step: float) -> Any:
     return state
 
 
-def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool | None = None) -> Any:
+def simulate(initial: Any, viscosity: Any, problem: Problem, **loop: Any) -> Any:
     """
     Return the velocity after `problem.steps` steps, differentiable in both arguments.
 
@@ -149,7 +149,7 @@ def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool |
         initial: Velocity at t = 0, shape (2, n, n); it is not changed.
         viscosity: nu, a float or a 0-d array.
         problem: Grid and number of steps.
-        progress: Whether to show progress bars.
+        loop: Further arguments of `ebbtide.timeloop`, such as `progress`, `schedule` and `storage`.
 
     Returns:
         The velocity at the final time, shape (2, n, n).
@@ -160,10 +160,10 @@ def simulate(initial: Any, viscosity: Any, problem: Problem, *, progress: bool |
     def advance(state: Any, _index: Any) -> Any:
         return step(decomposition.update(state), viscosity, spacing, time_step)
 
-    return ebbtide.timeloop(advance, initial, problem.steps, progress=progress)
+    return ebbtide.timeloop(advance, initial, problem.steps, **loop)
 
 
-def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, *, progress: bool | None = None) -> Any:
+def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, **loop: Any) -> Any:
     """
     Return J = h^2 / 2 sum (w - observed)^2 of the velocity w at the final time.
 
@@ -172,12 +172,12 @@ def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, *, p
         viscosity: nu, a float or a 0-d array.
         observed: Observed velocity at the final time, shape (2, n, n).
         problem: Grid and number of steps.
-        progress: Whether to show progress bars.
+        loop: Further arguments of `ebbtide.timeloop`, such as `progress`, `schedule` and `storage`.
 
     Returns:
         J, a scalar.
     """
-    difference = (simulate(initial, viscosity, problem, progress=progress) - observed)[problem.own]
+    difference = (simulate(initial, viscosity, problem, **loop) - observed)[problem.own]
     return problem.decomposition.total(0.5 * problem.spacing**2 * np.sum(difference * difference))
 
 
@@ -198,11 +198,11 @@ def vortices(problem: Problem, centers: tuple[tuple[float, float, float, float],
         across, up = (x - center_x) / radius, (y - center_y) / radius
         spin = strength * np.exp(-0.5 * (across * across + up * up))
         values += np.stack([-up * spin, across * spin])
-    values *= np.sin(np.pi * x) * np.sin(np.pi * y) * _inside(problem)
+    values *= np.sin(np.pi * x) * np.sin(np.pi * y) * inside(problem)
     return values / problem.decomposition.largest(np.abs(values).max())
 
 
-def _inside(problem: Problem) -> NDArray[np.bool_]:
+def inside(problem: Problem) -> NDArray[np.bool_]:
     """Return which nodes of this rank are not on the boundary, where sin(pi) is not exactly zero."""
     x, y = problem.coordinates()
     return (x > 0.0) & (x < 1.0) & (y > 0.0) & (y < 1.0)
@@ -258,7 +258,7 @@ def direction(initial: Field, problem: Problem) -> tuple[Field, float]:
             np.sin(np.pi * x) * np.sin(2.0 * np.pi * y) - 0.5 * np.sin(3.0 * np.pi * x) * np.sin(np.pi * y),
         ]
     )
-    moved *= _inside(problem)
+    moved *= inside(problem)
     largest = problem.decomposition.largest
     scale = largest(np.abs(initial).max()) or 1.0
     return moved * (scale / largest(np.abs(moved).max())), problem.viscosity

@@ -14,14 +14,18 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop import ahead
-from ebbtide.loop.plan import UNKNOWN_COSTS, Plan, Sizes
-from ebbtide.loop.predict import needs_spare
+from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import nodes_of
-from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, Snapshot
+from ebbtide.schedules import Delete, Forward, Hierarchical, Mixed, Position, Reverse, Revolve, Snapshot
 from ebbtide.tape.joint import Holding
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.saved import SavedValue
+
+# A loop that loses more snapshots than that of what its steps saved goes on with so many slots for restart states, and
+# a table for them that is no larger than a state.
+_PATIENCE, _SLOTS, _TABLE_BYTES = 4, 8, 12
 
 
 @final
@@ -47,7 +51,8 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_choose", "_given_up", "_held", "_ledger", "_own", "_runs", "_saved_before", "spare", "stale",
+        "_allowed", "_choose", "_fallback", "_given_up", "_held", "_ledger", "_own", "_patience", "_runs",
+        "_saved_before", "spare", "stale",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
@@ -59,6 +64,9 @@ class Room:
         self._saved_before = 0
         self._given_up = 0  # how often the loop did with less
         self._runs = False  # whether a sweep of the loop is under way
+        # Whether the initial state lies on disk, for a loop that loses there what its steps saved; and how many more
+        # such losses it takes, once it needs that state.
+        self._fallback, self._patience = False, 0
         self.stale = self.spare = False
 
     @property
@@ -84,15 +92,29 @@ class Room:
                 ledger.limit = outer
 
     def enlist(self, rule: Any) -> None:
-        """Let the ledger ask a loop for room, when it begins."""
-        if not self.bounded:
-            return
-        self._ledger.lenders.append(weakref.ref(rule))
+        """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
+        if self.bounded:
+            self._ledger.lenders.append(weakref.ref(rule))
         begins = rule.position.state == 0 and not rule.position.snapshots
-        if begins and needs_spare(rule.plan.schedule, rule.plan.steps):
-            # Until the reverse sweep begins, the bytes of its cotangents are free.
-            rule.snapshots.put_state(0, rule.state, "memory", vital=True)
-            self.spare = True
+        tier = spare_tier(rule.plan.schedule, rule.plan.steps) if begins else None
+        if tier == "disk" or (tier and self.bounded):
+            # In memory, until the reverse sweep begins, the bytes of its cotangents are free.
+            rule.snapshots.put_state(0, rule.state, tier, vital=True)
+            self.spare, self._fallback = tier == "memory", tier == "disk"
+
+    def without_lost(self, rule: Any, position: Position) -> Position:
+        """Return a position without snapshots that were lost, and with the initial state if there is no other way."""
+        left = rule.snapshots.without_lost(position)
+        if self._fallback and ahead.lacks_way_back(left):
+            left = ahead.with_initial(left, rule.snapshots.drop)
+            self._fallback, self._patience = False, _PATIENCE
+        elif self._patience and len(left.snapshots) < len(position.snapshots):
+            self._patience -= 1
+            if not self._patience:
+                # To store what all steps save takes a disk that there is not: half of the steps would run for each.
+                slots = min(_SLOTS, rule.plan.sizes.state // (_TABLE_BYTES * position.steps))
+                rule.plan = replace(rule.plan, schedule=Hierarchical(0, max(1, slots)))
+        return left
 
     def dismiss(self, rule: Any) -> None:
         """Let the ledger ask a loop no more."""
@@ -332,57 +354,6 @@ class Room:
             f"bytes ({format_bytes(least)}) of memory.",
             least,
         )
-
-
-def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> int:
-    """
-    Let the loops before one more give up what is more than their share; return how many bytes.
-
-    Loops that run one after the other have equal shares of the bytes that they can give up.
-
-    Args:
-        region: The region of the steps of the one more.
-        ledger: The account.
-        held: Bytes in it without those of the first step.
-        sizes: Those of its steps.
-        steps: Their number.
-    """
-    if ledger.limit is None:
-        return 0
-    lenders, before, pager = _lenders(ledger), ledger.live, region.outer.pager
-    loops = [one for one in lenders if hasattr(one, "stepper")]
-    beside = [one for one in loops if one.stepper.region.outer is region.outer]
-    left = ledger.limit - held - seen_by_none(ledger)
-    share = (left + sum(one.sheddable for one in beside)) // (1 + len(beside)) if beside else 0
-    wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
-    for one in [*beside, *lenders]:
-        one.shed(wanted - left - (before - ledger.live))
-    if pager is not None:
-        pager.reserve(wanted + seen_by_none(ledger) - before + held)
-    return before - ledger.live
-
-
-def seen_by_none(ledger: Ledger) -> int:
-    """Return the bytes that the interpreter takes for the loops before, which are in no ledger."""
-    return sum(one.holding(False).beyond for one in _lenders(ledger))
-
-
-def held_outside(region: Any, ledger: Ledger) -> int:
-    """
-    Return by how many bytes more is held than a ledger says, when it matters for the least budget.
-
-    Other loops hold less then. A function that is measured holds what it saves, which is counted elsewhere until then.
-    """
-    pager = region.outer.pager
-    others: int = sum(one.holding(True).beyond for one in _lenders(ledger))
-    if pager is None or pager.ledger is ledger or pager.on_disk:
-        return others
-    return others + int(pager.ledger.live)
-
-
-def _lenders(ledger: Ledger) -> list[Any]:
-    """Return the loops that a ledger may ask for room."""
-    return [one for one in [reference() for reference in ledger.lenders] if one is not None]
 
 
 def _is_paged(record: TapedStep) -> bool:

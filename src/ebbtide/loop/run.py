@@ -183,7 +183,7 @@ class LoopRule(JointRule):
             after = after if self.position is before else self.position.after(action)
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
-        self.position = self.snapshots.without_lost(after)
+        self.position = self.room.without_lost(self, after)
 
     def delete(self, action: Delete) -> None:
         """Delete a snapshot, unless another sweep begins with it."""

@@ -41,8 +41,9 @@ from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
-from ebbtide.loop.room import Room, claim, held_outside, seen_by_none
+from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
+from ebbtide.loop.share import claim, held_outside, seen_by_none
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper

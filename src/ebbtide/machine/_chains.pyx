@@ -13,7 +13,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, cleared, flags, loop_named, loop_of
+from ebbtide.machine._axes cimport MOST_SPREAD, Rows, Spread, find_rows, joined, write_out
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, cleared, flags, is_extended, loop_named, loop_of
 
 import numpy as np
 
@@ -39,6 +40,7 @@ cdef struct Instruction:
     Loop loop
     void *data
     int count
+    bint extended
     int registers[4]
 
 cdef struct Links:
@@ -52,6 +54,8 @@ cdef struct Links:
 cdef struct Plan:
     Links links
     int axes
+    bint by_rows
+    Rows rows
     cnp.npy_intp shape[MOST_AXES]
     Place places[MOST_REGISTERS]
     cnp.npy_intp strides[MOST_REGISTERS * MOST_AXES]
@@ -80,7 +84,7 @@ cdef int link(Links *links, int count, tuple instructions) except -1:
             raise ValueError(f"np.{operation.__name__} has no loop {types!r} of elements to one result.")
         else:
             links.instructions[k].loop = loop_of(operation, types, &links.instructions[k].data)
-        links.instructions[k].count = len(registers)
+        links.instructions[k].count, links.instructions[k].extended = len(registers), is_extended(operation, types)
         if len(registers) > 4:
             raise ValueError(f"{name_of(operation)} has {len(registers) - 1} operands: at most 3.")
         for j, (register, letter) in enumerate(zip(registers, types.replace("->", ""), strict=True)):
@@ -138,6 +142,10 @@ cdef class Elementwise(Step):
         for k, size in enumerate(shape):
             plan.shape[k] = size
         plan.axes = joined(len(shape), plan.shape, plan.strides, len(operands))
+        plan.by_rows = find_rows(
+            &plan.rows, plan.axes, plan.shape, plan.strides, len(operands), plan.links.written, plan.links.sizes,
+            plan.links.most,
+        )
 
     def __dealloc__(self):
         if self.plan != NULL:
@@ -150,8 +158,58 @@ cdef bint run_elementwise(void *given, char **bases, int *failed, Outside *outsi
     cdef int k
     for k in range(plan.links.count):
         row[k] = bases[plan.places[k].buffer] + plan.places[k].offset
-    run_links(&plan.links, plan.axes, plan.shape, row, plan.strides, failed)
+    if plan.by_rows:
+        run_rows(plan, row, failed)
+    else:
+        run_links(&plan.links, plan.axes, plan.shape, row, plan.strides, failed)
     return False
+
+
+cdef void run_rows(Plan *plan, char **first, int *failed) noexcept nogil:
+    """Run a chain on many short rows at once, with the operands that do not lie as they do written out."""
+    cdef char spread[MOST_SPREAD * PIECE + 64]
+    cdef char *aligned = <char *>((<uintptr_t>spread + 63) & ~<uintptr_t>63)
+    cdef char *row[MOST_REGISTERS]
+    cdef cnp.npy_intp strides[MOST_REGISTERS * MOST_AXES]
+    cdef cnp.npy_intp place[MOST_AXES]
+    cdef cnp.npy_intp start, n, length
+    cdef int k, r, axis, last = plan.axes - 2
+    cdef Spread *operand
+    for axis in range(last):
+        place[axis] = 0
+        if plan.shape[axis] == 0:
+            return
+    for r in range(plan.links.count):
+        strides[r * MOST_AXES] = plan.strides[r * MOST_AXES + last + 1]
+    for k in range(plan.rows.spread):
+        strides[plan.rows.operands[k].register * MOST_AXES] = plan.rows.operands[k].size
+    while True:
+        start = 0
+        while start < plan.rows.count:
+            n = min(plan.rows.most, plan.rows.count - start)
+            for r in range(plan.links.count):
+                row[r] = first[r] + start * plan.strides[r * MOST_AXES + last]
+            for k in range(plan.rows.spread):
+                operand = &plan.rows.operands[k]
+                if start == 0 or operand.outer:
+                    write_out(operand, row[operand.register], aligned + k * PIECE, n, plan.rows.length)
+                row[operand.register] = aligned + k * PIECE
+            length = n * plan.rows.length
+            run_links(&plan.links, 1, &length, row, strides, failed)
+            start += n
+        axis = last - 1
+        while axis >= 0:
+            place[axis] += 1
+            for r in range(plan.links.count):
+                first[r] += plan.strides[r * MOST_AXES + axis]
+            if place[axis] < plan.shape[axis]:
+                break
+            for r in range(plan.links.count):
+                first[r] -= plan.strides[r * MOST_AXES + axis] * plan.shape[axis]
+            place[axis] = 0
+            axis -= 1
+        if axis < 0:
+            return
 
 
 cdef class Chain:
@@ -250,7 +308,7 @@ cdef void run_links(
                     steps[j] = step[r]
                 instruction.loop(arguments, &n, steps, instruction.data)
                 # After each of them: some of NumPy's loops, such as that of negative, clear what others left.
-                failed[k] = flags(failed[k])
+                failed[k] = flags(failed[k], instruction.extended)
             start += n
         # On to the next row: the slower axes count up as in an odometer.
         axis = axes - 2
@@ -298,56 +356,3 @@ cdef int spread(object array, int axes, cnp.npy_intp *shape, cnp.npy_intp *strid
         given = tuple([shape[k] for k in range(axes)])
         raise ValueError(f"An array of shape {array.shape} does not broadcast to the result of a chain, {given}.")
     return 0
-
-
-cdef int joined(int axes, cnp.npy_intp *shape, cnp.npy_intp *strides, int count) noexcept nogil:
-    """Order axes as the last array lies, join those that are one for all arrays, and return how many are left."""
-    cdef int k, other, r, fastest, left = 0
-    cdef cnp.npy_intp size
-    cdef bint together
-    for k in range(axes):
-        if shape[k] != 1:
-            shape[left] = shape[k]
-            for r in range(count):
-                strides[r * MOST_AXES + left] = strides[r * MOST_AXES + k]
-            left += 1
-    for k in range(left - 1):
-        fastest = k
-        for other in range(k + 1, left):
-            if size_along(strides, count - 1, other) > size_along(strides, count - 1, fastest):
-                fastest = other
-        if fastest != k:
-            size = shape[k]
-            shape[k] = shape[fastest]
-            shape[fastest] = size
-            for r in range(count):
-                size = strides[r * MOST_AXES + k]
-                strides[r * MOST_AXES + k] = strides[r * MOST_AXES + fastest]
-                strides[r * MOST_AXES + fastest] = size
-    k = left - 2
-    while k >= 0:
-        together = True
-        for r in range(count):
-            together = together and strides[r * MOST_AXES + k] == strides[r * MOST_AXES + k + 1] * shape[k + 1]
-        if together:
-            shape[k] *= shape[k + 1]
-            for r in range(count):
-                strides[r * MOST_AXES + k] = strides[r * MOST_AXES + k + 1]
-            for other in range(k + 1, left - 1):
-                shape[other] = shape[other + 1]
-                for r in range(count):
-                    strides[r * MOST_AXES + other] = strides[r * MOST_AXES + other + 1]
-            left -= 1
-        k -= 1
-    if left == 0:
-        shape[0] = 1
-        for r in range(count):
-            strides[r * MOST_AXES + 0] = 0
-        left = 1
-    return left
-
-
-cdef cnp.npy_intp size_along(cnp.npy_intp *strides, int array, int axis) noexcept nogil:
-    """Return how far apart the elements of an array are along an axis."""
-    cdef cnp.npy_intp stride = strides[array * MOST_AXES + axis]
-    return -stride if stride < 0 else stride

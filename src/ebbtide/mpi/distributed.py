@@ -96,12 +96,15 @@ class Ranks:
     def check(self, requests: Sequence[Any] = ()) -> None:
         """Raise if another rank has failed; what is under way for these requests stays in memory."""
         mpi = library()
-        if self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED):
-            rank, text = self.comm.recv(None, mpi.ANY_SOURCE, _FAILED)
-            self.comm.isend(None, rank, _HEARD).Wait()
+        if self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED, status := mpi.Status()):
+            source = status.Get_source()
+            rank, text = note = self.comm.recv(None, source, _FAILED)
+            told = [self.comm.isend(None, source, _HEARD)]
+            # Others may have failed at the same time: they wait for a word of each rank, and this one leaves.
+            told += [self.comm.isend(note, other, _FAILED) for other in self._others() if other != source]
             self._has_heard = True
-            # MPI may still write into their arrays: these live as long as the communicator.
-            self.comm.Set_attr(mpi.Comm.Create_keyval(), list(requests))
+            # MPI may still use the arrays and messages: these live as long as the communicator.
+            self.comm.Set_attr(mpi.Comm.Create_keyval(), [*requests, *told])
             raise RankError(f"Rank {rank} failed: {text}")
 
     def hear(self) -> None:
@@ -113,26 +116,26 @@ class Ranks:
                 time.sleep(_NAP)
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one failed, and wait until they have heard of it."""
+        """Tell the other ranks that this one failed, and wait until each has heard of it, or failed too."""
         mpi = library()
-        others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
         note = (self.comm.rank, f"{type(error).__name__}: {error}")
-        told = [self.comm.isend(note, rank, _FAILED) for rank in others]
-        start, heard = time.perf_counter(), 0
-        while heard < len(others) and time.perf_counter() - start < _PATIENCE:
-            while self.comm.Iprobe(mpi.ANY_SOURCE, _HEARD):
-                self.comm.recv(None, mpi.ANY_SOURCE, _HEARD)
-                heard += 1
-            while self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED):  # one that failed at the same time
-                self.comm.recv(None, mpi.ANY_SOURCE, _FAILED)
-                heard += 1
+        told = [self.comm.isend(note, rank, _FAILED) for rank in self._others()]
+        start, silent, status = time.perf_counter(), set(self._others()), mpi.Status()
+        while silent and time.perf_counter() - start < _PATIENCE:
+            for tag in (_HEARD, _FAILED):
+                while self.comm.Iprobe(mpi.ANY_SOURCE, tag, status):
+                    self.comm.recv(None, status.Get_source(), tag)
+                    silent.discard(status.Get_source())
             time.sleep(_NAP)
-        if heard < len(others) and self.abort:
+        if silent and self.abort:
             # Nothing else will say it.
             traceback.print_exception(error)
             sys.stderr.flush()
             self.comm.Abort(1)
         mpi.Request.Testall(told)
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.comm.size) if rank != self.comm.rank]
 
 
 def _like(value: Any, number: float) -> Any:

@@ -114,6 +114,8 @@ def _strides_of_result(equation: Equation, layout: Layout) -> tuple[int, ...]:
     if len(kind.shape) < 2:
         return packed_strides(kind)
     if ufunc_of(equation) is not None:
+        if all(_forward_in_c_order(argument, layout) for argument in equation.arguments):
+            return packed_strides(kind)  # as NumPy would say, in a twentieth of the time
         operands = [_small(argument, layout) for argument in equation.arguments]
         # NumPy itself says in which order it would allocate a small array of the same arrangement.
         flags: Any = [["readonly"]] * len(operands) + [["writeonly", "allocate"]]
@@ -151,6 +153,16 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     except (ValueError, TypeError, IndexError, np.linalg.LinAlgError):
         return None  # its parameters, or zeros, do not fit
     return made if isinstance(made, np.ndarray) else None
+
+
+def _forward_in_c_order(argument: Any, layout: Layout) -> bool:
+    """Return whether an operand lies in C order, along no axis backwards; a number does."""
+    if type(argument) is Variable:
+        shape, strides = argument.type.shape, layout.strides[argument]
+    else:
+        argument = np.asarray(argument)
+        shape, strides = argument.shape, argument.strides
+    return not shape or (min(strides) >= 0 and _in_c_order(shape, strides))
 
 
 def _in_c_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

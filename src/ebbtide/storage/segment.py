@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import final
 
 from ebbtide.budget import format_bytes
+from ebbtide.errors import StorageError
 from ebbtide.storage.base import Key
 from ebbtide.storage.entries import FIXED_BYTES, EntryRecord, decode_header, header_bytes
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError
-from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal
+from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_entry
 
 NAME = "segment"
 # Punching a hole and cutting a file off make the file system write what waits: small deletions wait for each other.
@@ -119,18 +120,34 @@ class Segment:
                 self._target.system.synchronize(self._target.descriptor)
 
     def recover(self) -> list[EntryRecord]:
-        """Take over what an earlier storage left: of each key the newest entry, by generation; the others go."""
+        """
+        Take over what an earlier storage left: of each key the newest entry, by generation; the others go.
+
+        Where there are two, the power may have gone while the newer one was written: it has to be whole.
+
+        Memory:
+            The arrays of one such entry at a time.
+        """
         found = list(scan(self._target.descriptor))
         for record in found:
             self._extents.occupy(record.offset, record.nbytes)
         self._truncate()
         newest: dict[Key, EntryRecord] = {}
         for record in sorted(found, key=lambda record: record.generation):
-            old = newest.pop(record.key, None)
+            old = newest.get(record.key)
+            if old is not None and not self._is_whole(record):
+                self.give(record)
+                continue
             if old is not None:
-                self.give(old)
+                self.give(newest.pop(record.key))
             newest[record.key] = record
         return list(newest.values())
+
+    def _is_whole(self, record: EntryRecord) -> bool:
+        with suppress(StorageError):
+            read_entry(self._target, record)
+            return True
+        return False
 
     def _return_slack(self) -> None:
         if self._extents.dirty() >= _SLACK:

@@ -39,7 +39,8 @@ class Target:
         descriptor: Its descriptor.
         system: The operating system.
         codecs: How arrays are encoded.
-        durable: Whether data are on the disk before their header, and the header before the write ends.
+        durable: Whether an entry is on the disk before its write ends. Where the power goes before that, the header may
+            be there without the data, which their checksums tell.
         shared: Whether other processes have parts of the file; offsets are those in the part then.
     """
 
@@ -105,8 +106,6 @@ def write_entry(
     if checksums is not None:
         records = [replace(record, checksum=found) for record, found in zip(records, checksums(), strict=True)]
     header = encode_header(planned, records)
-    if target.durable:
-        target.system.synchronize(target.descriptor)
     start = stopwatch()
     write_fully(target.system, target.descriptor, b"".join([header, *parts]), planned.offset)
     if target.durable:

@@ -188,7 +188,7 @@ def _slope(x: Any, alpha: Any) -> Any:
     """Return the derivative of the logarithm of the density by the components that *x* has."""
     whole = _whole(x, alpha)
     power = _down(alpha, x) - 1
-    slope = power / np.where(power == 0, 1, whole)
+    slope = power / np.where(np.logical_and(power == 0, whole == 0), 1, whole)
     return slope if x.shape[0] == alpha.shape[0] else slope[:-1] - slope[-1:]
 
 

@@ -1,0 +1,240 @@
+"""
+Strong scaling: the gradient of the demo's 2-D Burgers on one and on two ranks, and how much of the I/O is hidden.
+
+Two cores share caches and memory, so two processes that have nothing to do with each other are not twice as fast as one.
+They are the limit: the whole problem in both of them at once, without a message. The speed-up of two ranks beside
+theirs is what the communication costs; bar: 0.93 of it. A second limit are the halves of the ranks without their
+messages. With states on a disk, what is hidden is the part of the time that the disk adds where each transfer is waited
+for, and not where it goes on behind the steps. The disk is throttled, as what goes to the page cache is a copy, which
+needs the core that the steps need.
+
+`mpiexec -n 2` starts this module again, for the measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from bench.measure import MISSING, ROOT, Table, installed, run
+from bench.storage import MIB, throttled
+from ebbtide import value_and_grad
+from ebbtide.demo import burgers
+from ebbtide.demo.decomposition import Decomposition, Window
+from ebbtide.schedules import Revolve, StoreAll
+from ebbtide.storage import Disk, Memory
+
+NODES, STEPS, RUNS = 1601, 2, 3
+DISK_STEPS, DISK_RUNS = 4, 1
+# How much of a plain step the transfer of one state takes on the throttled disk.
+SHARE = 0.6
+BAR = 0.93
+
+
+@final
+class Apart(Decomposition):
+    """The parts of another decomposition without its messages: what each rank computes, and not the right numbers."""
+
+    def __init__(self, other: Decomposition) -> None:
+        self.other = other
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """See `Decomposition.ranks`."""
+        return self.other.ranks
+
+    @property
+    def speaks(self) -> bool:
+        """See `Decomposition.speaks`."""
+        return self.other.speaks
+
+    def window(self, nodes: int) -> Window:
+        """See `Decomposition.window`."""
+        return self.other.window(nodes)
+
+    def own(self, nodes: int) -> Window:
+        """See `Decomposition.own`."""
+        return self.other.own(nodes)
+
+    def update(self, state: Any) -> Any:
+        """See `Decomposition.update`."""
+        return state
+
+    def total(self, number: Any) -> Any:
+        """See `Decomposition.total`."""
+        return number
+
+    def replicated(self, number: Any) -> Any:
+        """See `Decomposition.replicated`."""
+        return number
+
+    def largest(self, number: float) -> float:
+        """See `Decomposition.largest`."""
+        return number
+
+    def run(self) -> AbstractContextManager[None]:
+        """See `Decomposition.run`."""
+        return nullcontext()
+
+
+def gradient(problem: burgers.Problem, **loop: Any) -> Callable[[], Any]:
+    """Return a call that takes the gradient of the demo's misfit; the observations are of no matter to the time."""
+    guess, observed = burgers.guess(problem), burgers.vortices(problem, burgers.TRUE_VORTICES)
+
+    def misfit(initial: Any, viscosity: Any) -> Any:
+        return burgers.misfit(initial, viscosity, observed, problem, **loop)
+
+    def call() -> Any:
+        with problem.decomposition.run():
+            return value_and_grad(misfit, (0, 1))(guess, problem.viscosity)
+
+    return call
+
+
+def timed(world: Any, calls: dict[str, tuple[int, Callable[[], Any]]], runs: int) -> dict[str, list[float]]:
+    """Return the seconds of calls in turns, each on so many ranks at once, until the last of them is done."""
+    from ebbtide.mpi.waiting import wait
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    for turn in range(runs + 1):
+        for k in range(len(names)):
+            name = names[(turn + k) % len(names)]
+            ranks, call = calls[name]
+            wait([world.Ibarrier()])  # asleep, not in a loop: the others have the cores
+            start = time.perf_counter()
+            if world.rank < ranks:
+                call()
+            wait([world.Ibarrier()])
+            if turn:  # the first turn warms up
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def speed(world: Any, problem: burgers.Problem, runs: int) -> dict[str, list[float]]:
+    """Return the seconds of one process, of two that are alone with the whole or a half, and of two ranks."""
+    whole = burgers.Problem(problem.nodes, problem.steps)
+    halves = burgers.Problem(problem.nodes, problem.steps, Apart(problem.decomposition))
+    calls = {
+        "one process": (1, gradient(whole, schedule=StoreAll())),
+        "two processes, each the whole": (2, gradient(whole, schedule=StoreAll())),
+        "two processes, halves without messages": (2, gradient(halves, schedule=StoreAll())),
+        "two ranks": (2, gradient(problem, schedule=StoreAll())),
+    }
+    return timed(world, calls, runs)
+
+
+def disk(world: Any, problem: burgers.Problem, runs: int) -> dict[str, list[float]]:
+    """Return the seconds of two ranks with all states in memory, and on a disk with and without a buffer."""
+    guess = burgers.guess(problem)
+    start = time.perf_counter()
+    for _ in range(2):
+        burgers.step(problem.decomposition.update(guess), problem.viscosity, problem.spacing, problem.time_step)
+    rate = guess.nbytes / (SHARE * problem.decomposition.largest((time.perf_counter() - start) / 2))
+    schedule = Revolve(problem.steps)
+
+    def on_disk(buffer: int) -> Any:
+        with tempfile.TemporaryDirectory() as directory:
+            with Disk(directory, buffer=buffer, system=throttled(rate)) as storage:
+                return gradient(problem, schedule=schedule, storage=storage)()
+
+    calls = {
+        "memory": (2, lambda: gradient(problem, schedule=schedule, storage=Memory())()),
+        "at once": (2, lambda: on_disk(0)),
+        "buffer": (2, lambda: on_disk(2 * guess.nbytes + MIB)),
+    }
+    return timed(world, calls, runs)
+
+
+def on_ranks(what: str, nodes: int, steps: int, runs: int) -> None:
+    """Measure on the ranks of this run, and print the times of the first one."""
+    from mpi4py import MPI
+
+    from ebbtide.demo.cartesian import Cartesian
+
+    world = MPI.COMM_WORLD
+    decomposition = Cartesian(world.Create_cart([world.size, 1]))
+    problem = burgers.Problem(nodes, steps, decomposition)
+    found = {"speed": speed, "disk": disk}[what](world, problem, runs)
+    if world.rank == 0:
+        print(json.dumps(found), flush=True)
+
+
+def started(what: str, nodes: int, steps: int, runs: int) -> dict[str, list[float]] | None:
+    """Return what two ranks measure, in processes of their own; None without mpi4py."""
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not installed("mpi4py") or not mpiexec.exists():
+        return None
+    command = [str(mpiexec), "-n", "2", sys.executable, "-m", "bench.scaling", "ranks", what]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
+    sizes = [str(nodes), str(steps), str(runs)]
+    done = subprocess.run([*command, *sizes], env=variables, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def relative(top: list[float], bottom: list[float], scale: float = 1.0) -> tuple[float, str]:
+    """Return the median of the ratios of turns, and a text with their range."""
+    ratios = [scale * a / b for a, b in zip(top, bottom, strict=True)]
+    return statistics.median(ratios), f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+
+
+def show_speed(nodes: int, steps: int, runs: int) -> None:
+    """Print the table of the speed-up."""
+    title = f"Gradient of {steps} steps of 2-D Burgers, {nodes} x {nodes} nodes: speed-up over one process"
+    table = Table(title, (), "no messages")
+    times = started("speed", nodes, steps, runs)
+    if times is None:
+        table.add("two ranks", MISSING, [], "", f"{BAR}", None)
+        table.show()
+        return
+    one, together = times["one process"], times["two ranks"]
+    ours = relative(one, together)[1]
+    for name, scale in (("two processes, each the whole", 2.0), ("two processes, halves without messages", 1.0)):
+        share, text = relative(times[name], together, 1.0 / scale)
+        limit = relative(one, times[name], scale)[1]
+        table.add(f"beside {name}: {text}", ours, [], limit, f"{BAR}", share >= BAR)
+    table.note("Seconds, medians: " + ", ".join(f"{name} {statistics.median(s):.2f}" for name, s in times.items()) + ".")
+    table.show()
+
+
+def show_disk(nodes: int, steps: int, runs: int) -> None:
+    """Print the table of the disk."""
+    title = f"Gradient of {steps} steps on two ranks, each state on a throttled disk of each rank: s beside memory"
+    table = Table(title, ("each transfer waited for",), "in memory")
+    times = started("disk", nodes, steps, runs)
+    if times is None:
+        table.add("behind the steps", MISSING, [MISSING], "", "", None)
+        table.show()
+        return
+    memory, waited, buffer = (statistics.median(times[name]) for name in ("memory", "at once", "buffer"))
+    table.add("behind the steps", f"{buffer:.3f}", [f"{waited:.3f}"], f"{memory:.3f}", "", None)
+    added = waited - memory
+    table.note(f"Hidden: {(waited - buffer) / added:.2f} of the {added:.2f} s that the disk adds where it is waited for.")
+    table.show()
+
+
+def main(*, quick: bool = False) -> None:
+    """Print the tables; in a tiny size one turn of each."""
+    nodes, steps, runs = (21, 2, 1) if quick else (NODES, STEPS, RUNS)
+    show_speed(nodes, steps, runs)
+    if not quick:
+        show_disk(nodes, DISK_STEPS, DISK_RUNS)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["ranks"]:
+        on_ranks(sys.argv[2], *map(int, sys.argv[3:]))
+    else:
+        run(main)

@@ -1,0 +1,98 @@
+"""The demo on all ranks, and its gradient on some beside that of one process; started by `mpiexec` from test_demo.py."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from tests.scale import FULL
+
+import ebbtide as eb
+from ebbtide import cli, mpi
+from ebbtide.demo import burgers
+from ebbtide.demo.cartesian import Cartesian
+from ebbtide.mpi.waiting import wait
+from ebbtide.schedules import Mixed, Revolve
+from ebbtide.storage import Disk, Memory
+
+NODES, STEPS, PICTURE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+WORLD = MPI.COMM_WORLD
+
+
+def gradient(problem: burgers.Problem, budget: Any = None, **loop: Any) -> Any:
+    """Return value and gradient of the demo's misfit, within a budget or with arguments of the time loop."""
+    observed = burgers.observations(problem)
+    f = eb.value_and_grad(lambda u, nu: burgers.misfit(u, nu, observed, problem, **loop), (0, 1), budget=budget)
+    value, (by_initial, by_viscosity) = f(burgers.guess(problem), problem.viscosity)
+    return float(value), by_initial, float(by_viscosity)
+
+
+def apart(found: Any, expected: Any) -> float:
+    """Return the largest relative difference of values and of gradients, these by their norms."""
+    numbers = [abs(found[k] - expected[k]) / abs(expected[k]) for k in (0, 2)]
+    return max(*numbers, float(np.linalg.norm(found[1] - expected[1]) / np.linalg.norm(expected[1])))
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Return whether value and gradient have the same bits."""
+    return found[0] == expected[0] and found[2] == expected[2] and np.array_equal(found[1], expected[1])
+
+
+def others(problem: burgers.Problem, directory: str) -> Iterator[Any]:
+    """Yield the gradient by other schedules, from other storages and within budgets."""
+    yield gradient(problem, schedule=Revolve(3), storage=Memory())
+    with Disk(directory) as disk:
+        yield gradient(problem, schedule=Mixed(7, restart=1, saved=3), storage=disk)
+    budgets = [eb.Budget(memory=40 * 16 * NODES**2, disk="1 GiB")]
+    if FULL:
+        budgets += [eb.Budget(memory=states * 16 * NODES**2) for states in (30, 60, 90)]
+    for budget in budgets:
+        yield gradient(problem, budget)
+
+
+def check(comm: Any) -> Any:
+    """Return value and gradient of all nodes on the first rank of a communicator; assert that it is one number."""
+    decomposition = Cartesian(comm.Create_cart(MPI.Compute_dims(comm.size, 2)))
+    problem = burgers.Problem(NODES, STEPS, decomposition)
+    with mpi.distributed(comm), tempfile.TemporaryDirectory() as directory:
+        found = gradient(problem)
+        for other in others(problem, directory):
+            assert same(other, found)
+    parts = comm.gather((problem.window, problem.own, found[1]))
+    whole = np.full(problem.shape, np.nan)
+    for window, own, part in parts or ():
+        whole[window][own] = part[own]
+        part[own] = 0.0
+        assert not part.any()  # of the layers that are others' nothing is left
+    return found[0], whole, found[2]
+
+
+def check_gradients() -> None:
+    """On 1, 2 and 4 ranks the gradient is that of one process."""
+    few = WORLD.Split((0, 2, 2, 1)[WORLD.rank], WORLD.rank)
+    mine = check(few) if WORLD.rank else gradient(burgers.Problem(NODES, STEPS))
+    wait([WORLD.Ibarrier()])  # in which the others leave their cores to these
+    alone, two, _, one = WORLD.allgather(mine)
+    for size, found in ((1, one), (2, two), (4, check(WORLD))):
+        if WORLD.rank == 0:
+            distance = apart(found, alone)
+            assert distance <= 1e-13, (size, distance)
+            print(f"{size} ranks: {distance:.1e}", flush=True)
+
+
+def main() -> None:
+    """Compare gradients; then the command, with a budget that is too small and with one that is not."""
+    check_gradients()
+    for memory in ("1 KiB", "8 MiB"):
+        options = ("--nodes", str(NODES), "--steps", str(STEPS), "--memory", memory, "--plot", PICTURE)
+        statuses = WORLD.gather(cli.main(["demo", "burgers", *options]))
+        if WORLD.rank == 0:
+            print(f"statuses {statuses}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
