@@ -29,7 +29,8 @@ SOME = (
 def on_ranks(count: int, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a script on ranks; one that hangs is ended."""
     command = [str(MPIEXEC), "-n", str(count), sys.executable, "-W", "error", str(HERE / script), *arguments]
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"} | variables
+    path = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path} | variables
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=alone, check=False)
 
 
