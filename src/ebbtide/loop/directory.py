@@ -12,11 +12,9 @@ from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, StorageLockedError
-from ebbtide.storage.places import OWNER, remove_storage
+from ebbtide.storage.places import OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System
-
-_RANK = "rank-"
 
 
 @final
@@ -37,7 +35,7 @@ class ResumeDirectory:
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
         self._whole = Path(path)
-        self.path = self._whole if ranks is None else self._whole / f"{_RANK}{ranks.rank}"
+        self.path = self._whole if ranks is None else self._whole / f"{RANK}{ranks.rank}"
         self._system = system
         self._disk: Disk | None = None
         self._count = 0
@@ -65,7 +63,7 @@ class ResumeDirectory:
     def _check_kind(self) -> None:
         """Refuse a directory of one process for many ranks, and the reverse."""
         alone = self.path == self._whole
-        if next(self._whole.glob(f"{_RANK}*"), None) is not None if alone else (self._whole / SEGMENT).exists():
+        if next(self._whole.glob(f"{RANK}*"), None) is not None if alone else (self._whole / SEGMENT).exists():
             one, many = "one process alone", "many ranks"
             raise ResumeError(
                 f"The directory {self._whole} holds the unfinished run of {many if alone else one}, and this is one of "

@@ -296,7 +296,7 @@ class Journal:
             while keys and found is None:
                 step = _step_of(keys.pop())
                 found = self._load(name, step)
-                reached = -math.inf if found is None else sign * step
+                reached = -math.inf if found is None else float(sign * step)
             ahead = reached > -agree(-reached)
             if not agree(ahead):
                 return found

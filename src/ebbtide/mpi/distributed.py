@@ -36,7 +36,8 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
             within 5 seconds, as they wait in communication that is not Ebbtide's.
 
     Raises:
-        RankError: Another rank failed; says which one, and with what.
+        RankError: Another rank failed; says which one, and with what. Whoever goes on after it does so with another
+            communicator for the steps: on this one messages may be under way that nobody took.
 
     Memory:
         A duplicate of the communicator.

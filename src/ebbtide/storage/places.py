@@ -32,6 +32,8 @@ from ebbtide.storage.segment import NAME as SEGMENT
 
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
 OWNER, LOCK = "owner", "lock"
+RANK = "rank-"
+"""How the durable directories begin that the ranks of a run have in one directory."""
 # What a process that is killed while it writes the file leaves of it.
 _PART = re.compile(rf"{OWNER}\.\d+")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
