@@ -125,7 +125,7 @@ def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path, record_propert
     assert same > 0
 
 
-def journaled():
+def journaled() -> list[Any]:
     """Schedules by name with the errors that they meet under a journal; one that stores all runs for long."""
     numbers = errno.ENOSPC, errno.EIO, errno.EDQUOT
     names = "revolve", "hierarchical", "periodic"

@@ -5,7 +5,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import ScheduleError
@@ -115,6 +115,7 @@ def test_what_is_predicted_is_what_it_takes(steps, snapshots, expected):
 
 
 @given(st.integers(0, 120), st.integers(1, 12), st.lists(st.integers(0, 120), max_size=4))
+@settings(deadline=None)
 def test_lost_snapshots(steps, snapshots, losses):
     """Whatever is lost but the way back to step 0, at whatever steps, the loop is completed within its slots."""
     schedule, position = Online(snapshots), Position(steps=FAR, open=True)

@@ -131,13 +131,15 @@ class Position:
                     f"{self.steps}, forward_ended is {self.forward_ended}. Say it once, right after the last "
                     "step."
                 )
-            return self._with(state=self.state, saved=self.saved, forward_ended=True, still_open=False)
+            return _made(
+                self.steps, self.reversed, self.state, self.saved, True, False, self.snapshots, False, self.on_disk
+            )  # fmt: skip
         if not self.forward_ended or self.end > 0:
             raise ScheduleError(
                 f"Cannot follow EndReverse: {self.end} of {self.steps} steps are not yet reversed, "
                 f"forward_ended is {self.forward_ended}. Reverse all steps first."
             )
-        return self._with(state=None, saved=None, finished=True)
+        return _made(self.steps, self.reversed, None, None, True, True, self.snapshots, self.open, self.on_disk)
 
     def _after_forward(self, action: Forward) -> Position:
         start, stop = action.start, action.stop
@@ -162,7 +164,7 @@ class Position:
                     "open. Reverse these steps first, or go on where they end."
                 )
             saved = (start if saved is None else saved[0], stop)
-        return self._with(state=stop, saved=saved, snapshots=snapshots, more_on_disk=more_on_disk)
+        return self._moved(stop, saved, snapshots, more_on_disk)
 
     def _after_reverse(self, action: Reverse) -> Position:
         start, stop = action.start, action.stop
@@ -183,7 +185,8 @@ class Position:
             )
         saved = None if stop == self.saved[0] else (self.saved[0], stop)
         state = self.state if self.state is not None and self.state < stop else None
-        return self._with(state=state, saved=saved, done=self.reversed + start - stop)
+        done = self.reversed + start - stop
+        return _made(self.steps, done, state, saved, True, False, self.snapshots, self.open, self.on_disk)
 
     def _stored(self, action: Forward) -> tuple[Snapshot, ...]:
         """The snapshots with the one that a `Forward` stores."""
@@ -222,7 +225,7 @@ class Position:
                 saved = self._joined(action)
             else:
                 state = step
-        return self._with(state=state, saved=saved, snapshots=snapshots, more_on_disk=more)
+        return self._moved(state, saved, snapshots, more)
 
     def _joined(self, action: Copy | Move) -> tuple[int, int]:
         """The range of the saved values at hand, with those that a snapshot brings."""
@@ -251,31 +254,14 @@ class Position:
             place -= 1
         return place
 
-    def _with(
-        self,
-        *,
-        state: int | None,
-        saved: tuple[int, int] | None,
-        snapshots: tuple[Snapshot, ...] | None = None,
-        done: int | None = None,
-        forward_ended: bool = False,
-        finished: bool = False,
-        still_open: bool = True,
-        more_on_disk: int = 0,
+    def _moved(
+        self, state: int | None, saved: tuple[int, int] | None, snapshots: tuple[Snapshot, ...], more_on_disk: int = 0
     ) -> Position:
-        """A copy with changes, whose numbers are known to fit; see `_SETTERS`."""
-        new = object.__new__(Position)
-        set_steps, set_reversed, set_state, set_saved, set_ended, set_done, set_snapshots, set_open, set_disk = _SETTERS
-        set_steps(new, self.steps)
-        set_reversed(new, self.reversed if done is None else done)
-        set_state(new, state)
-        set_saved(new, saved)
-        set_ended(new, self.forward_ended or forward_ended)
-        set_done(new, finished)
-        set_snapshots(new, self.snapshots if snapshots is None else snapshots)
-        set_open(new, self.open and still_open)
-        set_disk(new, self.on_disk + more_on_disk)
-        return new
+        """A copy at another place of the same sweep, whose numbers are known to fit; see `_SETTERS`."""
+        return _made(
+            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open,
+            self.on_disk + more_on_disk,
+        )  # fmt: skip
 
     def ended(self, at: int) -> Position:
         """
@@ -382,3 +368,30 @@ class Position:
 _SETTERS = tuple(
     cast("Callable[[Position, object], None]", Position.__dict__[field.name].__set__) for field in fields(Position)
 )
+
+
+def _make_maker() -> Callable[..., Position]:
+    """Return what makes a position of its fields, without looking at them; they are given in their order."""
+    new = object.__new__
+    set_steps, set_reversed, set_state, set_saved, set_ended, set_done, set_snapshots, set_open, set_disk = _SETTERS
+
+    def made(
+        steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
+        snapshots: tuple[Snapshot, ...], still_open: bool, on_disk: int,
+    ) -> Position:  # fmt: skip
+        position = new(Position)
+        set_steps(position, steps)
+        set_reversed(position, done)
+        set_state(position, state)
+        set_saved(position, saved)
+        set_ended(position, ended)
+        set_done(position, finished)
+        set_snapshots(position, snapshots)
+        set_open(position, still_open)
+        set_disk(position, on_disk)
+        return position
+
+    return made
+
+
+_made = _make_maker()

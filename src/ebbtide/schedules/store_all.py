@@ -19,7 +19,8 @@ class StoreAll(Schedule):
     """
     Keep the saved values of all steps: no step runs twice, and memory or disk grows with the number of steps.
 
-    What is lost is made again if there is a state to run from, that is a restart state or the working state.
+    What is lost is made again if there is a state to run from, that is a restart state or the working state. With
+    `"disk"` a time loop keeps its initial state for that, beside what is scheduled.
 
     Args:
         tier: `"memory"`, where they stay at hand, or `"disk"`, where each step but the last has a snapshot of what it
