@@ -88,7 +88,7 @@ def test_page_faults_are_counted():
     assert measure._count_faults() > before
 
 
-@pytest.mark.parametrize(("times", "usual"), [([2.0], 2.0), ([2.0, 3.0], 2.5), ([2.0, 30.0], 2.0), ([30.0, 2.0], 2.0)])
+@pytest.mark.parametrize(("times", "usual"), [([2.0], 2.0), ([2.0, 2.25], 2.125), ([2.0, 9.0], 2.0), ([9.0, 2.0], 2.0)])
 def test_of_two_times_the_mean_counts_unless_one_is_far_off(times, usual):
     """What varies a little is averaged, what was slow once is not."""
     assert measure._usual(times) == usual

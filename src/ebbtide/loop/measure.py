@@ -36,7 +36,7 @@ from ebbtide.tape.saved import bytes_of as bytes_saved
 # they and one sweep of a step take 5 % of the time of 40 steps.
 EXTRA_STEPS, LEAST_STEPS = 2, 32
 # Two times of one thing that are further apart: something else had the processor during the longer one.
-_FAR = 1.5
+_FAR = 1.25
 # So many pages are taken to time a page fault.
 _PAGES = 64
 
@@ -187,7 +187,8 @@ def _usual(times: list[float]) -> float:
     Return what something usually takes by one or two times: their mean, or the lesser if the other is far from it.
 
     The lesser alone is too little where times vary, as those of products on two threads do: a loop of them took 1.26 of
-    what was predicted by it, and takes 1.04 of this. But what runs for the first time may be slow just once.
+    what was predicted by it. The mean alone is too much where a step was slow just once: the first, or one that others
+    had the processor in.
     """
     return min(times) if max(times) > _FAR * min(times) else sum(times) / len(times)
 
