@@ -1,4 +1,4 @@
-"""Random functions in planned memory whose freed places are overwritten: 200 in the gate, `make campaign` 2,000."""
+"""Random functions in planned memory whose freed places are overwritten: 100 in the gate, `make campaign` 2,000."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ class _Copies:
         if again:
             output = Variable(output.type, output.name, is_number=output.is_number)
         if again or any(one is not other for one, other in taken.items()):
-            made = old.of(*substitute((old.arguments, old.params), taken.__getitem__), output)
+            arguments, params = substitute((old.arguments, old.params), taken.__getitem__)
+            made = old.of(arguments, params, output)
             self.kernels[made] = kernel_in(layout, old)
         self.made.append(made)
         latest[old.output] = output

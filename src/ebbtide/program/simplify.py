@@ -73,7 +73,8 @@ def _without(program: Program, stand_in: Callable[[Equation], Variable | None], 
     for old in program.equations:
         equation = old
         if not same.keys().isdisjoint(old.inputs):
-            equation = old.of(*substitute((old.arguments, old.params), renamed), old.output)
+            arguments, params = substitute((old.arguments, old.params), renamed)
+            equation = old.of(arguments, params, old.output)
         known = stand_in(equation)
         if known is None:
             kept.append(equation)
