@@ -1,7 +1,8 @@
 """
 Rules that are declared when they are needed first: those of SciPy's special functions.
 
-`scipy.special` takes a tenth of a second to import, and nothing has an operation of it before the user has imported it.
+Of 0.8 s that `import ebbtide` took on a slow machine 0.1 s were for these, and there is no operation of them before the
+user has imported `scipy.special`.
 """
 
 from __future__ import annotations
