@@ -1,8 +1,8 @@
 """
 Rules that are declared when they are needed first: those of SciPy's special functions.
 
-Of 0.8 s that `import ebbtide` took on a slow machine 0.1 s were for these, and there is no operation of them before the
-user has imported `scipy.special`.
+They, `scipy.special` and tqdm took a tenth of the time of `import ebbtide` (median of 9 paired runs), and there is no
+operation of them before the user has imported that module.
 """
 
 from __future__ import annotations
