@@ -35,7 +35,7 @@ def no_rule(function: Any, place: str, method: str = "") -> RuleMissingError:
     rules = [f"pull_{n}" for n in names]
     return RuleMissingError(
         f"There is no derivative rule for {shown}, called at {place}. Write it with operations that have one, or "
-        f"declare it with ebbtide.primitive, where {rules[0]}(g, {operands}) is the cotangent g times the derivative by "
+        f"declare it with ebbtide.primitive, where {rules[0]}(g, {operands}) is g times the derivative by "
         f"{names[0]}, or None; ebbtide.testing.check_rule tests it:\n"
         f"    import {module}\n"
         f"    {function.__name__} = ebbtide.primitive(lambda {operands}: {module}.{name}({operands}), "

@@ -1,7 +1,8 @@
 """
 Rules that are declared when they are needed first: those of SciPy's special functions.
 
-`scipy.special` takes a tenth of a second to import, and nothing has an operation of it before the user has imported it.
+They, `scipy.special` and tqdm took a tenth of the time of `import ebbtide` (median of 9 paired runs), and there is no
+operation of them before the user has imported that module.
 """
 
 from __future__ import annotations
