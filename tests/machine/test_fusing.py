@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,7 +107,8 @@ def test_failures_are_those_of_the_operations(kind, instructions, value, name):
         arrays = (x, np.ones(100), out)
     chain = Chain(len(arrays), *instructions)
     for mode in ("ignore", "warn", "raise"):
-        with np.errstate(all="raise", **{kind: mode}), warnings.catch_warnings(record=True) as found:
+        settings: Any = {"all": "raise", kind: mode}
+        with np.errstate(**settings), warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             if mode == "raise":
                 with pytest.raises(FloatingPointError, match=name):

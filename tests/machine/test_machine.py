@@ -209,37 +209,37 @@ def squares(members, threads):
     """A machine that squares numbers, and what it is run with."""
     x, out = np.arange(float(members)), np.zeros(members)
     machine = Machine(Elementwise((1,), ((0, 0, "d", (8,)), (1, 0, "d", (8,))), (np.square, "d->d", 0, 1)))
-    return machine, ([x, out], [8, 8], members, threads), out, x * x
+    return lambda out=out: machine.run([x, out], [8, 8], members, threads), out, x * x
 
 
 def test_threads_after_a_fork():
     """A process that was forked starts threads of its own, and those of before go on."""
-    machine, arguments, out, wanted = squares(1000, 3)
-    machine.run(*arguments)
+    run, out, wanted = squares(1000, 3)
+    run()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: here is what it warns of
         child = os.fork()
     if not child:
         out[:] = 0
-        machine.run(*arguments)
+        run()
         done = np.array_equal(out, wanted) and len(list(TASKS.iterdir())) == 3
-        del machine
+        del run
         os._exit(0 if done else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     out[:] = 0
-    machine.run(*arguments)
+    run()
     assert np.array_equal(out, wanted)
 
 
 def test_one_machine_in_many_threads():
     """Threads of a user's that run one machine at the same time get each their own results."""
-    machine, ((x, _), *rest), _, wanted = squares(300, 2)
+    run, _, wanted = squares(300, 2)
     wrong = []
 
     def repeat():
         for _ in range(100):
             out = np.zeros(300)
-            machine.run([x, out], *rest)
+            run(out)
             wrong.extend([1] * (not np.array_equal(out, wanted)))
 
     threads = [threading.Thread(target=repeat) for _ in range(4)]
