@@ -138,7 +138,7 @@ cdef class Elementwise(Step):
         ValueError: There is no such loop, or there are too many registers.
 
     Memory:
-        128 KiB of the stack of its thread while it runs; nothing between.
+        160 KiB of the stack of its thread while it runs; nothing between.
     """
 
     def __init__(self, tuple shape, tuple operands, *instructions):

@@ -55,8 +55,10 @@ def _with_earlier(left: Sequence[Any], place: int, arrays: int) -> tuple[tuple[i
         return None
     for side, name in enumerate(names):
         number = _maker(left, place, taken[side], arrays)
-        first, *operands = _plain(left[number], letter) if number is not None else (None,)
-        if number is not None and first in firsts:
+        if number is None:
+            continue
+        first, *operands = _plain(left[number], letter)
+        if first in firsts:
             types = f"{letter}{letter}{letter}->{letter}"
             return (number,), (f"{first.__name__}, {name}", types, *operands, taken[1 - side], out)
     return None

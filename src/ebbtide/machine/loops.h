@@ -143,6 +143,12 @@ DEFINE_ABOVE(d, double)
             EBBTIDE_EACH (npy_intp k = 0; k < n; k++) out[k] = compare(x[k], y) || x[k] != x[k] ? x[k] : y; \
             return; \
         } \
+        if (steps[0] == size && steps[1] == size && steps[2] == size) { \
+            const T *x = (const T *)args[0], *y = (const T *)args[1]; \
+            T *out = (T *)args[2]; \
+            EBBTIDE_EACH (npy_intp k = 0; k < n; k++) out[k] = compare(x[k], y[k]) || x[k] != x[k] ? x[k] : y[k]; \
+            return; \
+        } \
         for (npy_intp k = 0; k < n; k++) { \
             const T x = *(const T *)(args[0] + k * steps[0]), y = *(const T *)(args[1] + k * steps[1]); \
             *(T *)(args[2] + k * steps[2]) = compare(x, y) || x != x ? x : y; \
