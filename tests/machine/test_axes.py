@@ -52,7 +52,7 @@ def test_a_result_in_the_place_of_an_operand():
 def test_types_of_all_sizes():
     """What is written out is of 1, 2, 4, 8 or 16 bytes; an operand of any other size is read row by row."""
     for letter in "?hfdDg":
-        x, out = np.arange(100).reshape(60, 5).astype(letter), np.empty((60, 5), letter)
+        x, out = np.arange(300).reshape(60, 5).astype(letter), np.empty((60, 5), letter)
         bias = np.arange(5).astype(letter)
         ufunc = np.logical_and if letter == "?" else np.add
         step((60, 5), (x, bias), out, (ufunc, f"{letter}{letter}->{letter}", 0, 1, 2))(x, bias, out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 from pathlib import Path
 
@@ -190,12 +192,62 @@ def test_members(threads):
     pools, tasks = threadpool_info(), list(TASKS.iterdir())
     machine.run([x, w, out, work], [x.strides[0], 0, out.strides[0], work.strides[0]], 11, threads)
     assert threadpool_info() == pools
-    assert list(TASKS.iterdir()) == tasks  # no thread is left
+    started = set(TASKS.iterdir()) - set(tasks)
+    assert len(started) == min(threads, 11) - 1
+    machine.run([x, w, out, work], [x.strides[0], 0, out.strides[0], work.strides[0]], 11, threads)
+    assert set(TASKS.iterdir()) - set(tasks) == started  # they waited for this run
     alone = np.empty(4)
     with threadpool_limits(1):
         for k in range(11):
             machine(x[k], w, alone, work)
             assert out[k].tobytes() == alone.tobytes() == np.add.reduce(np.tanh(x[k] @ w), 0).tobytes()
+    del machine
+    assert list(TASKS.iterdir()) == tasks  # no thread is left
+
+
+def squares(members, threads):
+    """A machine that squares numbers, and what it is run with."""
+    x, out = np.arange(float(members)), np.zeros(members)
+    machine = Machine(Elementwise((1,), ((0, 0, "d", (8,)), (1, 0, "d", (8,))), (np.square, "d->d", 0, 1)))
+    return machine, ([x, out], [8, 8], members, threads), out, x * x
+
+
+def test_threads_after_a_fork():
+    """A process that was forked starts threads of its own, and those of before go on."""
+    machine, arguments, out, wanted = squares(1000, 3)
+    machine.run(*arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: here is what it warns of
+        child = os.fork()
+    if not child:
+        out[:] = 0
+        machine.run(*arguments)
+        done = np.array_equal(out, wanted) and len(list(TASKS.iterdir())) == 3
+        del machine
+        os._exit(0 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    out[:] = 0
+    machine.run(*arguments)
+    assert np.array_equal(out, wanted)
+
+
+def test_one_machine_in_many_threads():
+    """Threads of a user's that run one machine at the same time get each their own results."""
+    machine, ((x, _), *rest), _, wanted = squares(300, 2)
+    wrong = []
+
+    def repeat():
+        for _ in range(100):
+            out = np.zeros(300)
+            machine.run([x, out], *rest)
+            wrong.extend([1] * (not np.array_equal(out, wanted)))
+
+    threads = [threading.Thread(target=repeat) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 def test_failures_name_the_member():

@@ -20,24 +20,22 @@ from ebbtide.machine._steps import failures_of
 from ebbtide.machine.failures import report
 from ebbtide.machine.pools import one_blas_thread
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_t:
+cdef extern from "workers.h" nogil:
+    enum: EBBTIDE_MOST_THREADS
+    ctypedef struct ebbtide_workers:
         pass
-    ctypedef struct pthread_attr_t:
-        pass
-    int pthread_attr_init(pthread_attr_t *)
-    int pthread_attr_setstacksize(pthread_attr_t *, size_t)
-    int pthread_attr_destroy(pthread_attr_t *)
-    int pthread_create(pthread_t *, pthread_attr_t *, void *(*)(void *) noexcept nogil, void *)
-    int pthread_join(pthread_t, void **)
+    ebbtide_workers *ebbtide_workers_new()
+    void ebbtide_workers_free(ebbtide_workers *)
+    void ebbtide_work(ebbtide_workers *, int, void (*)(void *, int) noexcept nogil, void *)
+    long ebbtide_take(long *, long)
 
 cnp.import_array()
 
-# A chain takes 128 KiB; NumPy's sums and BLAS a few more.
+# A thread takes members that follow each other, so many times altogether: one that comes late leaves more to the others.
 cdef enum:
-    STACK = 1 << 20
     MOST_BUFFERS = 1024
-    MOST_THREADS = 256
+    TURNS = 16
+    LINE = 64
 
 MOST = MOST_BUFFERS
 
@@ -51,18 +49,23 @@ cdef struct Buffer:
     bint written
     char letter
 
-# What a thread works on: members from `begin` to `end`.
+# What a thread has found: in lines of the cache of its own.
 cdef struct Part:
-    Action *actions
-    int count, slots, buffers
-    char **bases
-    cnp.npy_intp *strides
-    cnp.npy_intp begin, end
-    int workspace, thread
     int *failed
     cnp.npy_intp first
     Outside outside
     bint stopped
+    char apart[LINE]
+
+# What all threads work on: members from `next` on are nobody's yet, and are taken `block` at a time.
+cdef struct Job:
+    Action *actions
+    int count, slots, buffers, workspace
+    char **bases
+    cnp.npy_intp *strides
+    cnp.npy_intp members, block
+    long next
+    Part *parts
 
 
 cdef class Machine:
@@ -74,11 +77,13 @@ cdef class Machine:
         workspace: Number of the buffer of which each thread has its own; -1 for none.
 
     Memory:
-        What its steps are, and a few kilobytes while it runs; no array of its own.
+        What its steps are, and a few kilobytes while it runs; no array of its own. The threads of a run wait for the
+        next one, with a MiB of addresses each, until the machine is released.
     """
 
     cdef Action *actions
     cdef Buffer *table
+    cdef ebbtide_workers *workers
     cdef int count, slots, length, workspace
     cdef readonly tuple steps
 
@@ -87,6 +92,7 @@ cdef class Machine:
         cdef Step step
         self.actions = NULL
         self.table = NULL
+        self.workers = NULL
         self.steps, self.count, self.workspace, self.slots = steps, len(steps), workspace, 0
         each = [(one, False) for step in steps for one in step.reads] + [(one, True) for step in steps for one in step.writes]
         self.length = 1 + max([one[0] for one, _ in each], default=-1)
@@ -109,6 +115,7 @@ cdef class Machine:
             self.table[place].written = self.table[place].written or written
 
     def __dealloc__(self):
+        ebbtide_workers_free(self.workers)
         free(self.actions)
         free(self.table)
 
@@ -146,12 +153,13 @@ cdef class Machine:
                 if self.table[k].written and k != self.workspace and strides[k] == 0:
                     raise ValueError(f"Buffer {k} is written, and all members share it.")
         with one_blas_thread():
-            self.work(list(arrays), strides, members, max(1, min(threads, members, MOST_THREADS)))
+            self.work(list(arrays), strides, members, max(1, min(threads, members, EBBTIDE_MOST_THREADS)))
 
     cdef int work(self, list arrays, strides, cnp.npy_intp members, int threads) except -1:
         cdef char *bases[MOST_BUFFERS]
         cdef cnp.npy_intp steps[MOST_BUFFERS]
-        cdef int k, one
+        cdef Job job
+        cdef int k, one, apart = self.slots + LINE // sizeof(int)
         cdef Part *parts
         cdef int *failed
         if len(arrays) != self.length:
@@ -161,18 +169,20 @@ cdef class Machine:
             self.check(arrays[k], k, steps[k], threads if k == self.workspace else members)
             bases[k] = <char *>cnp.PyArray_DATA(arrays[k])
         parts = <Part *>calloc(threads, sizeof(Part))
-        failed = <int *>calloc(threads * self.slots + 1, sizeof(int))
+        failed = <int *>calloc(threads * apart, sizeof(int))
         try:
-            if parts == NULL or failed == NULL:
+            if threads > 1 and self.workers == NULL:
+                self.workers = ebbtide_workers_new()
+            if parts == NULL or failed == NULL or (threads > 1 and self.workers == NULL):
                 raise MemoryError
             for one in range(threads):
-                parts[one].actions, parts[one].count, parts[one].slots = self.actions, self.count, self.slots
-                parts[one].buffers, parts[one].bases, parts[one].strides = self.length, bases, steps
-                parts[one].begin, parts[one].end = members * one // threads, members * (one + 1) // threads
-                parts[one].workspace, parts[one].failed = self.workspace, failed + one * self.slots
-                parts[one].first, parts[one].thread = -1, one
+                parts[one].failed, parts[one].first = failed + one * apart, -1
+            job.actions, job.count, job.slots, job.buffers = self.actions, self.count, self.slots, self.length
+            job.bases, job.strides, job.workspace, job.parts = bases, steps, self.workspace, parts
+            job.members, job.next = members, 0
+            job.block = 1 if threads == 1 else max(1, members // (threads * TURNS))
             with nogil:
-                run_parts(parts, threads)
+                ebbtide_work(self.workers, threads, run_part, &job)
             self.judge(parts, threads, members)
         finally:
             free(parts)
@@ -183,13 +193,13 @@ cdef class Machine:
         """Raise, or warn of, what went wrong."""
         cdef int k, one, status
         cdef Step step
-        for one in range(threads):
-            if parts[one].stopped:
-                where = f", in member {parts[one].outside.member}" if members > 1 else ""
-                raise IndexError(
-                    f"index {parts[one].outside.index} is out of bounds for an axis with size "
-                    f"{parts[one].outside.size}{where}"
-                )
+        stopped = [(parts[one].outside.member, one) for one in range(threads) if parts[one].stopped]
+        if stopped:
+            member, one = min(stopped)
+            where = f", in member {member}" if members > 1 else ""
+            raise IndexError(
+                f"index {parts[one].outside.index} is out of bounds for an axis with size {parts[one].outside.size}{where}"
+            )
         firsts = [parts[one].first for one in range(threads) if parts[one].first >= 0]
         if not firsts:
             return 0
@@ -246,49 +256,41 @@ cdef object aligned(array, cnp.npy_intp alignment):
     return copy
 
 
-cdef void run_parts(Part *parts, int threads) noexcept nogil:
-    """Run each part in a thread of its own, the first one in this."""
-    cdef pthread_t handles[MOST_THREADS]
-    cdef bint started[MOST_THREADS]
-    cdef pthread_attr_t attributes
-    cdef int one
-    if threads == 1:
-        run_part(&parts[0])
-        return
-    pthread_attr_init(&attributes)
-    pthread_attr_setstacksize(&attributes, STACK)
-    for one in range(1, threads):
-        started[one] = pthread_create(&handles[one], &attributes, run_part, &parts[one]) == 0
-    pthread_attr_destroy(&attributes)
-    run_part(&parts[0])
-    for one in range(1, threads):
-        if started[one]:
-            pthread_join(handles[one], NULL)
-        else:  # the system has no more threads
-            run_part(&parts[one])
-
-
-cdef void *run_part(void *given) noexcept nogil:
-    """Run the steps for the members of a part."""
-    cdef Part *part = <Part *>given
+cdef void run_part(void *given, int thread) noexcept nogil:
+    """Run the steps for members as long as there are any."""
+    cdef Job *job = <Job *>given
+    cdef Part *part = &job.parts[thread]
     cdef char *bases[MOST_BUFFERS]
-    cdef cnp.npy_intp member
-    cdef int k, number
-    cdef Action *action
+    cdef cnp.npy_intp member, end
+    cdef int k
     cleared()
-    for member in range(part.begin, part.end):
-        for k in range(part.buffers):
-            bases[k] = part.bases[k] + member * part.strides[k]
-        if part.workspace >= 0:
-            bases[part.workspace] = part.bases[part.workspace] + part.thread * part.strides[part.workspace]
-        for number in range(part.count):
-            action = &part.actions[number]
-            if action.run(action.plan, bases, part.failed + action.slot, &part.outside):
-                part.outside.step, part.outside.member, part.stopped = number, member, True
-                return NULL
-        if part.first < 0:
-            for k in range(part.slots):
-                if part.failed[k]:
-                    part.first = member
-                    break
-    return NULL
+    while True:
+        member = ebbtide_take(&job.next, job.block)
+        end = min(member + job.block, job.members)
+        if member >= end:
+            return
+        while member < end:
+            for k in range(job.buffers):
+                bases[k] = job.bases[k] + member * job.strides[k]
+            if job.workspace >= 0:
+                bases[job.workspace] = job.bases[job.workspace] + thread * job.strides[job.workspace]
+            if run_member(job, part, bases, member):
+                return
+            member += 1
+
+
+cdef bint run_member(Job *job, Part *part, char **bases, cnp.npy_intp member) noexcept nogil:
+    """Run the steps for one member; return whether an index was out of bounds."""
+    cdef Action *action
+    cdef int k, number
+    for number in range(job.count):
+        action = &job.actions[number]
+        if action.run(action.plan, bases, part.failed + action.slot, &part.outside):
+            part.outside.step, part.outside.member, part.stopped = number, member, True
+            return True
+    if part.first < 0:
+        for k in range(job.slots):
+            if part.failed[k]:
+                part.first = member
+                break
+    return False

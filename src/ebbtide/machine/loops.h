@@ -153,25 +153,28 @@ DEFINE_EXTREME(maximum, d, double, ebbtide_above_d)
 DEFINE_EXTREME(minimum, f, float, ebbtide_below_f)
 DEFINE_EXTREME(minimum, d, double, ebbtide_below_d)
 
-#define EBBTIDE_SIGN(x, T) ((x) != (x) ? (x) : (x) == 0 ? (T)0 : (T)__builtin_copysign(1.0, x))
-
-#define DEFINE_SIGN(t, T) \
+#define DEFINE_SIGN(t, T, copysign) \
     EBBTIDE_WIDE static void ebbtide_sign_##t(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
         const npy_intp n = *count; \
         (void)data; \
         if (steps[0] == sizeof(T) && steps[1] == sizeof(T)) { \
             const T *x = (const T *)args[0]; \
             T *out = (T *)args[1]; \
-            EBBTIDE_EACH (npy_intp k = 0; k < n; k++) out[k] = EBBTIDE_SIGN(x[k], T); \
+            EBBTIDE_EACH (npy_intp k = 0; k < n; k++) { \
+                const T one = x[k]; \
+                T sign = copysign((T)1, one); \
+                sign = one == 0 ? (T)0 : sign; \
+                out[k] = one != one ? one : sign; \
+            } \
             return; \
         } \
         for (npy_intp k = 0; k < n; k++) { \
             const T x = *(const T *)(args[0] + k * steps[0]); \
-            *(T *)(args[1] + k * steps[1]) = EBBTIDE_SIGN(x, T); \
+            *(T *)(args[1] + k * steps[1]) = x != x ? x : x == 0 ? (T)0 : copysign((T)1, x); \
         } \
     }
-DEFINE_SIGN(f, float)
-DEFINE_SIGN(d, double)
+DEFINE_SIGN(f, float, __builtin_copysignf)
+DEFINE_SIGN(d, double, __builtin_copysign)
 
 /* Return the loop of ours in the place of one of NumPy; NULL if there is none. */
 static inline ebbtide_loop ebbtide_instead(const char *name, char letter) {
