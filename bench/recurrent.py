@@ -79,7 +79,7 @@ def given(name: str, length: int, dtype: str) -> tuple[dict[str, Any], Any]:
     """Return parameters, and a text: one of the letters at each place of each line."""
     random, count = generator(), STEPS[name][1]
     names = GATES if count == 2 else GATES[:1]
-    shapes = {name: (LETTERS + HIDDEN + 1, HIDDEN) for name in names} | {"predict": (HIDDEN + 1, LETTERS)}
+    shapes = dict.fromkeys(names, (LETTERS + HIDDEN + 1, HIDDEN)) | {"predict": (HIDDEN + 1, LETTERS)}
     shapes |= {f"start {k}": (1, HIDDEN) for k in range(count)}
     params = {name: (0.1 * random.standard_normal(shape)).astype(dtype) for name, shape in shapes.items()}
     return params, np.eye(LETTERS, dtype=dtype)[random.integers(0, LETTERS, (length, LINES))]

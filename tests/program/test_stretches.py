@@ -166,3 +166,19 @@ def test_what_the_machine_does_not_know_is_numpys():
     odd = find_layout(program, [(12,)])
     assert lowered_outputs(program, odd) == frozenset()
     assert order_of((4, 6), (200, 8), (0, 0)) is None  # NumPy collects these before it adds them
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+def test_dot_of_matrices(dtype, turned):
+    """Matrices that BLAS reads as they lie are multiplied by the machine with the bits of np.dot, others by np.dot."""
+    random = np.random.default_rng(1)
+    x, y = random.standard_normal((60, 41)).astype(dtype), random.standard_normal((41, 23)).astype(dtype)
+    f = (lambda x, y: np.dot(y.T * 2, x.T) + 1) if turned else (lambda x, y: np.dot(x + 1, y) * 2)
+    planned, plain = both(f, x, y)
+    assert "np.dot" not in planned.source
+    assert bits(planned.run([x, y])) == bits(plain.run([x, y])) == bits([f(x, y)])
+    for given in ((x[::-1], y), (x[:, :1], y[:1]), (x[:1], y)):
+        planned, plain = both(lambda x, y: np.dot(x, y) * 2, *given)
+        assert "np.dot" in planned.source
+        assert bits(planned.run(list(given))) == bits(plain.run(list(given)))

@@ -170,10 +170,20 @@ def _matmul(equation: Equation, operands: Operands, given_up: Variable | None) -
 
 
 def _dot(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
-    shapes = [x.type.shape if type(x) is Variable else np.shape(x) for x in equation.arguments]
-    # Of vectors, and of operands that BLAS cannot read, NumPy has ways of its own.
-    matrices = all(len(shape) == 2 and min(shape) > 1 for shape in shapes)
-    return _matmul(equation, operands, given_up) if matrices else None
+    # As np.matmul does it where both are matrices that BLAS reads as they lie; else NumPy has ways of its own.
+    taken = [operands.of(argument) for argument in equation.arguments]
+    return _matmul(equation, operands, given_up) if all(map(_is_read_by_blas, taken)) else None
+
+
+def _is_read_by_blas(x: Operand) -> bool:
+    """Return whether an operand is a matrix, with rows or columns without gaps in them."""
+    if len(x.shape) != 2 or min(x.shape) < 2 or x.type not in "fdFD":
+        return False
+    item = np.dtype(x.type).itemsize
+    return any(
+        x.strides[fast] == item and x.strides[slow] >= item * x.shape[fast] and x.strides[slow] % item == 0
+        for fast, slow in ((0, 1), (1, 0))
+    )
 
 
 def _add_product(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
