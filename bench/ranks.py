@@ -27,7 +27,7 @@ from bench.measure import MISSING, ROOT, Table, generator, installed, run
 from ebbtide.storage import Disk
 
 SIZES = (323_208, 3_232_080)
-COUNT, RUNS = 20, 9
+COUNT, RUNS = 10, 7
 RANKS = (1, 2, 4)
 WAYS = ("rank", "node", "world", "np.save", "h5py")
 BAR = 1.3
