@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "ebbtide"
 RANKS = MappingProxyType(
     {
         "cli": 14,
+        "petsc": 13,
         "demo": 13,
         "mpi": 12,
         "nn": 12,

@@ -106,7 +106,7 @@ def test_replace_survives_a_kill_at_every_write(tmp_path, size):
 
 @pytest.mark.parametrize("size", [3, 20_000])
 def test_replace_survives_a_loss_of_power(tmp_path, size):
-    """Whichever of its writes came to the disk before the power went, the old arrays or the new ones are found, whole."""
+    """Whichever of its writes the disk had when the power went, the old arrays or the new ones are found, whole."""
     seen = set()
     for kept in ((), (0,), (1,), (0, 1)):
         directory = tmp_path / str(kept)

@@ -97,10 +97,14 @@ class Room:
             self._ledger.lenders.append(weakref.ref(rule))
         begins = rule.position.state == 0 and not rule.position.snapshots
         tier = spare_tier(rule.plan.schedule, rule.plan.steps) if begins else None
-        if tier == "disk" or (tier and self.bounded):
-            # In memory, until the reverse sweep begins, the bytes of its cotangents are free.
+        if tier == "memory" and self.bounded:
+            # Until the reverse sweep begins, the bytes of its cotangents are free.
             rule.snapshots.put_state(0, rule.state, tier, vital=True)
-            self.spare, self._fallback = tier == "memory", tier == "disk"
+            self.spare = True
+        elif tier == "disk" and not (rule.snapshots.are_theirs and self.bounded):
+            # A user's storage takes what the schedule says and no more; memory is free where there is no bound.
+            rule.snapshots.put_state(0, rule.state, "spare" if rule.snapshots.are_theirs else tier, vital=True)
+            self._fallback = True
 
     def without_lost(self, rule: Any, position: Position) -> Position:
         """Return a position without snapshots that were lost, and with the initial state if there is no other way."""

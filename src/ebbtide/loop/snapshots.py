@@ -30,6 +30,9 @@ class Snapshots:
         theirs: A storage of the user, for all tiers, who closes it; None to make one for each tier.
         make_disk: Makes the storage of the tier `"disk"` when the first snapshot goes there.
 
+    Attributes:
+        are_theirs: Whether all tiers are a storage of the user.
+
     Memory:
         What is stored in memory, the buffers of the disk storage, and the nodes of steps whose saved values are
         stored, until `close`. The sweep may never come, so that it closes also when it is dropped.
@@ -37,7 +40,7 @@ class Snapshots:
 
     __slots__ = (
         "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
-        "_swaps", "_theirs", "_tiers", "_warned", "error", "lost",
+        "_swaps", "_tiers", "_warned", "are_theirs", "error", "lost",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -55,7 +58,7 @@ class Snapshots:
         self._steps: dict[int, TapedStep] = {}
         self._swaps: dict[int, Swap] = {}
         self._storages: dict[str, Storage] = {}
-        self._theirs = theirs is not None
+        self.are_theirs = theirs is not None
         if theirs is not None:
             self._storages = {"memory": theirs, "disk": theirs}
         held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
@@ -70,13 +73,13 @@ class Snapshots:
     @property
     def buffer_nbytes(self) -> int:
         """Bytes of the buffers of the loop's own storages."""
-        return 0 if self._theirs else sum(storage.buffer_nbytes for storage in self._storages.values())
+        return 0 if self.are_theirs else sum(storage.buffer_nbytes for storage in self._storages.values())
 
     def give_up_buffers(self) -> bool:
         """Go on with transfers in line; return whether there were buffers."""
         freed = self.buffer_nbytes
         for storage in self._storages.values():
-            if isinstance(storage, Disk) and not self._theirs:
+            if isinstance(storage, Disk) and not self.are_theirs:
                 storage.resize(0)
         self._ledger.add(BUFFERS, -freed)
         return freed > 0
@@ -89,7 +92,7 @@ class Snapshots:
             StorageError: There is none here.
             RankError: There is none in another process.
         """
-        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self._theirs else 0)
+        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self.are_theirs else 0)
         if is_alone() or not nbytes:
             return
         storage, failed = self._storage("disk"), True
@@ -109,7 +112,6 @@ class Snapshots:
         self._forms[step] = packed.forms
         self._put(step, packed.arrays, tier, "restart")
         if vital and self._key(step, "restart") in self.lost:
-            self._storages.setdefault("spare", Memory())
             self._forms[step] = packed.forms
             self._put(step, packed.arrays, "spare", "restart")
 
@@ -248,7 +250,7 @@ class Snapshots:
     def _storage(self, tier: str) -> Storage:
         storage = self._storages.get(tier)
         if storage is None:
-            storage = self._storages[tier] = Memory() if tier == "memory" else self._make_disk()
+            storage = self._storages[tier] = self._make_disk() if tier == "disk" else Memory()
             self._ledger.add(BUFFERS, storage.buffer_nbytes)
         return storage
 

@@ -21,6 +21,9 @@ cdef extern from "loops.h" nogil:
     Loop ebbtide_instead(const char *, char)
     int ebbtide_flags(bint)
 
+cdef extern from "fused.h" nogil:
+    Loop ebbtide_fused(const char *, char)
+
 cnp.import_array()
 cnp.import_ufunc()
 
@@ -93,7 +96,7 @@ cdef Loop loop_of(object ufunc, str types, void **data) except *:
 
 
 cdef Loop loop_named(str name, str types) except *:
-    """Return a loop of ours: "cast" for types as "?->f", "move" for "f->f", "where" for "?ff->f"."""
+    """Return a loop of ours: "cast" for types as "?->f", "move" for "f->f", "where" for "?ff->f", or a fused one."""
     cdef Loop loop = NULL
     letters = types.replace("->", "")
     if name == "cast" and len(letters) == 2:
@@ -102,6 +105,8 @@ cdef Loop loop_named(str name, str types) except *:
         loop = ebbtide_move(np.dtype(letters[0]).itemsize)
     elif name == "where" and len(letters) == 4 and letters[0] == "?" and len(set(letters[1:])) == 1:
         loop = ebbtide_choice(np.dtype(letters[1]).itemsize)
+    elif len(letters) == 4 and len(set(letters)) == 1:
+        loop = ebbtide_fused(name.encode(), ord(letters[0]))
     if loop == NULL:
         raise ValueError(f"There is no loop {name!r} for {types!r}.")
     return loop

@@ -122,6 +122,16 @@ EACH_SIZE(DEFINE_CHOICE)
 The larger or smaller one, and the sign, as NumPy computes them: NaN stays, of equal ones it is the second. NumPy's own
 loops take 0.3 to 0.5 ns for each number where one operand is a number, and for each sign; these take 0.05.
 */
+#define DEFINE_ABOVE(t, T) \
+    static inline int ebbtide_above_##t(T x, T y) { \
+        const int known = !__builtin_isunordered(x, y); \
+        const T a = known ? x : (T)0, b = known ? y : (T)0; /* GCC's comparisons in wide registers fail on NaN */ \
+        return a > b; \
+    } \
+    static inline int ebbtide_below_##t(T x, T y) { return ebbtide_above_##t(y, x); }
+DEFINE_ABOVE(f, float)
+DEFINE_ABOVE(d, double)
+
 #define DEFINE_EXTREME(name, t, T, compare) \
     EBBTIDE_WIDE static void ebbtide_##name##_##t(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
         const npy_intp n = *count; \
@@ -138,12 +148,12 @@ loops take 0.3 to 0.5 ns for each number where one operand is a number, and for 
             *(T *)(args[2] + k * steps[2]) = compare(x, y) || x != x ? x : y; \
         } \
     }
-DEFINE_EXTREME(maximum, f, float, __builtin_isgreater)
-DEFINE_EXTREME(maximum, d, double, __builtin_isgreater)
-DEFINE_EXTREME(minimum, f, float, __builtin_isless)
-DEFINE_EXTREME(minimum, d, double, __builtin_isless)
+DEFINE_EXTREME(maximum, f, float, ebbtide_above_f)
+DEFINE_EXTREME(maximum, d, double, ebbtide_above_d)
+DEFINE_EXTREME(minimum, f, float, ebbtide_below_f)
+DEFINE_EXTREME(minimum, d, double, ebbtide_below_d)
 
-#define DEFINE_SIGN(t, T) \
+#define DEFINE_SIGN(t, T, copysign) \
     EBBTIDE_WIDE static void ebbtide_sign_##t(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
         const npy_intp n = *count; \
         (void)data; \
@@ -151,19 +161,20 @@ DEFINE_EXTREME(minimum, d, double, __builtin_isless)
             const T *x = (const T *)args[0]; \
             T *out = (T *)args[1]; \
             EBBTIDE_EACH (npy_intp k = 0; k < n; k++) { \
-                const T up = __builtin_isgreater(x[k], (T)0) ? (T)1 : (T)0; \
-                const T down = __builtin_isless(x[k], (T)0) ? (T)1 : (T)0; \
-                out[k] = x[k] != x[k] ? x[k] : up - down; \
+                const T one = x[k]; \
+                T sign = copysign((T)1, one); \
+                sign = one == 0 ? (T)0 : sign; \
+                out[k] = one != one ? one : sign; \
             } \
             return; \
         } \
         for (npy_intp k = 0; k < n; k++) { \
             const T x = *(const T *)(args[0] + k * steps[0]); \
-            *(T *)(args[1] + k * steps[1]) = x != x ? x : (T)(__builtin_isgreater(x, (T)0) - __builtin_isless(x, (T)0)); \
+            *(T *)(args[1] + k * steps[1]) = x != x ? x : x == 0 ? (T)0 : copysign((T)1, x); \
         } \
     }
-DEFINE_SIGN(f, float)
-DEFINE_SIGN(d, double)
+DEFINE_SIGN(f, float, __builtin_copysignf)
+DEFINE_SIGN(d, double, __builtin_copysign)
 
 /* Return the loop of ours in the place of one of NumPy; NULL if there is none. */
 static inline ebbtide_loop ebbtide_instead(const char *name, char letter) {

@@ -49,10 +49,10 @@ DEFINE_ROW_SUM(d, double)
         *(T *)into = found; \
         return 1; \
     }
-DEFINE_ROW_EXTREME(maximum, f, float, __builtin_isgreater)
-DEFINE_ROW_EXTREME(maximum, d, double, __builtin_isgreater)
-DEFINE_ROW_EXTREME(minimum, f, float, __builtin_isless)
-DEFINE_ROW_EXTREME(minimum, d, double, __builtin_isless)
+DEFINE_ROW_EXTREME(maximum, f, float, ebbtide_above_f)
+DEFINE_ROW_EXTREME(maximum, d, double, ebbtide_above_d)
+DEFINE_ROW_EXTREME(minimum, f, float, ebbtide_below_f)
+DEFINE_ROW_EXTREME(minimum, d, double, ebbtide_below_d)
 
 /* Return what reduces rows by a ufunc; NULL if only NumPy's loop does. */
 static inline ebbtide_row ebbtide_row_of(const char *name, char letter) {

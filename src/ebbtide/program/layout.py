@@ -42,6 +42,11 @@ class Layout:
         """Return the value whose memory a value is in."""
         return self.bases.get(variable, variable)
 
+    def left_of(self, program: Program) -> Layout:
+        """Return the layout of a program with some of the values."""
+        left = {equation.output for equation in program.equations}
+        return Layout(self.strides, {view: base for view, base in self.bases.items() if view in left}, self.known)
+
     def add(self, equation: Equation) -> None:
         """Find how the result of an equation lies whose inputs are known."""
         output = equation.output

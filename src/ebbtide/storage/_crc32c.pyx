@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""CRC-32C of whatever has a buffer, by carry-less multiplication where the processor has it 32 bytes wide."""
+"""CRC-32C of whatever has a buffer, by carry-less multiplication; to be imported where the processor has it."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t
@@ -12,12 +12,13 @@ cdef enum:
     # From here on, 10 microseconds of work, other threads may run meanwhile.
     UNLOCKED_BYTES = 1 << 18
 
-IS_THERE = bool(crc32c_is_there())
+if not crc32c_is_there():
+    raise ImportError("This processor has no carry-less multiplication of 256 bits (vpclmulqdq).")
 
 
 def extend(uint32_t checksum, content):
     """
-    Return the CRC-32C of bytes that follow others; only where `IS_THERE`.
+    Return the CRC-32C of bytes that follow others.
 
     Args:
         checksum: That of the bytes before, 0 for none.

@@ -6,12 +6,16 @@ import ctypes
 import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
+
+try:
+    from ebbtide.storage._crc32c import extend
+except ImportError:  # not built, or not for this processor
+    extend = None
 
 BLOCK_BYTES = 1 << 20
 """The most bytes that are copied, checked or handed to the operating system at a time."""
@@ -30,11 +34,8 @@ def _find_extend() -> tuple[_Extend, Callable[[int, int, int], int] | None]:
     Our own function lets them run, and reads at the speed of the memory: 32 MiB at 20 GB/s where google-crc32c, which
     is there for all processors, has 14.
     """
-    with suppress(ImportError):  # not built
-        from ebbtide.storage import _crc32c
-
-        if _crc32c.IS_THERE:
-            return _crc32c.extend, None
+    if extend is not None:
+        return extend, None
     # The compiled module takes an array itself, writable or not, without a copy; it refuses a writable memoryview. The
     # fallback in pure Python would read elements in place of bytes, and is of no use at its speed.
     if google_crc32c.implementation != "c":
