@@ -45,7 +45,7 @@ def ways(directory: Path, stack: ExitStack) -> dict[str, Pair]:
     found: dict[str, Pair] = {}
     for name, comm in (("rank", MPI.COMM_SELF), ("node", node), ("world", world)):
         storage = stack.enter_context(Disk(directory, comm=comm))
-        found[name] = (lambda k, state, s=storage: s.put(k, [state])), storage.take
+        found[name] = (lambda k, state, s=storage: s.put(k, [state])), (lambda k, s=storage: s.take(k)[0])
 
     def save(k: int, state: Any) -> None:
         np.save(mine / f"{k}.npy", state)
