@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ RESUME = {"resume_every": 2}
 def outcome(group: Group, directory: Path, kind: str, place: int) -> Any:
     """Return the gradient of a run with a fault, or its error, which each rank has within 10 seconds."""
     start = time.perf_counter()
-    # Of an earlier run that failed there may be messages under way.
+    # Of a run that failed there may be messages under way: nobody uses its communicator again, nor the number of it.
     own = Group(group.comm.Dup())
     try:
         return gradient(own, directory / "scratch", kind, place, resume=directory / "run", **RESUME)
@@ -30,7 +31,6 @@ def outcome(group: Group, directory: Path, kind: str, place: int) -> Any:
         return error
     finally:
         assert time.perf_counter() - start < 10.0
-        own.comm.Free()
 
 
 def goes_on(group: Group, directory: Path, expected: bytes) -> None:
@@ -99,7 +99,6 @@ def check_other_counts(group: Group) -> None:
             assert clean(directory / "run") == [directory / "run" / f"rank-{rank}" for rank in range(group.size)]
         group.meet()
         assert list(directory.iterdir()) == []
-    fewer.Free()
 
 
 def alone(path: Path, *, fails: bool = False) -> None:
@@ -127,7 +126,10 @@ def check_behind(group: Group) -> None:
                         for key in keys[-1:]:
                             storage.delete(key)
                 group.meet()
-                goes_on(group, directory, expected)
+                with warnings.catch_warnings():
+                    # Where one of the two last places in the reverse sweep is damaged it is said.
+                    warnings.filterwarnings("ignore", "The entry 'reverse'", RuntimeWarning)
+                    goes_on(group, directory, expected)
 
 
 def check_killed_between(group: Group) -> None:

@@ -1,0 +1,139 @@
+"""What ranks do together where they share a file: `ebbtide.storage.sharing`, with threads for ranks."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide.errors import RankError, StorageError
+from ebbtide.storage import Disk, StorageFullError, sharing
+
+MIB = 1 << 20
+
+
+class Comm:
+    """A rank of a communicator, as far as storages ask it."""
+
+    def __init__(self, rank: int, size: int, group: Group | None = None) -> None:
+        self.rank, self.size, self.group = rank, size, group
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value] if self.group is None else self.group.gather(self.rank, value)
+
+    def bcast(self, value: Any) -> Any:
+        return self.allgather(value)[0]
+
+
+class Group:
+    """Threads that stand for the ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size, timeout=60)
+        self.given: list[Any] = [None] * size
+
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        self.given[rank] = value
+        self.barrier.wait()
+        found = list(self.given)
+        self.barrier.wait()
+        return found
+
+
+COMM_WORLD = Comm(7, 9)
+
+
+def test_names_are_filled_in_and_what_is_made_goes(tmp_path):
+    """`{hostname}` and `{rank}` are those of the process; directories that were there, or that hold more, stay."""
+    found = sharing.fill_template(f"{tmp_path}/{{hostname}}/{{rank}}", Comm(0, 1))
+    assert found == tmp_path / sharing.host_name() / "7"
+    sharing.make_parents(found)
+    (found.parent / "theirs").touch()
+    sharing.remove_parents(found)
+    assert [path.name for path in found.parent.iterdir() if path.name != sharing.MADE] == ["theirs"]
+    (found.parent / "theirs").unlink()
+    sharing.remove_parents(found.parent)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path):
+    """Beneath a file there is no directory."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="Cannot make the directory"):
+        sharing.make_parents(tmp_path / "file" / "below")
+
+
+def run_ranks(call: Any, size: int = 2) -> list[Any]:
+    """What a call returns or raises on each rank."""
+    group = Group(size)
+
+    def one(rank: int) -> Any:
+        try:
+            return call(Comm(rank, size, group))
+        except (StorageError, RankError) as error:
+            return error
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(one, range(size)))
+
+
+def test_parts_of_one_file(tmp_path):
+    """Each rank finds what it has put itself, whatever the others put, delete and reserve; space goes back."""
+
+    def call(comm: Comm) -> int:
+        storage = Disk(tmp_path, "2 MiB", comm=comm, buffer="64 KiB" if comm.rank else 0)
+        for turn in range(30):
+            storage.put(turn, [np.full(1000 * (1 + turn % 3), comm.rank)])
+            if turn > 3:
+                assert (storage.take(turn - 3)[0] == comm.rank).all()
+        comm.allgather(None)
+        assert len(list(tmp_path.rglob("segment"))) == 1
+        assert storage.directory is not None
+        for key in storage.keys():
+            assert (storage.get(key)[0] == comm.rank).all()
+            storage.delete(key)
+        storage.reserve(1, MIB)
+        comm.allgather(None)
+        reserved = (storage.directory / "segment").stat().st_blocks * 512
+        comm.allgather(None)
+        storage.reserve(0, 0)
+        comm.allgather(None)
+        assert (storage.directory / "segment").stat().st_blocks == 0
+        comm.allgather(None)
+        storage.close()
+        return reserved
+
+    # The file system has a block or two of its own.
+    assert all(2 * MIB <= reserved < 2.1 * MIB for reserved in run_ranks(call))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_has_an_end(tmp_path):
+    """What does not fit into a rank's part is refused, and never in that of the next."""
+
+    def call(comm: Comm) -> None:
+        with Disk(tmp_path, MIB, comm=comm) as storage:
+            comm.allgather(storage.put(0, [np.zeros(MIB // 16)]))
+            with pytest.raises(StorageFullError, match="the limit of this Disk storage is 1048576 bytes"):
+                storage.put(1, [np.zeros(MIB // 8)])
+            comm.allgather(None)
+
+    assert run_ranks(call) == [None, None]
+
+
+def test_what_one_rank_cannot_make_none_has(tmp_path):
+    """An error where the file is made is raised by all, once for its reason."""
+    (tmp_path / "file").touch()
+    first, second = run_ranks(lambda comm: Disk(tmp_path / "file" / "below", comm=comm))
+    assert isinstance(first, StorageError)
+    assert isinstance(second, RankError)
+    assert "Rank 0 failed: Cannot make the directory" in str(second)
+
+
+def test_ranks_do_not_share_what_lasts(tmp_path):
+    """A durable file belongs to one process."""
+    with pytest.raises(ValueError, match="one for each rank"):
+        Disk(tmp_path, durable=True, comm=Comm(0, 2))
