@@ -59,10 +59,10 @@ campaign: $(READY)-test
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f src/ebbtide/machine/*.so
+	rm -f src/ebbtide/machine/*.so src/ebbtide/storage/*.so
 
-# One stamp per extra; a change of pyproject.toml or of the compiled part installs again.
-$(READY)-%: $(READY) pyproject.toml setup.py src/ebbtide/machine/_interpreter.pyx
+# One stamp per extra; a change of pyproject.toml or of the compiled parts installs again.
+$(READY)-%: $(READY) pyproject.toml setup.py src/ebbtide/machine/_interpreter.pyx src/ebbtide/storage/_crc32c.pyx
 	@echo "Installing ebbtide[$*] into $(VENV)"
 	@$(PIP) install --editable '.[$*]'
 	@touch $@

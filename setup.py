@@ -1,21 +1,29 @@
-"""What pyproject.toml cannot say: the compiled part, which is left out where there is no C compiler."""
+"""What pyproject.toml cannot say: the compiled parts, which are left out where there is no C compiler."""
 
 import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-PARTS = ("_steps", "_chains", "_reductions", "_products", "_indices", "_interpreter")
-extensions = [
+PARTS = ("_steps", "_axes", "_chains", "_reductions", "_products", "_indices", "_interpreter")
+machine = [
     Extension(
         f"ebbtide.machine.{name}",
         [f"src/ebbtide/machine/{name}.pyx"],
         include_dirs=[np.get_include(), "src/ebbtide/machine"],
-        depends=["src/ebbtide/machine/loops.h"],
+        depends=[f"src/ebbtide/machine/{name}.h" for name in ("loops", "fused", "sums")],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-O2", "-frounding-math", "-ffp-contract=off", "-pthread"],
+        extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno", "-pthread"],
         extra_link_args=["-pthread"],
         optional=True,
     )
     for name in PARTS
 ]
-setup(ext_modules=cythonize(extensions, build_dir="build", include_path=["src"]))
+checksums = Extension(
+    "ebbtide.storage._crc32c",
+    ["src/ebbtide/storage/_crc32c.pyx"],
+    include_dirs=["src/ebbtide/storage"],
+    depends=["src/ebbtide/storage/crc32c.h"],
+    extra_compile_args=["-O2"],
+    optional=True,
+)
+setup(ext_modules=cythonize([*machine, checksums], build_dir="build", include_path=["src"]))

@@ -8,7 +8,7 @@ from bench.measure import machine
 NAMES = (
     "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner",
     "programs", "calling", "ensembles", "lenet", "schedules", "storage",
-    "faults", "adjoints", "linearize",
+    "faults", "adjoints", "linearize", "burgers_machine",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser(prog="python -m bench", description="The measured claims of Ebbtide.")

@@ -29,11 +29,12 @@ from ebbtide import Budget, BudgetError, grad, profile, timeloop
 # States of 32 MiB, and a step as light as a step can be that saves something.
 STATE, STEPS, BUDGETS = 32 * 2**20, 24, (2, 4, 8, 16, 32, 64)
 # Of the predictions: steps of 5 ms and more on so many nodes, and budgets in states, memory and disk.
-FEW_STEPS, RUNS = 40, 7
+FEW_STEPS, RUNS = 40, 10
 ROWS = (
     ("burgers", 1_000_000, 24, 0), ("burgers", 1_000_000, 48, 0), ("burgers", 1_000_000, 96, 0),
     ("burgers", 1_000_000, 24, 60), ("burgers", 1_000_000, 24, 1000),
     ("substeps", 100_000, 226, 0), ("runge_kutta", 200_000, 95, 0), ("product", 360_000, 14, 0),
+    ("product", 360_000, 14, 1000),
 )  # fmt: skip
 WITHIN_TIME, WITHIN_PEAK = 0.15, 0.05
 # The C library of Linux reads these when a process starts.

@@ -223,8 +223,8 @@ def budgets_of(layers: int, width: int, rows: int) -> None:
     columns = ("predicted", "products again", "more work", "planned in s")
     table = Table(f"{layers} layers of {width} with exact gelu: MiB above arguments", columns, "kept layers' inputs")
     for name, loss in losses.items():
-        # The least that whole arrays take without products: each layer's input, and two or three more.
-        kept = f"{(layers + 2 + (name != 'sum')) * x.nbytes / MIB:.5g}"
+        # The least that whole arrays take without products: each layer's input, and two more.
+        kept = f"{(layers + 2) * x.nbytes / MIB:.5g}"
         for bar, executor in ((PLAIN_BAR, "reference"), (PLAIN_BAR, "machine"), (BUDGET_BAR, "reference")):
             budget = None if bar == PLAIN_BAR else Budget(memory=int(bar * scale * MIB))
             start = time.perf_counter()

@@ -48,9 +48,9 @@ def directories() -> list[Path]:
 
 Speeds = dict[str, float]
 PASSES = ("new", "again")
-# Plain calls with checksums, in two ways, without them while the other core has something else to do, and synchronized
-# twice: what is durable has its header on the disk after its data.
-CONTROLS = ("in turn", "beside", "elsewhere", "twice")
+# Plain calls with checksums, in two ways; without them, but each block is looked at before it is written; and without
+# them while the other core has something else to do.
+CONTROLS = ("in turn", "beside", "looked at", "elsewhere")
 
 
 def timed(write: Callable[[int], None], read: Callable[[int], None], end: Callable[[], None], count: int) -> Speeds:
@@ -68,7 +68,7 @@ def timed(write: Callable[[int], None], read: Callable[[int], None], end: Callab
     return found
 
 
-def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize: int = 0) -> Speeds:
+def by_hand(directory: Path, states: list[Any], checksums: str = "", *, synchronize: bool = False) -> Speeds:
     """
     Return the seconds of plain system calls on a preallocated file.
 
@@ -76,13 +76,13 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize
         directory: Where.
         states: What is written.
         checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread while a state
-            is written, as its only work; "elsewhere": for all the time of a block in the cache of the other core, which
-            is what a busy core costs, whatever it does.
-        synchronize: 1 to have each state on the disk before the next one, 2 to have a block that says so written and
-            synchronized after it.
+            is written, as its only work; "looked at": none, but the largest byte of a block before it is written, which
+            is what any checksum in turn has to read; "elsewhere": for all the time of a block in the cache of the other
+            core, which is what a busy core costs, whatever it does.
+        synchronize: Whether to have each state on the disk before the next one.
     """
     nbytes = states[0].nbytes
-    block = BLOCK if checksums == "in turn" else nbytes
+    block = BLOCK if checksums in {"in turn", "looked at"} else nbytes
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         descriptor = file.fileno()
         os.posix_fallocate(descriptor, 0, nbytes * len(states))
@@ -93,12 +93,11 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize
             for start in range(0, nbytes, block):
                 part = content[start : start + block]
                 checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
+                _ = part.max() if checksums == "looked at" else 0
                 os.pwrite(descriptor, part, k * nbytes + start)
             if wait is not None:
                 wait()
-            for turn in range(synchronize):
-                if turn:
-                    os.pwrite(descriptor, content[:4096], k * nbytes)
+            if synchronize:
                 os.fdatasync(descriptor)
 
         def read(k: int) -> None:
@@ -107,6 +106,7 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", synchronize
                 part = content[start : start + block]
                 os.preadv(descriptor, [part], k * nbytes + start)
                 checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
+                _ = part.max() if checksums == "looked at" else 0
             if checksums == "beside":
                 # There is nothing to take them of before.
                 begin_checksums([content])()
@@ -157,11 +157,11 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
             "raw": lambda d=directory: by_hand(d, states),
             "in turn": lambda d=directory: by_hand(d, states, "in turn"),
             "beside": lambda d=directory: by_hand(d, states, "beside"),
+            "looked at": lambda d=directory: by_hand(d, states, "looked at"),
             "elsewhere": lambda d=directory: by_hand(d, states, "elsewhere"),
             "at once": lambda d=directory: ours(d, states, 0),
             "buffer": lambda d=directory: ours(d, states, 2 * nbytes),
-            "raw, durable": lambda d=directory: by_hand(d, states, synchronize=1),
-            "twice": lambda d=directory: by_hand(d, states, synchronize=2),
+            "raw, durable": lambda d=directory: by_hand(d, states, synchronize=True),
             "durable": lambda d=directory: ours(d, states, 0, durable=True),
         }
         found: dict[str, list[Speeds]] = {name: [] for name in calls}
@@ -180,8 +180,7 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
             for name, limit in (("at once", "raw"), ("buffer", "raw"), ("durable", "raw, durable")):
                 # Speed, so the inverse ratio of times.
                 reached = ratio(seconds, limit, name)
-                fitting = {one for one in CONTROLS if (one == "twice") == (name == "durable")}
-                controls = [str(ratio(seconds, limit, one)) if one in fitting else "" for one in CONTROLS]
+                controls = [str(ratio(seconds, limit, one)) if name != "durable" else "" for one in CONTROLS]
                 cells = [str(reached), *controls]
                 # Memory that looks like a disk is as fast as a checksum: it shows what we cost, and has no bar.
                 bar, met = ("", None) if directory == SHARED else ("0.90", reached.median >= 0.9)
@@ -189,9 +188,9 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
         table.note("New: pages of a preallocated file that are written for the first time. Again: of the cache.")
         table.note("At once: no thread and no buffer. Buffer: two states, written behind and read ahead.")
         table.note("In turn: checksums of each block before it is written. Beside: by a second thread meanwhile.")
+        table.note("Looked at: none, but each block is read once before it is written, and once after it was read.")
         table.note("Elsewhere: none, but the other core is busy in its own cache: what two busy cores cost each other.")
         table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")
-        table.note("Twice: a state and then a block after it, each synchronized; the limit has one synchronization.")
         table.show()
 
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 
 import numpy as np
 import pytest
+from scipy import special
 
 import ebbtide
 from ebbtide import errors
@@ -65,11 +67,36 @@ def test_public_documented_and_pickled(name):
 def test_a_function_without_a_rule():
     """A NumPy function without a rule is named with the line of its call, and how to add a rule."""
     def f(x):
-        return np.sum(np.histogram2d(x, x)[0])
+        return np.sum(np.setxor1d(x, x * 2))
 
-    with pytest.raises(errors.RuleMissingError, match=r"histogram2d.*ebbtide\.primitive") as caught:
+    with pytest.raises(errors.RuleMissingError, match=r"setxor1d.*ebbtide\.primitive") as caught:
         ebbtide.grad(f)(np.ones(2))
     assert f"{__file__}:{f.__code__.co_firstlineno + 1}" in str(caught.value)
+
+
+MISSING = {
+    "struve": (special.struve, (None, lambda g, x, y: g * special.struve(x - 1, y))),
+    "arctan2.accumulate": (lambda v, x: np.arctan2.accumulate(x), (lambda g, x: g,)),
+    "setxor1d": (np.setxor1d, (lambda g, ar1, ar2: g[:2], lambda g, ar1, ar2: g[2:])),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_rule_is_declared_as_the_message_says(name):
+    """The lines of the message, copied, declare the function with the rules that the user writes."""
+    function, pulls = MISSING[name]
+    with pytest.raises(errors.RuleMissingError) as caught:
+        ebbtide.vjp(function, np.array([0.0, 1.0]), np.array([2.0, 3.0]))
+    lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
+    text = "\n".join(lines)
+    space = {"ebbtide": ebbtide, **dict(zip(re.findall(r"pull_\w+", text), pulls, strict=True))}
+    exec(text, space)  # noqa: S102 - that it runs is what is tested
+    declared = space[name.partition(".")[0]]
+    operands = [np.array([0.0, 1.0]), np.array([2.0, 3.0])][-len(pulls) :]
+    value, pullback = ebbtide.vjp(declared, *operands)
+    assert value.tobytes() == function(np.array([0.0, 1.0]), np.array([2.0, 3.0])).tobytes()
+    for found, pull in zip(pullback(np.ones_like(value)), pulls, strict=True):
+        np.testing.assert_array_equal(found, np.zeros(2) if pull is None else pull(np.ones_like(value), *operands))
 
 
 def test_stale_view_names_both_lines():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ebbtide.arrays.context import current
 
@@ -35,3 +35,24 @@ def agree(value: T) -> T:
     """
     ranks = current().ranks
     return value if ranks is None else ranks.agree(value)
+
+
+def is_alone() -> bool:
+    """
+    Return whether this process may go another way than the one that was agreed on.
+
+    Alone it does without what it lost, and gives up what it has no room for. With others it cannot: they would have to
+    hear of it before each action, and that costs each action a message to all of them. So the run ends there, with an
+    error, and is resumed.
+
+    Example:
+        >>> is_alone()
+        True
+    """
+    return current().ranks is None
+
+
+def own_communicator() -> Any:
+    """Return the communicator of this process alone, by which its files are named; None where there is one process."""
+    ranks = current().ranks
+    return None if ranks is None else ranks.own

@@ -115,7 +115,7 @@ def _add_storage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "clean",
         help="remove what storages have left on disk",
         description="Remove the directory of a storage that is not in use; in any other directory, the scratch "
-        "directories of dead processes of this machine.",
+        "directories of dead processes of this machine, and what the ranks of a run keep there to be resumed.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help=place)
     parser.set_defaults(run=_run_clean)

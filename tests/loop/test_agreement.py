@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 import threading
 from contextlib import nullcontext
 from typing import Any
@@ -10,8 +9,8 @@ import pytest
 from tests.storages import Delegating
 
 from ebbtide import Budget, grad, primitive, profile, timeloop, vjp
-from ebbtide.errors import StorageError
-from ebbtide.loop import loss, measure, plan, room, run, snapshots
+from ebbtide.arrays.context import current, entered
+from ebbtide.errors import BudgetError, StorageError
 from ebbtide.loop.run import LoopRule
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve
 from ebbtide.storage import Disk
@@ -21,24 +20,45 @@ STEPS = 24
 
 
 class Processes:
-    """Threads that stand for the processes of a run: `agree` is the largest value over them, as they all come to it."""
+    """Threads that stand for the processes of a run: the largest value over them counts, and they all come to it."""
 
     def __init__(self, count: int) -> None:
-        self.barrier = threading.Barrier(count, timeout=60)
-        self.given: dict[int, Any] = {}
-        self.local = threading.local()
+        self.size = count
+        self.changed = threading.Condition()
+        self.rounds: list[dict[int, Any]] = []
+        self.failed = False
+
+    def agree(self, rank: int, turn: int, value: Any) -> Any:
+        """Return the largest value over all processes, entry by entry for tuples."""
+        with self.changed:
+            if turn == len(self.rounds):
+                self.rounds.append({})
+            given = self.rounds[turn]
+            given[rank] = value
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: len(given) == self.size or self.failed, timeout=60)
+        assert len(given) == self.size, "another process failed"
+        if isinstance(value, tuple):
+            return tuple(max(entries) for entries in zip(*given.values(), strict=True))
+        return max(given.values())
+
+    def fail(self) -> None:
+        """Let nobody wait for a process that is gone."""
+        with self.changed:
+            self.failed = True
+            self.changed.notify_all()
+
+
+class Process:
+    """One of them, as the calls of a context see it; counts what it is asked."""
+
+    def __init__(self, group: Processes, rank: int) -> None:
+        self.group, self.rank, self.size, self.own = group, rank, group.size, None
+        self.asked = 0
 
     def agree(self, value: Any) -> Any:
-        """Return the largest value over all processes, entry by entry for tuples."""
-        if not hasattr(self.local, "rank"):
-            return value
-        self.given[self.local.rank] = value
-        self.barrier.wait()
-        values = [self.given[rank] for rank in sorted(self.given)]
-        self.barrier.wait()
-        if isinstance(value, tuple):
-            return tuple(max(entries) for entries in zip(*values, strict=True))
-        return max(values)
+        self.asked += 1
+        return self.group.agree(self.rank, self.asked - 1, value)
 
 
 class Failing(Delegating):
@@ -47,46 +67,54 @@ class Failing(Delegating):
     def __init__(self, steps: tuple[int, ...]) -> None:
         super().__init__()
         self._steps = steps
+        self.refused = False
 
     def put(self, key: Any, arrays: Any, *, kind: str = "") -> int:
         if int(key.rsplit("-", 2)[1]) in self._steps:
+            self.refused = True
             raise StorageError("This storage is out of order.")
         return super().put(key, arrays, kind=kind)
 
 
 def run_processes(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> tuple[list[Any], list[list[str]]]:
     """Return the results of calls that run side by side, and the actions that the loop of each followed."""
+    results, actions, _ = run_all(monkeypatch, calls)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results, actions
+
+
+def run_all(monkeypatch: pytest.MonkeyPatch, calls: list[Any]) -> tuple[list[Any], list[list[str]], list[int]]:
+    """Return the results or errors of calls that run side by side, their actions, and how often each was asked."""
     group = Processes(len(calls))
-    for module in (loss, measure, plan, room, run, snapshots, sys.modules["ebbtide.loop.timeloop"]):
-        monkeypatch.setattr(module, "agree", group.agree)
+    processes = [Process(group, rank) for rank in range(len(calls))]
     actions: list[list[str]] = [[] for _ in calls]
     follow = LoopRule.follow
 
     def noted(rule: LoopRule, action: Any, *args: Any, **kwargs: Any) -> None:
         follow(rule, action, *args, **kwargs)
-        if hasattr(group.local, "rank"):
-            actions[group.local.rank].append(str(action))
+        ranks = current().ranks
+        if ranks is not None:
+            actions[ranks.rank].append(str(action))
 
     monkeypatch.setattr(LoopRule, "follow", noted)
     results: list[Any] = [None] * len(calls)
 
     def work(rank: int) -> None:
-        group.local.rank = rank
         try:
-            results[rank] = calls[rank]()
+            with entered(ranks=processes[rank]):
+                results[rank] = calls[rank]()
         except BaseException as error:  # noqa: BLE001 - told to the test, and the others do not wait for it
             results[rank] = error
-            group.barrier.abort()
+            group.fail()
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(calls))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results, actions
+    return results, actions, [process.asked for process in processes]
 
 
 def objective(u: Any, **options: Any) -> Any:
@@ -98,25 +126,46 @@ def objective(u: Any, **options: Any) -> Any:
 EXPECTED = grad(objective)(U)
 
 
-@pytest.mark.filterwarnings("ignore:The restart values:RuntimeWarning", "ignore:The saved values:RuntimeWarning")
 @pytest.mark.parametrize("schedule", [Revolve(5), Hierarchical(2, 4, Costs(write=2.0, read=2.0)), Mixed(4)], ids=repr)
 @pytest.mark.parametrize("lost", [((), (0, 6)), ((9, 16), (17,)), (tuple(range(1, STEPS)), ())], ids=repr)
-def test_what_one_process_loses_all_do_without(schedule, lost, monkeypatch):
-    """Where one process cannot store a state, all follow the same schedule without it, and each gradient is right."""
+def test_a_process_that_loses_a_state_ends_and_the_others_go_no_other_way(schedule, lost, monkeypatch):
+    """A process that cannot store a state raises the reason; one that can goes on as planned, without being asked."""
+    storages = [Failing(steps) for steps in (*lost, ())]
 
-    def call(steps: tuple[int, ...]) -> Any:
-        storage = Failing(steps)
+    def call(storage: Failing) -> Any:
         try:
             return grad(lambda u: objective(u, schedule=schedule, storage=storage))(U)
         finally:
             storage.close()
 
-    calls = [lambda steps=steps: call(steps) for steps in lost]
-    results, actions = run_processes(monkeypatch, calls)
-    assert actions[0] == actions[1]
-    assert len(actions[0]) > STEPS // 2
-    for result in results:
-        assert result.tobytes() == EXPECTED.tobytes()
+    calls = [lambda storage=storage: call(storage) for storage in storages]
+    results, actions, _ = run_all(monkeypatch, calls)
+    whole = actions[-1]
+    assert any(storage.refused for storage in storages)
+    assert whole[-1] == "EndReverse()"
+    for storage, result, followed in zip(storages, results, actions, strict=True):
+        if storage.refused:
+            assert isinstance(result, StorageError)
+            assert "out of order" in str(result)
+            assert followed == whole[: len(followed)]
+        else:
+            assert followed == whole
+            assert result.tobytes() == EXPECTED.tobytes()
+
+
+@pytest.mark.parametrize("budget", [Budget(memory=12 * U.nbytes), Budget(memory=9 * U.nbytes, disk=2**30)], ids=str)
+def test_a_sweep_asks_nobody(budget, monkeypatch):
+    """How often processes are asked for what they agree on does not depend on the number of steps."""
+
+    def call(steps: int) -> Any:
+        def f(u: Any) -> Any:
+            return np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(u), u, steps, costs=Costs()) ** 2)
+
+        return grad(f, budget=budget)(U)
+
+    counts = [run_all(monkeypatch, [lambda steps=steps: call(steps)] * 2)[2] for steps in (12, 96)]
+    assert counts[0] == counts[1]
+    assert max(counts[0]) < 12
 
 
 @pytest.mark.parametrize("budgets", [(40, 14), (11, 26), (100, 18)], ids=repr)
@@ -134,8 +183,8 @@ def test_the_process_with_the_least_room_decides(budgets, monkeypatch):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_step_that_grows_in_one_process_changes_the_plan_of_all(rank, monkeypatch):
-    """Where a step of one process saves more than planned, all give up the same snapshots."""
+def test_a_step_that_grows_in_one_process_ends_it(rank, monkeypatch):
+    """Where a step of one process saves more than planned, it says what would do, and the others go on as planned."""
 
     def grown(u: Any, big: bool) -> Any:
         def step(u: Any, i: int) -> Any:
@@ -147,12 +196,14 @@ def test_a_step_that_grows_in_one_process_changes_the_plan_of_all(rank, monkeypa
         u = timeloop(step, u, STEPS, costs=Costs())
         return np.sum(u * u)
 
+    expected = grad(lambda u: grown(u, False))(U)
     budget = Budget(memory=22 * U.nbytes)
-    calls = [lambda me=me: grad(lambda u: grown(u, me == rank), budget=budget)(U) for me in range(2)]
-    results, actions = run_processes(monkeypatch, calls)
-    assert actions[0] == actions[1]
-    for me, result in enumerate(results):
-        assert result.tobytes() == grad(lambda u, me=me: grown(u, me == rank))(U).tobytes()
+    calls = [lambda me=me: grad(lambda u: grown(u, me == rank), budget=budget)(U) for me in (0, 1)]
+    results, actions, _ = run_all(monkeypatch, calls)
+    assert isinstance(results[rank], BudgetError)
+    assert results[rank].least > 22 * U.nbytes
+    assert results[1 - rank].tobytes() == expected.tobytes()
+    assert actions[rank] == actions[1 - rank][: len(actions[rank])]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

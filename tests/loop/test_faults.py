@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
@@ -86,12 +85,8 @@ def test_writes_that_fail(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with Disk(tmp_path, buffer=buffer, system=faults.system) as storage:
-                found: Any = None
-                # Only what cannot be made again is an error: saved values without any state to run from.
-                allowed = StorageError if schedule == StoreAll("disk") else ()
-                with contextlib.suppress(allowed):
-                    found = grad(lambda u, s=storage: objective(u, schedule=schedule, storage=s))(U)
-        assert (found is None and allowed) or np.array_equal(found, EXPECTED), (first, last)
+                found = grad(lambda u, s=storage: objective(u, schedule=schedule, storage=s))(U)
+        assert np.array_equal(found, EXPECTED), (first, last)
         assert len([one for one in caught if issubclass(one.category, RuntimeWarning)]) <= 1
     record_property("runs with failing calls", len(ranges))
     assert threading.active_count() == threads
@@ -127,13 +122,18 @@ def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path, record_propert
             same += 1
     record_property("bytes changed", COUNT)
     record_property("gradients made all the same", same)
-    # What StoreAll loses cannot be made again: it keeps no state to start from.
-    assert same > 0 or schedule == StoreAll("disk")
+    assert same > 0
+
+
+def journaled():
+    """Schedules by name with the errors that they meet under a journal; one that stores all runs for long."""
+    numbers = errno.ENOSPC, errno.EIO, errno.EDQUOT
+    names = "revolve", "hierarchical", "periodic"
+    return [*itertools.product(names, numbers), *(("store on disk", one) for one in numbers[: 3 if FULL else 1])]
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("name", ["revolve", "hierarchical", "periodic"])
+@pytest.mark.parametrize(("name", "number"), journaled())
 def test_writes_that_fail_under_a_journal(
     name: str, number: int, lasting: bool, tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
@@ -175,7 +175,7 @@ for name in ("run", "local"):
     if libc.mount(b"tmpfs", os.fsencode(root / name), b"tmpfs", 0, b"size=" + size):
         sys.exit(77)
 from tests.loop.trouble import gradient
-for name in ("revolve", "hierarchical", "periodic"):
+for name in ("revolve", "hierarchical", "periodic", "store on disk"):
     expected = gradient(name, None)
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     with warnings.catch_warnings(record=True) as caught:
@@ -201,7 +201,7 @@ def test_small_file_systems(size: str, tmp_path: Path) -> None:
         pytest.skip("this machine does not let a test mount a file system")
     assert done.returncode == 0, done.stderr
     counts = [int(line) for line in done.stdout.split()]
-    assert len(counts) == 3
+    assert len(counts) == 4
     assert size == "100k" or sum(counts) > 0
 
 
@@ -223,6 +223,23 @@ def test_a_run_that_goes_on_keeps_its_initial_state(killed: int, tmp_path: Path)
     with events.installed(), pytest.raises(KeyboardInterrupt):
         gradient(None, tmp_path / "run")
     assert np.array_equal(gradient(OutOfOrder(broken=True), tmp_path / "run"), expected)
+
+
+@pytest.mark.parametrize(("room", "most"), [(6, 900), (50, 450)])
+def test_a_disk_with_room_for_some_of_the_steps(room: int, most: int, tmp_path: Path) -> None:
+    """Where a disk takes what some of 100 steps save, it goes on with restart states there, and not step by step."""
+
+    def step(x: Any, i: Any) -> Any:
+        return x + 0.01 * np.sin(x)
+
+    def run(**options: Any) -> Any:
+        return grad(lambda u: np.sum(timeloop(step, u, 100, **options) ** 2))(U)
+
+    told = pytest.warns(RuntimeWarning, match="runs more steps again")
+    with Disk(tmp_path, limit=room * 6 * 4096) as storage, ebbtide.profile() as p, told:
+        found = run(schedule=StoreAll("disk"), storage=storage)
+    assert np.array_equal(found, run(schedule=StoreAll()))
+    assert p.steps_forward <= most  # 5,050 if each step ran from the initial state
 
 
 def test_a_retained_sweep_that_lost_its_start_is_over() -> None:

@@ -70,6 +70,30 @@ def test_the_predicted_time_is_what_the_loop_takes(states, slow, monkeypatch):
     assert found.tobytes() == grad(timed(monkeypatch, schedule=StoreAll())[1])(U0).tobytes()
 
 
+def test_pages_that_the_plain_step_is_given_are_not_counted(monkeypatch):
+    """The time of its page faults is no part of a plain step's, and taping takes so much more than that."""
+    faults = itertools.count()
+    monkeypatch.setattr(measure, "_count_faults", lambda: 5 * next(faults))
+    monkeypatch.setattr(measure, "_time_fault", lambda: 0.05)
+    _, energy = timed(monkeypatch)
+    with profile() as p:
+        grad(energy, budget=Budget(memory=14 * U0.nbytes))(U0)
+    assert p.loops[0].plan.costs == Costs(forward=0.75, reverse=3.25)
+
+
+def test_page_faults_are_counted():
+    """Pages that are touched for the first time, as those that are taken to time a fault, count."""
+    before = measure._count_faults()
+    assert measure._time_fault() >= 0
+    assert measure._count_faults() > before
+
+
+@pytest.mark.parametrize(("times", "usual"), [([2.0], 2.0), ([2.0, 3.0], 2.5), ([2.0, 30.0], 2.0), ([30.0, 2.0], 2.0)])
+def test_of_two_times_the_mean_counts_unless_one_is_far_off(times, usual):
+    """What varies a little is averaged, what was slow once is not."""
+    assert measure._usual(times) == usual
+
+
 def test_without_room_for_two_steps_one_is_measured_at_a_time(monkeypatch):
     """In a budget of little more than a step the only sweep counts, and the budget holds."""
     budget = Budget(memory=int(5.5 * U0.nbytes))

@@ -211,3 +211,36 @@ def test_misuse(make, message):
     """What a chain cannot do is an error before anything is written."""
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("width", [50, 199, 500, 700])
+def test_rows_with_little_between_them(width):
+    """Parts of rows, of which many are a piece together: NumPy's bits, and nothing of what is between is written."""
+    random = np.random.default_rng(1)
+    x, y, out = [random.standard_normal((40, width + 3)) for _ in range(3)]
+    expected = out.copy()
+    expected[1:-1, 1:-2] = (x[:-2, 3:] + y[1:-1, :-3]) * 3.0 - expected[1:-1, 1:-2]
+    links = ((np.add, "dd->d", 0, 1, 4), (np.multiply, "dd->d", 4, 2, 4), (np.subtract, "dd->d", 4, 3, 3))
+    Chain(4, *links)(x[:-2, 3:], y[1:-1, :-3], 3.0, out[1:-1, 1:-2])
+    assert out.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("place", [(0, 0), (17, 100), (39, 198)])
+def test_failures_of_rows(place):
+    """Failures between rows do not count, those in rows do, under the name of their operation; with NumPy's bits."""
+    x = np.ones((40, 201))
+    x[:, [0, -1]] = -1.0
+    part, out = x[:, 1:-1], np.empty((40, 199))
+    links = ((np.sqrt, "d->d", 0, 2), (np.negative, "d->d", 2, 2), (np.log, "d->d", 0, 3), (np.add, "dd->d", 2, 3, 1))
+    run = Chain(2, *links)
+    with np.errstate(all="raise"):
+        run(part, out)
+    assert np.all(out == -1.0)
+    part[place] = 0.0
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError, match="divide by zero encountered in log"):
+        run(part, out)
+    part[:] = 0.0  # more often than a piece is done again
+    with pytest.warns(RuntimeWarning, match="divide by zero encountered in log") as caught:
+        run(part, out)
+    assert len(caught) == 1
+    assert np.all(out == -np.inf)

@@ -1,59 +1,114 @@
-"""A run on ranks of which the last one fails; started by `mpiexec` from test_mpi.py: where, and how."""
+"""A gradient on ranks, and what happens to the last of them on the way; also a program, for faults that end it."""
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from group import Group
 from mpi4py import MPI
 
 import ebbtide as eb
 from ebbtide import mpi
+from ebbtide.schedules import Costs, Hierarchical
+from ebbtide.storage import Disk
+from ebbtide.storage.system import POSIX, System
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-PLACE, END = sys.argv[1:]
-PULLS: list[int] = []
+STEPS = 12
 
 
-def fail() -> None:
-    """End the last rank; let the others wait where Ebbtide cannot see them, if that is asked for."""
-    if RANK == SIZE - 1:
-        if END == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise ValueError("This rank fails on purpose.")
-    if END == "block":
+def passed() -> None:
+    """
+    Count a step or a sweep, and have the fault where it is the turn of that.
+
+    What is counted is in the environment: what a step reaches in any other way is part of what a resumed run has to
+    have in common with the one before.
+    """
+    count = int(os.environ.get("COUNT", "0"))
+    os.environ["COUNT"] = str(count + 1)
+    kind, place = os.environ.get("FAULT", ""), int(os.environ.get("PLACE", "-1"))
+    if count != place:
+        return
+    if "STAMP" in os.environ:
+        Path(os.environ["STAMP"]).touch()
+    if kind == "wait":
         time.sleep(60.0)  # as in communication that is not Ebbtide's, but without a core
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "raise":
+        raise ValueError("This rank fails on purpose.")
+    if kind == "collect":
+        gc.collect()
+
+
+def full_write(descriptor: int, content: Any, offset: int) -> int:
+    """Write as the operating system does, or refuse from the place of the fault on."""
+    if os.environ.get("FAULT") == "full" and int(os.environ["COUNT"]) >= int(os.environ["PLACE"]):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return POSIX.pwrite(descriptor, content, offset)
 
 
 def pull(g: Any) -> Any:
-    """Pass a cotangent, but for the fifth one."""
-    PULLS.append(1)
-    if PLACE == "reverse" and len(PULLS) == 5:
-        fail()
+    """Pass a cotangent."""
+    passed()
     return g
 
 
 def copied(u: Any) -> Any:
     """Return a copy."""
+    passed()
     return np.array(u)
 
 
-seen = eb.primitive(copied, vjp=(pull,))
+SEEN = eb.primitive(copied, vjp=(pull,))
 
 
-def step(u: Any, i: int) -> Any:
-    """Take a step with the state of the rank below."""
-    if PLACE == "forward" and i == 5:
-        fail()
-    below = mpi.sendrecv(seen(u), COMM, (RANK + 1) % SIZE, (RANK - 1) % SIZE)
-    return u + 0.1 * np.sin(below)
+def gradient(group: Group, scratch: Path, kind: str = "", place: int = -1, **resume: Any) -> bytes:
+    """
+    Return the bits of a gradient whose steps communicate and whose states are in a file of each rank.
+
+    The fault comes to the last rank at a place: after so many steps and sweeps of steps. Where it *blocks*, the others
+    wait there, where Ebbtide does not see them.
+    """
+    last = group.rank == group.size - 1
+    fault = ("raise" if last else "wait") if kind == "block" else kind * last
+    os.environ.update(FAULT=fault, PLACE=str(place), COUNT="0")
+
+    def step(u: Any, i: int) -> Any:
+        below = mpi.sendrecv(SEEN(u), group.comm, group.up, group.down)
+        return u + 0.1 * np.sin(below) * np.cos(u)
+
+    def functional(u: Any) -> Any:
+        schedule = Hierarchical(1, 3, Costs(write=0.1, read=0.1))
+        final = eb.timeloop(step, u, STEPS, schedule=schedule, storage=storage, **resume)
+        return mpi.total(np.sum(final**2), group.comm)
+
+    with mpi.distributed(group.comm):
+        storage = Disk(scratch, comm=MPI.COMM_SELF, system=System(pwrite=full_write))
+        with storage:
+            return eb.grad(functional)(group.random((6,), np.float64, 3)).tobytes()
 
 
-with mpi.distributed(COMM):
-    eb.grad(lambda u: mpi.total(np.sum(eb.timeloop(step, u, 20) ** 2), COMM))(np.ones(3) + RANK)
-print("finished")
+def main() -> None:
+    """Run the gradient with a fault; without one say whether it is that of a run that nobody ended."""
+    directory, kind, place = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    world = Group(MPI.COMM_WORLD)
+    found = gradient(world, directory / "scratch", kind, place, resume=directory / "run", resume_every=2)
+    same = found == gradient(world, directory / "scratch")
+    left = Disk(directory / "scratch", comm=world.comm)
+    left.put("state", [np.ones(1000)])
+    world.meet()
+    sys.stdout.write(f"rank {world.rank}: {same}\n")
+    sys.stdout.flush()
+    MPI.Finalize()  # what is still open goes without MPI
+
+
+if __name__ == "__main__":
+    main()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -56,18 +59,35 @@ class Group:
         rows[self.rank] = array
         return self.sum(rows)
 
+    @property
+    def world(self) -> int:
+        """The rank in the world of the first one."""
+        return int(self.comm.group.Translate_ranks([0], MPI.COMM_WORLD.group)[0])
+
+    @contextmanager
+    def directory(self) -> Iterator[Path]:
+        """Make a directory for all ranks, which is empty and goes when all have left the block."""
+        made = tempfile.mkdtemp(prefix="ranks-") if self.rank == 0 else None
+        path = Path(self.comm.bcast(made))
+        try:
+            yield path
+            self.meet()
+        finally:
+            if self.rank == 0:
+                shutil.rmtree(path, ignore_errors=True)
+
     def meet(self) -> None:
         """Wait until all ranks are here."""
         wait([self.comm.Ibarrier()])
 
 
 @contextmanager
-def refused(kind: type[BaseException], text: str) -> Iterator[None]:
+def refused(kind: Any, text: str) -> Iterator[None]:
     """Do nothing if the block raises an error with a text in it (pytest takes each rank 0.3 s to import)."""
     raised: BaseException | None = None
     try:
         yield
     except kind as error:
         raised = error
-    assert raised is not None, f"No {kind.__name__} was raised."
+    assert raised is not None, f"No {kind} was raised."
     assert text in str(raised), raised

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import io
-from collections.abc import Callable
-from contextlib import redirect_stdout
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from group import Group
+from tests.scale import FULL
 
 import ebbtide as eb
 from ebbtide import mpi
+from ebbtide.schedules import Costs
+from ebbtide.storage import Disk
 
 
 def loss_of(group: Group, steps: int, dead: bool) -> Callable[..., Any]:
@@ -88,3 +94,122 @@ def check_page(group: Group) -> None:
     with redirect_stdout(said):
         exec(compile(program, str(page), "exec"), {"__name__": "page"})  # noqa: S102 - a page of ours
     assert said.getvalue().startswith("value ") == (group.rank == 0)
+
+
+class Counting:
+    """A communicator that notes which collectives it is asked for; so do its duplicates."""
+
+    def __init__(self, comm: Any, asked: list[str]) -> None:
+        self.comm, self.asked = comm, asked
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.comm, name)
+        if not callable(found) or name in {"Iprobe", "recv", "isend"}:
+            return found
+
+        def noted(*args: Any) -> Any:
+            self.asked.append(name)
+            result = found(*args)
+            return Counting(result, self.asked) if name == "Dup" else result
+
+        return noted
+
+
+PASSED: list[Callable[[], None]] = []
+
+
+def copied(u: Any) -> Any:
+    """Return a copy."""
+    PASSED[-1]()
+    return np.array(u)
+
+
+def pull(g: Any) -> Any:
+    """Pass a cotangent."""
+    PASSED[-1]()
+    return g
+
+
+SEEN = eb.primitive(copied, vjp=(pull,))
+
+
+def measured(group: Group, comm: Any, directory: Path, steps: int, passed: Callable[[], None] = int) -> np.ndarray:
+    """Return the gradient of a loop under a budget with disk, whose states go to a file of each rank."""
+    PASSED[:] = [passed]
+
+    def step(u: Any, i: int) -> Any:
+        below = mpi.sendrecv(SEEN(u), group.comm, group.up, group.down)
+        return u + 0.1 * np.sin(below)
+
+    def functional(u: Any) -> Any:
+        return mpi.total(np.sum(eb.timeloop(step, u, steps, costs=Costs(write=0.1, read=0.1)) ** 2), group.comm)
+
+    budget = eb.Budget(memory="192 KiB", disk="4 MiB", directory=directory / "{hostname}" / "{rank}")
+    with mpi.distributed(comm):
+        return eb.grad(functional, budget=budget)(group.random((1000,), np.float64, 1))
+
+
+def check_hot_path(group: Group) -> None:
+    """From the plan to the end of a sweep ranks with a file each ask each other nothing but what the steps do."""
+    totals = []
+    with group.directory() as directory:
+        for steps in (12, 60):
+            asked: list[str] = []
+            counts: list[int] = []
+            written = disk_writes(lambda: counts.append(len(asked)))
+            with written as states:
+                measured(group, Counting(group.comm, asked), directory, steps, lambda: counts.append(len(asked)))
+            assert states[0] > steps / 12
+            # Before the plan, in the forward sweep, in the reverse sweep.
+            assert len(set(counts[1:])) <= 2, counts
+            totals.append(asked)
+    assert totals[0] == totals[1]
+    assert sorted(totals[0]) == ["Dup", "Free", *["Iallreduce"] * (len(totals[0]) - 3), "Ibarrier"]
+
+
+@contextmanager
+def disk_writes(passed: Callable[[], None]) -> Iterator[list[int]]:
+    """Count what goes to files in the block."""
+    count, put = [0], Disk.put
+
+    def counted(self: Disk, *args: Any, **options: Any) -> int:
+        count[0] += 1
+        passed()
+        return put(self, *args, **options)
+
+    Disk.put = counted
+    try:
+        yield count
+    finally:
+        Disk.put = put
+
+
+def check_leaks(group: Group) -> None:
+    """After a hundred gradients there are as many communicators, files, descriptors, threads and bytes as after one."""
+    asked: list[str] = []
+    comm = Counting(group.comm, asked)
+    found = []
+    with group.directory() as directory:
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for turn in range(1 + (100 if FULL else 20)):
+                measured(group, comm, directory, 8)
+                del asked[: -2 if turn else None]
+                if turn in {0, 1}:
+                    continue
+                group.meet()
+                files = len([path for path in directory.rglob("*") if path.is_file()])
+                open_files = len(list(Path("/proc/self/fd").iterdir()))
+                found.append((files, open_files, threading.active_count(), tracemalloc.get_traced_memory()[0]))
+                group.meet()
+            assert gc.collect() == 0
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    first, last = found[0], found[-1]
+    assert last[:3] == first[:3]
+    assert last[0] == 0
+    assert last[3] <= first[3] + 4096, (first[3], last[3])
+    assert asked == ["Ibarrier", "Free"]

@@ -10,15 +10,17 @@ import sys
 import traceback
 from collections.abc import Iterator
 
+import journals
 import loops
 import operations
+import storages
 from group import Group
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
 CHECKS = {
     name.removeprefix("check_"): check
-    for module in (operations, loops)
+    for module in (operations, loops, storages, journals)
     for name, check in vars(module).items()
     if name.startswith("check_")
 }

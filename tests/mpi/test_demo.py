@@ -23,7 +23,8 @@ def done(tmp_path_factory):
     program = str(PROGRAMS / "burgers.py")
     size = ("41", "60") if FULL else ("15", "6")
     command = [str(MPIEXEC), "-n", "4", sys.executable, "-W", "error", program, *size, str(picture)]
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))  # for tests.scale
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=alone, check=False), picture
 
 

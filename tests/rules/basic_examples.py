@@ -12,17 +12,21 @@ from .example import INDEX, MASK, E, Example, Fixed, M, P, S, T, V, Z, between, 
 ELEMENTWISE: dict[Any, tuple[Example, ...]] = {
     **{
         f: unary(-2, 2, complex=True)
-        for f in (np.negative, np.positive, np.square, np.exp, np.exp2, np.expm1, np.sin, np.cos, np.sinh, np.cosh,
-                  np.tanh, np.conjugate, np.real, np.imag)
+        for f in (np.negative, np.positive, np.square, np.exp, np.exp2, np.expm1, np.cos, np.sinh, np.cosh,
+                  np.tanh, np.conjugate, np.real, np.imag, np.sinc)
     },
+    np.sin: unary(-2, 2, complex=True)
+    + calls((M.T, {"order": "C"}), (M[::-1], {"casting": "unsafe", "subok": False}))
+    + calls((M, {"dtype": np.float64}), (M, {"signature": "d->d"}), complex=False),
     **{f: unary(0.3, 2, complex=True) for f in (np.reciprocal, np.sqrt, np.log, np.log2, np.log10, np.log1p)},
     **{f: unary(-0.8, 0.8, complex=True) for f in (np.arcsin, np.arccos, np.arctanh, np.tan, np.arctan)},
-    **{f: unary(-2, 2) for f in (np.deg2rad, np.radians, np.rad2deg, np.degrees, np.fabs, np.sinc, np.cbrt)},
+    **{f: unary(-2, 2) for f in (np.deg2rad, np.radians, np.rad2deg, np.degrees, np.fabs, np.cbrt)},
     np.absolute: unary(-2, 2, complex=True),
     np.arcsinh: unary(-2, 2, complex=True),
     np.arccosh: unary(1.2, 3, complex=True),
-    np.angle: unary(0.2, 2, complex=True),
-    **{f: binary(-2, 2, -2, 2, complex=True) for f in (np.add, np.subtract, np.multiply)},
+    np.angle: unary(0.2, 2, complex=True) + calls((P, {"deg": True})),
+    **{f: binary(-2, 2, -2, 2, complex=True) for f in (np.subtract, np.multiply)},
+    np.add: binary(-2, 2, -2, 2, complex=True) + calls((M, M[0], {"dtype": np.complex128})),
     np.true_divide: binary(-2, 2, 0.4, 2, complex=True),
     np.power: binary(0.4, 2, -2, 2, complex=True)
     + calls(*[(M, n) for n in (0, 1, 2, 3)], *[(P, n) for n in (-1, -2, 0.5, -0.5)], complex=False)
@@ -30,10 +34,10 @@ ELEMENTWISE: dict[Any, tuple[Example, ...]] = {
     operator.pow: binary(0.4, 2, -2, 2, complex=True)
     + calls((M, 2), (P, -1), (P, -0.5), complex=False)
     + calls((P, 0.5)),
-    np.float_power: binary(0.4, 2, -2, 2)[:6],
+    np.float_power: binary(0.4, 2, -2, 2, complex=True)[:6],
     # The numbers of the second operand lie in the middle between those of the first: none are near a tie.
-    **{f: binary(-2, 2, -11 / 6, 13 / 6)
-       for f in (np.maximum, np.minimum, np.fmax, np.fmin, np.logaddexp, np.logaddexp2)},
+    **{f: binary(-2, 2, -11 / 6, 13 / 6, complex=True) for f in (np.maximum, np.minimum, np.fmax, np.fmin)},
+    **{f: binary(-2, 2, -11 / 6, 13 / 6) for f in (np.logaddexp, np.logaddexp2)},
     np.arctan2: binary(-2, 2, 0.4, 2),
     np.hypot: binary(-2, 2, 0.4, 2),
     np.copysign: binary(0.3, 2, -2, 2),
@@ -45,11 +49,13 @@ SELECTION: dict[Any, tuple[Example, ...]] = {
     np.where: calls((MASK, M, M * 2), (MASK, M, 0.5), (MASK, 0.5, M), (MASK, M, V[:4]), (MASK, S, M),
                     (Fixed(np.True_), M, S), (Fixed(np.array([0, 1, 2, 0])), M, S)),
     np.clip: calls((M, -1.01, 0.52), (M, None, 0.52), (M, -1.01, None), (M, V[:4] - 1, V[:4] + 1), (S, -1.0, 1.0),
-                   complex=False),
+                   (M, {"min": -1.01, "max": 0.52}))
+    + calls((M, -1.01, 0.52, {"dtype": np.float64}), complex=False),
     np.astype: calls((M, Fixed(np.complex128))) + calls((M, np.float64), complex=False)
     + steps((M, np.int64), (M, bool)),
     np.copy: calls((M,), (M.T, {"order": "F"}), (S,), (Z,)),
-    np.nan_to_num: calls((M,), (np.array([1.0, 2.0]), {"nan": 3.0}), complex=False),
+    np.nan_to_num: calls((M,), (np.array([1.0, 2.0]), {"nan": 3.0}))
+    + calls((np.array([1.0, np.nan, np.inf, -np.inf]), {"nan": 3.0, "posinf": 4.0, "neginf": -5.0}), complex=False),
 }  # fmt: skip
 
 SOME = Fixed(np.array([True, False, True, True]))
@@ -57,20 +63,23 @@ AXES: tuple[Any, ...] = ((T,), (T, 0), (T, -1), (T, (0, 2)), (T, {"axis": 1, "ke
 
 REDUCTIONS: dict[Any, tuple[Example, ...]] = {
     np.sum: calls(*AXES, (E,), (E, 0), (M, {"where": MASK}), (M, {"where": MASK, "axis": 0}), (M, {"initial": 2.0}),
-                  (M, {"where": MASK, "initial": 2.0, "keepdims": True})),
+                  (M, {"where": MASK, "initial": 2.0, "keepdims": True}), (M, 0, np.complex128)),
     (np.add, "reduce"): calls((M,), (T, 1), (M, {"axis": None})),
-    np.mean: calls(*AXES, (M, {"where": SOME, "axis": 1})),
-    np.max: calls(*AXES, (M, {"initial": 0.1}), (M, {"where": MASK, "initial": -9.0}), complex=False),
-    np.min: calls(*AXES, (M, {"initial": 0.1}), (M, {"where": MASK, "initial": 9.0}), complex=False),
+    np.mean: calls(*AXES, (M, {"where": SOME, "axis": 1}), (M, {"axis": 1, "dtype": np.complex128})),
+    np.max: calls(*AXES, (M, {"initial": 0.1}), (M, {"where": MASK, "initial": -9.0})),
+    np.min: calls(*AXES, (M, {"initial": 0.1}), (M, {"where": MASK, "initial": 9.0})),
     (np.maximum, "reduce"): calls((M,), (M, {"axis": 1, "where": SOME, "initial": 0.1}), complex=False),
     (np.minimum, "reduce"): calls((M,), (M, {"axis": 1}), complex=False),
     np.prod: calls(*AXES[1:], (M[0],), (E,), (E, 0), (np.array([2.0, 0.0, 3.0]),),
-                   (np.array([2.0, 0.0, 0.0]),), (M, {"where": SOME, "initial": 2.0, "axis": 1})),
+                   (np.array([2.0, 0.0, 0.0]),), (M, {"where": SOME, "initial": 2.0, "axis": 1}),
+                   (M, {"dtype": np.complex128, "axis": 0})),
     (np.multiply, "reduce"): calls((M,), (M, {"axis": 1})),
-    np.var: calls(*AXES[:5], (M, {"ddof": 1}), (M, {"where": MASK}), (M, {"correction": 1, "mean": 0.1, "axis": 0})),
-    np.std: calls(*AXES[:5], (M, {"ddof": 1}), (M, {"where": SOME, "axis": 1}), (M, {"mean": 0.1, "where": MASK})),
-    np.cumsum: calls((M,), (M, 0), (M, -1), (V,), (M.T, 1)),
-    np.trace: calls((M,), (T, {"axis1": 1, "axis2": 2}), (T, 1, 0, 2)),
+    np.var: calls(*AXES[:5], (M, {"ddof": 1}), (M, {"where": MASK}), (M, {"correction": 1, "mean": 0.1, "axis": 0}))
+    + calls((M, {"dtype": np.float64, "axis": 1}), complex=False),
+    np.std: calls(*AXES[:5], (M, {"ddof": 1}), (M, {"where": SOME, "axis": 1}), (M, {"mean": 0.1, "where": MASK}),
+                  (M, {"correction": 1, "axis": 1})),
+    np.cumsum: calls((M,), (M, 0), (M, -1), (V,), (M.T, 1), (M, {"axis": 1, "dtype": np.complex128})),
+    np.trace: calls((M,), (T, {"axis1": 1, "axis2": 2}), (T, 1, 0, 2), (M, {"dtype": np.complex128})),
 }  # fmt: skip
 
 INDEXING: dict[Any, tuple[Example, ...]] = {
@@ -92,7 +101,8 @@ INDEXING: dict[Any, tuple[Example, ...]] = {
     np.take_along_axis: calls((M, Fixed(np.argsort(M, 1)), 1), (M, Fixed(np.array([[0, 2, 1, 1]])), 0),
                               (M, Fixed(np.array([[2]])), 1), (V, Fixed(np.array([3, 3])), None)),
     np.compress: calls((Fixed(np.array([True, False, True])), M, 0), (Fixed(np.array([0, 1, 1])), V)),
-    np.sort: calls((V,), (M, 0), (M, None), (M.T, {"kind": "stable"}), (T, 1), (E, 0), (E,)),
+    np.sort: calls((V,), (M, 0), (M, None), (M.T, {"kind": "stable"}), (T, 1), (E, 0), (E,),
+                   (M, {"axis": 0, "stable": True})),
 }  # fmt: skip
 
 W, N3 = between(-2, 2, 4, 2), between(-2, 2, 2, 4, 3)
@@ -100,7 +110,7 @@ MATMUL: tuple[Any, ...] = ((M, W), (M, V[:4]), (V[:3], M), (V, V + 1), (T, W), (
                            (np.ones((3, 0)), np.ones((0, 2))), (M.T[::2, ::2], M[::2]))  # fmt: skip
 
 PRODUCTS: dict[Any, tuple[Example, ...]] = {
-    np.matmul: calls(*MATMUL),
+    np.matmul: calls(*MATMUL, (N3, W, {"axes": [(2, 1), (0, 1), (1, 0)]}), (M, W, {"dtype": np.complex128})),
     np.dot: calls((M, W), (M, V[:4]), (V, V + 1), (T, W), (T, N3), (V[:4], N3), (T, V[:4]), (S, M), (M, 2.0),
                   ([1.0, 2.0, 3.0], M)),
     np.tensordot: calls((T, M.T, 1), (T, T + 1, ((0, 1), (0, 1))), (T, N3, ((2, 0), (1, 0))), (V, V, 0),
@@ -108,7 +118,8 @@ PRODUCTS: dict[Any, tuple[Example, ...]] = {
     np.inner: calls((V, V + 1), (M, M + 1), (T, M), (M, T), (S, M), (V[:4], T)),
     np.outer: calls((V, M), (S, V)),
     np.vdot: calls((V, V + 1), (M, M + 1)),
-    np.vecdot: calls((V, V + 1), (M, M + 1), (M, V[:4])),
+    np.vecdot: calls((V, V + 1), (M, M + 1), (M, V[:4]), (M, M + 1, {"axis": 0}),
+                     (T, T + 1, {"axis": 1, "keepdims": True})),
     np.kron: calls((V, V[:2]), (M + 0.4, W - 0.3), (V - 0.4, M + 0.4)),
     np.linalg.matmul: calls((M, W)),
     np.linalg.outer: calls((V, V[:2])),
@@ -119,11 +130,14 @@ PRODUCTS: dict[Any, tuple[Example, ...]] = {
                      ("ij,ij->", M, M + 1),
                      ("ij,kj->", M, M + 1), ("ij,jk,kl->il", M, W, W.T, {"optimize": True}),
                      ("iij,j->i", T[:2, :2], V[:4]),
-                     ("i,i->i", V, V[:1])),
+                     ("i,i->i", V, V[:1]), (M, Fixed([0, 1]), W, Fixed([1, 2])), (M, [0, 1], M, [2, 1], [2, 0]),
+                     (T, Fixed([Ellipsis, 1]), Fixed([1, Ellipsis])),
+                     ("ij->ji", M, {"order": "C"}), ("ij,jk", M, W, {"dtype": np.complex128})),
 }  # fmt: skip
 
 SHAPES: dict[Any, tuple[Example, ...]] = {
-    np.reshape: calls((M, (4, 3)), (M, -1), (M.T, (2, -1)), (M, (2, 6), "F"), (S, (1, 1)), (E, (3, 0, 2))),
+    np.reshape: calls((M, (4, 3)), (M, -1), (M.T, (2, -1)), (M, (2, 6), "F"), (S, (1, 1)), (E, (3, 0, 2)),
+                      (M, (4, 3), {"copy": True})),
     np.ravel: calls((M,), (M.T,), (M, "F"), (S,)),
     np.expand_dims: calls((M, 0), (M, -1), (M, (0, 3)), (M.T, 1), (M, np.int64(1))),
     np.squeeze: calls((M[:, None],), (M[None, :, None], 0), (V[:1],)),
@@ -141,10 +155,11 @@ SHAPES: dict[Any, tuple[Example, ...]] = {
 JOINING: dict[Any, tuple[Example, ...]] = {
     np.concatenate: calls(([M, M + 1],), ([M, W.T], 0), ([M, M[:, :1]], 1), ([M, V], None),
                           ([M, [[1.0, 2.0, 3.0, 4.0]]],),
-                          ([E, M[:, :3]],)),
-    np.stack: calls(([M, M + 1],), ([M, M + 1], -1), ([S, S + 1],), ([V, Fixed(np.arange(5))],)),
-    np.vstack: calls(([V, V + 1],), ([M, V[:4]],)),
-    np.hstack: calls(([V, V + 1],), ([M, M],), ([S, V],)),
+                          ([E, M[:, :3]],), ([M, M], 1, {"dtype": np.complex128})),
+    np.stack: calls(([M, M + 1],), ([M, M + 1], -1), ([S, S + 1],), ([V, Fixed(np.arange(5))],),
+                    ([M, M], {"dtype": np.complex128})),
+    np.vstack: calls(([V, V + 1],), ([M, V[:4]],), ([M, M], {"dtype": np.complex128})),
+    np.hstack: calls(([V, V + 1],), ([M, M],), ([S, V],), ([M, M], {"dtype": np.complex128})),
     np.dstack: calls(([V, V + 1],), ([M, M + 1],)),
     np.column_stack: calls(([V, V + 1],), ([M, V[:3]],)),
     np.append: calls((M, V), (M, M, 0)),
@@ -153,7 +168,7 @@ JOINING: dict[Any, tuple[Example, ...]] = {
     np.atleast_3d: calls((S,), (V,), (M,), (T,)),
     np.array_split: calls((V, 3), (M, 2, 1), (V, [1, 3])),
     np.split: calls((V, 5), (M, [1, 2], 1), (V, [2, 9])),
-    np.vsplit: calls((M, 3)),
+    np.vsplit: calls((M, 3), (M, {"indices_or_sections": [1]})),
     np.hsplit: calls((M, 2), (V, [2])),
     np.dsplit: calls((T, 2)),
 }  # fmt: skip
@@ -170,8 +185,9 @@ MOVING: dict[Any, tuple[Example, ...]] = {
                   (V, 3, "reflect"), (V, 2, "symmetric"), (M, 2, "wrap")),
     np.tril: calls((M,), (M, -1), (T, 1), (V,)),
     np.triu: calls((M,), (M, -1), (T, 1), (V,)),
-    np.linspace: calls((S, S + 2, 5), (V, V + 1, 4), (S, 3.0, 4, False), (V, S, 3, {"axis": -1}), (S, S, 1)),
-    np.full_like: calls((M, S)),
+    np.linspace: calls((S, S + 2, 5), (V, V + 1, 4), (S, 3.0, 4, False), (V, S, 3, {"axis": -1}), (S, S, 1),
+                       (S, S + 2, 4, {"retstep": True}), (S, V, 3, True, True, np.complex128)),
+    np.full_like: calls((M, S), (M, S, {"dtype": np.complex128, "order": "F"})),
 }  # fmt: skip
 
 CONSTANT: dict[Any, tuple[Example, ...]] = {

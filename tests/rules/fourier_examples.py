@@ -19,8 +19,9 @@ FOURIER: dict[Any, tuple[Example, ...]] = {
     **{f: calls((M,), (T, (2, 5), (0, 2), "ortho")) for f in (np.fft.fftn, np.fft.ifftn)},
     np.fft.rfftn: calls((M,), (T, (2, 5), (0, 2), "ortho"), complex=False),
     np.fft.irfftn: calls((M,), (T, (2, 5), (0, 2), "ortho")),
-    **{f: calls((M,), (T, {"s": (2, -1), "axes": (0, 1)})) for f in (np.fft.fft2, np.fft.ifft2, np.fft.irfft2)},
-    np.fft.rfft2: calls((T,), (T, {"s": (2, -1), "axes": (0, 1)}), complex=False),
+    **{f: calls((M,), (T, {"s": (2, -1), "axes": (0, 1)}), (M, {"norm": "ortho"}))
+       for f in (np.fft.fft2, np.fft.ifft2, np.fft.irfft2)},
+    np.fft.rfft2: calls((T,), (T, {"s": (2, -1), "axes": (0, 1)}), (M, {"norm": "ortho"}), complex=False),
     np.fft.fftshift: calls((V,), (M, 1), (T, (0, 2))),
-    np.fft.ifftshift: calls((V,), (M,)),
+    np.fft.ifftshift: calls((V,), (M,), (M, {"axes": (0,)})),
 }

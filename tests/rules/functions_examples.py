@@ -19,7 +19,7 @@ FAR = np.array([0.3, -0.9, 1.4, 0.8, -0.2])
 BITS = Fixed(np.array([[1, 5, 2], [4, 0, 3]]))
 
 VECTORS: dict[Any, tuple[Example, ...]] = {
-    np.cross: calls((V3, V3 + 1), (V3[0], V3.T, {"axisb": 0}), (N3, V3, -1, -1, 0), complex=True),
+    np.cross: calls((V3, V3 + 1), (V3[0], V3.T, {"axisb": 0}), (N3, V3, -1, -1, 0), (V3.T, V3.T + 1, {"axis": 0})),
     np.matvec: calls((T, V[:4]), (M, T[:, 0]), (T, M[:, None])),
     np.vecmat: calls((V[:3], T), (T[:, :, 0], M), (M.T[:, None], T)),
 }
@@ -85,7 +85,7 @@ GRIDS: dict[Any, tuple[Example, ...]] = {
                      (M, 2, M, 0), (M, slice(0, 2), S, 0), (V, 2, [1.0, 2.0])),
     np.diagflat: calls((V,), (M, -1)),
     np.extract: calls((MASK, M),),
-    np.logspace: calls((S, S + 1, 4), (V, V + 1, 3, {"axis": -1}), (S, 2.0, 3, {"base": 2.0}), complex=False),
+    np.logspace: calls((S, S + 1, 4), (V, V + 1, 3, {"axis": -1}), (S, 2.0, 3, {"base": 2.0})),
     np.geomspace: calls((P[0], P[1], 4), (P[0, 0], 3.0, 3, {"endpoint": False}), (P[0], 2.0, 3, {"axis": -1}),
                         (-P[0], -P[1], 3), complex=False),
 }  # fmt: skip

@@ -15,8 +15,8 @@ W = between(0.2, 1, 4)
 SUMS: dict[Any, tuple[Example, ...]] = {
     special.logsumexp: calls((M,), (T, (0, 2)), (M, {"axis": 1, "keepdims": True}), (S,), (Z,))
     + calls((M, -1, W), (M, None, P, True, True), (M, 0, Fixed(-1.0), False, True), complex=False),
-    special.softmax: calls((M,), (T, (0, 2)), (S,), complex=False),
-    special.log_softmax: calls((M, -1), (M,), (Z,), complex=False),
+    special.softmax: calls((M,), (T, (0, 2)), (S,)),
+    special.log_softmax: calls((M, -1), (M,), (Z,)),
 }
 
 SPECIAL: dict[Any, tuple[Example, ...]] = {

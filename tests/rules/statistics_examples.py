@@ -19,7 +19,8 @@ RUNNING: dict[Any, tuple[Example, ...]] = {
     (np.multiply, "accumulate"): calls((M,)),
     np.cumprod: calls((T, 1), (ZEROS,)),
     np.cumulative_sum: calls((M, {"axis": 0, "include_initial": True})),
-    np.cumulative_prod: calls((ZEROS,), (M, {"axis": 1, "include_initial": True})),
+    np.cumulative_prod: calls((ZEROS,), (M, {"axis": 1, "include_initial": True}),
+                              (M, {"axis": 1, "dtype": np.complex128})),
     np.nancumsum: calls((WITH_NAN, 0), (M,)),
     np.nancumprod: calls((WITH_NAN, 0)),
     (np.maximum, "accumulate"): calls((M,), (T, 1), (E,), complex=False),
@@ -28,13 +29,15 @@ RUNNING: dict[Any, tuple[Example, ...]] = {
 }
 
 REDUCED: dict[Any, tuple[Example, ...]] = {
-    np.amax: calls((M, 0), complex=False),
-    np.amin: calls((M, 0), complex=False),
-    np.ptp: calls((M,), (T, {"axis": (0, 2), "keepdims": True}), complex=False),
+    **{f: calls((M, 0), (M, {"where": SOME, "initial": 0.1, "axis": 1, "keepdims": True})) for f in (np.amax, np.amin)},
+    np.ptp: calls((M,), (T, {"axis": (0, 2), "keepdims": True})),
     **{f: calls((WITH_NAN, 0), (WITH_NAN, {"where": SOME, "axis": 1, "keepdims": True}))
-       for f in (np.nansum, np.nanmean, np.nanprod, np.nanvar)},
-    np.nanstd: calls((WITH_NAN,), (WITH_NAN, {"ddof": 1, "axis": 1}), (M, {"where": MASK})),
-    **{f: calls((WITH_NAN,), (WITH_NAN, 0), (M, {"where": MASK, "initial": 0.1}), complex=False)
+       for f in (np.nansum, np.nanmean, np.nanprod)},
+    np.nanvar: calls((WITH_NAN, 0), (WITH_NAN, {"where": SOME, "axis": 1, "keepdims": True}),
+                     (WITH_NAN, {"mean": 0.1})),
+    np.nanstd: calls((WITH_NAN,), (WITH_NAN, {"ddof": 1, "axis": 1}), (M, {"where": MASK}),
+                     (WITH_NAN, {"mean": M[:, :1], "axis": 1, "where": SOME})),
+    **{f: calls((WITH_NAN,), (WITH_NAN, 0), (M, {"where": MASK, "initial": 0.1}))
        for f in (np.nanmax, np.nanmin)},
     **{(f, "reduce"): calls((WITH_NAN,), (M, {"axis": 1}), complex=False) for f in (np.fmax, np.fmin)},
     (np.logaddexp, "reduce"): calls((M,), (T, {"axis": (0, 2), "keepdims": True}), complex=False),
@@ -43,8 +46,8 @@ REDUCED: dict[Any, tuple[Example, ...]] = {
 }  # fmt: skip
 
 ORDERED: dict[Any, tuple[Example, ...]] = {
-    np.median: calls((M,), (V,), (T, (0, 2)), (M.T, {"axis": 0, "keepdims": True}), complex=False),
-    np.nanmedian: calls((WITH_NAN,), (WITH_NAN, 1), complex=False),
+    np.median: calls((M,), (V,), (T, (0, 2)), (M.T, {"axis": 0, "keepdims": True})),
+    np.nanmedian: calls((WITH_NAN,), (WITH_NAN, 1)),
     np.quantile: calls((M, 0.3), (M, S * 0 + 0.37, 0), (T, np.array([0.21, 0.43]), 1),
                        (M, Fixed(0.4), {"method": "nearest", "axis": 1, "keepdims": True}),
                        (V, np.array([[0.31, 0.47]]), {"method": "weibull"}), complex=False),
@@ -77,6 +80,10 @@ HISTOGRAMS: dict[Any, tuple[Example, ...]] = {
     np.bincount: calls((COUNTS, V), (COUNTS, V, 6), complex=False) + steps((COUNTS,)),
     np.histogram: calls((Fixed(M), 4, None, None, M + 3), (Fixed(M), Fixed(np.array([-1.0, 0.3, 1.2])), None, True, P),
                         complex=False),
+    np.histogram2d: calls((Fixed(V), Fixed(V[::-1]), 3, None, None, V + 3),
+                          (Fixed(V), Fixed(V), Fixed([-1.0, 0.3, 0.7, 1.2]), None, True, V + 3), complex=False),
+    np.histogramdd: calls((Fixed(M), 2, None, True, V[:3] + 3), ([Fixed(V), Fixed(V[::-1])], 3, None, None, V),
+                          complex=False),
     np.histogram_bin_edges: steps((M, 4)),
 }
 

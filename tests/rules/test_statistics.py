@@ -168,6 +168,7 @@ def test_more_results_are_plain():
         mean, _ = np.average(x, returned=True)
         heights, edges = np.histogram([0.5, 1.5, 1.7], 2, weights=x)
         seen.extend([index, inverse, counts, np.bincount(index), edges, np.histogram(x, 3)[0]])
+        seen.extend([np.histogram2d(x, x, 2)[0], np.histogramdd([x, x], 2)[0], np.histogramdd(x[:, None], 2)[0]])
         return np.sum(values[inverse] * counts[inverse]) + mean + np.sum(heights * [1.0, 10.0])
 
     x = np.array([2.0, 1.0, 2.0])

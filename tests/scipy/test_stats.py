@@ -174,3 +174,23 @@ def test_logarithms_of_probabilities_that_underflow():
         call = getattr(stats.lognorm, function)
         high, low = (getattr(original.lognorm, function)(x, s) for s in (1.5 + 1e-6, 1.5 - 1e-6))
         assert grad(lambda s, call=call, x=x: call(x, s))(1.5) == pytest.approx((high - low) / 2e-6, rel=1e-7)
+
+
+FROZEN = {
+    "norm": lambda s, x, p: s.norm(p[0], scale=p[1]).logsf(x),
+    "gamma": lambda s, x, p: s.gamma(p[1], scale=p[0]).cdf(x),
+    "poisson": lambda s, x, p: s.poisson(p[0]).pmf(np.array([0, 2])) * x[0],
+    "multivariate_normal": lambda s, x, p: s.multivariate_normal(x[:2], np.diag(np.square(p))).pdf([[0.1, 0.5]] * 2),
+    "entropy": lambda s, x, p: s.multivariate_normal(None, np.diag(p)).entropy() * x,
+    "dirichlet": lambda s, x, p: s.dirichlet(p).logpdf([0.3, 0.7]) * x,
+}
+
+
+@pytest.mark.parametrize("call", FROZEN.values(), ids=FROZEN)
+def test_frozen_distributions(call):
+    """A distribution with its parameters given has SciPy's values and the derivatives of its functions."""
+    x, p = np.array([0.4, 1.3]), np.array([0.8, 1.7])
+    np.testing.assert_array_equal(vjp(lambda x, p: call(stats, x, p), x, p)[0], call(original, x, p))
+    check_grads(lambda x, p: call(stats, x, p), x, p)
+    with pytest.raises(AttributeError, match="rvs"):
+        stats.norm(0.0).rvs()

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import google_crc32c
 import numpy as np
 import pytest
 
+from ebbtide import storage
 from ebbtide.storage import checksum, compute_crc32c
 from ebbtide.storage.checksum import BLOCK_BYTES, iterate_blocks, view_bytes
 
 MIB = 1 << 20
+# That of Castagnoli, its highest power lowest and left out.
+POLYNOMIAL = 0x82F63B78
 
 
 def make_layouts():
@@ -104,17 +109,58 @@ def test_view_bytes_shares_memory():
     assert array.view("u1").min() == 1
 
 
-@pytest.mark.parametrize("size", [0, 1, (1 << 18) - 1, 1 << 18, (1 << 20) + 7])
-def test_large_blocks_have_the_same_checksum(size):
-    """The C function that large blocks go to gives what the module gives, at any start, as a whole and in parts."""
+WAYS = [pytest.param(True, id="ours"), pytest.param(False, id="google")]
+
+
+@pytest.fixture
+def way(request, monkeypatch):
+    """Take checksums by our own function, where the processor has what it takes, or by that of google-crc32c."""
+    if not request.param:
+        monkeypatch.setattr(checksum, "_extend", google_crc32c.extend)
+        monkeypatch.setattr(checksum, "_extend_unlocked", checksum._find_unlocked())
+    return request.param
+
+
+def remainder(content: bytes) -> int:
+    """Return the CRC-32C by its definition: bit by bit."""
+    found = 0xFFFFFFFF
+    for byte in content:
+        found ^= byte
+        for _ in range(8):
+            found = (found >> 1) ^ (POLYNOMIAL if found & 1 else 0)
+    return found ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 129, 255, 256, 1000, (1 << 18) - 1, 1 << 18, (1 << 20) + 7])
+def test_all_lengths_and_starts(way, size):
+    """Either way gives what the other one gives, at any start, of arrays and of bytes, as a whole and in parts."""
     content = np.frombuffer(np.random.default_rng(size).bytes(size + 3), np.uint8)[3:]
     expected = google_crc32c.value(content.tobytes())
+    assert size > 1000 or expected == remainder(content.tobytes())
     assert checksum.extend_crc32c(0, content) == expected
     assert checksum.extend_crc32c(0, content.tobytes()) == expected
-    assert checksum.extend_crc32c(checksum.extend_crc32c(0, content[:5]), content[5:]) == expected
+    for cut in {min(5, size), size // 2, max(0, size - 1)}:
+        assert checksum.extend_crc32c(checksum.extend_crc32c(0, content[:cut]), content[cut:]) == expected
 
 
-def test_other_threads_run_while_a_large_block_is_checked(monkeypatch):
+def test_constants_are_powers_of_x():
+    """The constants of the folds are what their comment says: powers of x modulo the polynomial, bits reversed."""
+
+    def power(exponent):
+        """x^exponent modulo the polynomial, its highest power lowest, moved up by one."""
+        found = 1 << 31
+        for _ in range(exponent):
+            found = (found >> 1) ^ (POLYNOMIAL if found & 1 else 0)
+        return found << 1
+
+    text = Path(storage.__file__).with_name("crc32c.h").read_text(encoding="ascii")
+    found = {int(name): (int(a, 16), int(b, 16)) for name, a, b in re.findall(r"FOLD_(\d+) (\w+)ULL, (\w+)ULL", text)}
+    assert found == {distance: (power(distance + 32), power(distance - 32)) for distance in (1024, 128)}
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_other_threads_run_while_a_large_block_is_checked(way, monkeypatch):
     """The interpreter's lock is free meanwhile: another thread goes on before the checksum is there."""
     content = np.zeros(1 << 25, np.uint8)
     before = sys.getswitchinterval()
@@ -140,6 +186,7 @@ def test_other_threads_run_while_a_large_block_is_checked(monkeypatch):
             return early
 
         assert any(went_on() for _ in range(200))
+        monkeypatch.setattr(checksum, "_extend", google_crc32c.extend)
         monkeypatch.setattr(checksum, "_extend_unlocked", None)
         assert not any(went_on() for _ in range(5))
     finally:

@@ -104,6 +104,40 @@ def test_replace_survives_a_kill_at_every_write(tmp_path, size):
     assert seen == {1.0, 2.0, 3.0}
 
 
+@pytest.mark.parametrize("size", [3, 20_000])
+def test_replace_survives_a_loss_of_power(tmp_path, size):
+    """Whichever of its writes the disk had when the power went, the old arrays or the new ones are found, whole."""
+    seen = set()
+    for kept in ((), (0,), (1,), (0, 1)):
+        directory = tmp_path / str(kept)
+        calls = []
+
+        def lose(descriptor, block, offset, kept=kept, calls=calls):
+            """Have some writes come to the disk, in no order, before it is synchronized."""
+            calls.append(offset)
+            return os.pwrite(descriptor, block, offset) if len(calls) - 1 in kept else memoryview(block).nbytes
+
+        killed = tmp_path / f"{kept} as it was"
+
+        def fail(descriptor, directory=directory, killed=killed):
+            """The power goes; what is there then is kept, as the storage will tidy up."""
+            if not killed.exists():
+                shutil.copytree(directory, killed, ignore=lambda *_: ["owner"])
+            raise KeyboardInterrupt
+
+        with Disk(directory, durable=True) as storage:
+            storage.put("state", [np.full(size, 1.0)])
+        storage = Disk(directory, durable=True, system=replace(POSIX, pwrite=lose, synchronize=fail))
+        with pytest.raises(KeyboardInterrupt):
+            storage.replace("state", [np.full(size, 2.0)])
+        storage.close()
+        with Disk(killed, durable=True) as storage:
+            (found,) = storage.get("state")
+            assert (found.size, len(set(found))) == (size, 1)
+            seen.add(found[0])
+    assert seen == {1.0, 2.0}
+
+
 @pytest.mark.parametrize("buffer", [0, 1 << 20])
 def test_a_killed_process_leaves_whole_entries(tmp_path, buffer):
     """After kill -9 at any moment every entry that is listed can be read, and the stale lock is taken over."""

@@ -49,12 +49,14 @@ TRANSFORMS = {
     "vmap": (0, lambda f: lambda x: np.sum(eb.vmap(f)(np.reshape(x, (1,))))),
     "timeloop": (0, looped),
 }
-# Loops in programs are in tests/program, and linearized ones, whose other derivatives are refused, in test_linearize.
-CASES = [
-    names
-    for names in itertools.product(TRANSFORMS, repeat=3)
-    if "timeloop" not in names or not {"jit", "linearize"} & {*names}
+DERIVATIVES = [name for name, (order, _) in TRANSFORMS.items() if order]
+# A pushforward keeps steps that no other derivative of the loop has room for: these are refused.
+REFUSED = [("linearize", name, "timeloop") for name in DERIVATIVES] + [
+    (name, "linearize", "timeloop")
+    for name in DERIVATIVES
+    if name not in ("deriv", "jvp", "jacobian by columns", "linearize")
 ]
+CASES = [names for names in itertools.product(TRANSFORMS, repeat=3) if names not in REFUSED]
 POINT = 0.7
 
 
@@ -63,14 +65,27 @@ def exact(order):
     return 2**order * np.exp(2 * POINT) + np.sin(POINT + order * np.pi / 2)
 
 
+def nested(names):
+    """Return a function with these transforms around it, and the order of the derivative that this is."""
+    f, order = lambda x: np.exp(2 * x) + np.sin(x), 0
+    for name in reversed(names):
+        more, transform = TRANSFORMS[name]
+        f, order = transform(f), order + more
+    return f, order
+
+
 @pytest.mark.parametrize("outer", TRANSFORMS)
 def test_every_nesting(outer):
     """Three transforms in each other, whichever they are, give the derivative of the sum of their orders."""
     for names in bar(sample([case for case in CASES if case[0] == outer], 31), outer):
-        f, order = lambda x: np.exp(2 * x) + np.sin(x), 0
-        for name in reversed(names):
-            more, transform = TRANSFORMS[name]
-            f, order = transform(f), order + more
+        f, order = nested(names)
         found = f(POINT)
         assert np.shape(found) == (), names
         np.testing.assert_allclose(found, exact(order), rtol=1e-12, err_msg=" of ".join(names))
+
+
+def test_linearized_derivatives_of_loops_are_refused():
+    """Another derivative of a linearized time loop is an error that says why, and no wrong number."""
+    for names in REFUSED:
+        with pytest.raises(eb.TraceError, match="linearized in which another derivative of a time loop"):
+            nested(names)[0](POINT)

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.registry import HANDLERS
-from ebbtide.errors import TraceError
+from ebbtide.errors import RuleMissingError, TraceError
 
 _STORE = "to write traced values into an array, make it with np.zeros_like(x) or np.zeros(shape, like=x)"
+
+
+def no_rule(function: Any, place: str, method: str = "") -> RuleMissingError:
+    """
+    Return the error for a function without a rule, which has the lines that declare one.
+
+    Args:
+        function: A ufunc or a function of NumPy's.
+        place: The user's line.
+        method: The method of the ufunc that was called, with its dot.
+    """
+    name = f"{function.__name__}{method}"
+    if isinstance(function, np.ufunc):
+        module = "numpy" if getattr(np, function.__name__, None) is function else "scipy.special"
+        shown, names = name, list("xyzuvw"[: 1 if method else function.nin])
+    else:
+        module = function.__module__
+        names = [n for n, p in signature(function).parameters.items() if p.default is p.empty]
+        shown = f"{module}.{name}"
+    operands = ", ".join(names)
+    rules = [f"pull_{n}" for n in names]
+    return RuleMissingError(
+        f"There is no derivative rule for {shown}, called at {place}. Write it with operations that have one, or "
+        f"declare it with ebbtide.primitive, where {rules[0]}(g, {operands}) is the cotangent g times the derivative by "
+        f"{names[0]}, or None; ebbtide.testing.check_rule tests it:\n"
+        f"    import {module}\n"
+        f"    {function.__name__} = ebbtide.primitive(lambda {operands}: {module}.{name}({operands}), "
+        f"vjp=({', '.join(rules)},))"
+    )
 
 
 def as_array() -> TraceError:

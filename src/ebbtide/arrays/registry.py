@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 Handler = Callable[..., Any]
 
 HANDLERS: dict[Any, Handler] = {}
@@ -29,6 +31,11 @@ def register(functions: Any | Iterable[Any], handler: Handler) -> Handler:
             name = getattr(function, "__name__", function)
             raise ValueError(f"There is a rule for {name} already, and a rule is never replaced.")
     return handler
+
+
+def declare_further() -> None:
+    """Declare the rules of ufuncs that are left until they are needed; they stand in the registry as `np.ufunc`."""
+    HANDLERS[np.ufunc]()
 
 
 def of_vectors(operator: Any, x: Any, y: Any, error: Exception) -> Any:

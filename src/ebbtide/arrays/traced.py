@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from ebbtide.arrays import misuse
+from ebbtide.arrays.keywords import with_keywords
 from ebbtide.arrays.methods import binary, method, unary
 from ebbtide.arrays.outputs import into, partly
-from ebbtide.arrays.registry import HANDLERS
+from ebbtide.arrays.registry import HANDLERS, declare_further
 from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
-from ebbtide.errors import RuleMissingError, TraceError
+from ebbtide.errors import TraceError
 
 
 @final
@@ -78,13 +80,12 @@ class TracedArray:
     def _ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = kwargs.pop("out", None)
         where = kwargs.pop("where", True) if method == "__call__" else True
-        handler = HANDLERS.get(ufunc if method == "__call__" else (ufunc, method))
+        key: Any = ufunc if method == "__call__" else (ufunc, method)
+        if key not in HANDLERS:
+            declare_further()
+        handler = HANDLERS.get(key)
         if handler is None:
-            name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-            raise RuleMissingError(
-                f"There is no derivative rule for {name}, called at {self._trace.here()}. Write it with "
-                "operations that have one, or declare it with ebbtide.primitive(fun, vjp=...)."
-            )
+            raise misuse.no_rule(ufunc, self._trace.here(), "" if method == "__call__" else f".{method}")
         if where is not True and (out is None or len(out) > 1):
             raise TraceError(
                 f"{ufunc.__name__} with where= leaves elements undefined, which has no derivative. "
@@ -93,10 +94,7 @@ class TracedArray:
         usual = {k for k, v in kwargs.items() if (k == "casting" and v == "same_kind") or (k == "where" and v is True)}
         kwargs = {k: v for k, v in kwargs.items() if k not in usual}
         if method == "__call__" and kwargs:
-            raise TraceError(
-                f"{ufunc.__name__} with {', '.join(sorted(kwargs))}= cannot be traced (at {self._trace.here()}). "
-                "Cast the operands or the result with astype instead."
-            )
+            handler, kwargs = partial(with_keywords, ufunc, handler, keywords=kwargs), {}
         if where is not True:
             return partly(handler, inputs, where, out, ufunc.__name__)
         result = handler(*inputs, **kwargs)
@@ -105,11 +103,7 @@ class TracedArray:
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         handler = HANDLERS.get(function)
         if handler is None:
-            raise RuleMissingError(
-                f"There is no derivative rule for {function.__module__}.{function.__name__}, called at "
-                f"{self._trace.here()}. Write it with operations that have one, or declare it with "
-                "ebbtide.primitive(fun, vjp=...)."
-            )
+            raise misuse.no_rule(function, self._trace.here())
         out = kwargs.pop("out", None) if "out" in kwargs else None
         result = handler(*args, **kwargs)
         return result if out is None else into(out, result, function.__name__, same_type=True)

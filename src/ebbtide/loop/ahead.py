@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +78,24 @@ def without_saved(position: Position) -> Position:
     kept = [one for one in position.snapshots if one.kind == "restart" or one.tier != "memory"]
     at_hand = None if last is None or position.saved is None else (last, last + 1)
     return replace(position, saved=at_hand, snapshots=(Snapshot(0), *kept))
+
+
+def lacks_way_back(position: Position) -> bool:
+    """Return whether steps cannot be run again whose saved values are held nowhere."""
+    if position.finished or any(kept.kind == "restart" for kept in position.snapshots[:1]):
+        return False
+    base, saved = count_base(position), position.saved
+    missing = position.end if saved is None else saved[0]
+    return base < missing and (position.state is None or position.state > base)
+
+
+def with_initial(position: Position, drop: Callable[[Snapshot], None]) -> Position:
+    """Return a position with the state of step 0, which was kept on disk, in place of what that step saved."""
+    others = [kept for kept in position.snapshots if kept.step > 0]
+    for kept in position.snapshots[:1]:
+        if kept.step == 0:
+            drop(kept)
+    return replace(position, snapshots=(Snapshot(0, "restart", "disk"), *others))
 
 
 def find_spare(position: Position) -> tuple[Snapshot, ...]:

@@ -111,8 +111,8 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
         return least
     if 0 < others <= _MOST_ON_DISK:
         tuples = count_tuples(others)
-        if others * sizes.stored_saved <= bounds.disk:
-            least = min(least, others * sizes.left_behind + tuples)
+        if others * sizes.stored_saved + sizes.stored <= bounds.disk:
+            least = min(least, others * sizes.left_behind + sizes.listed + tuples)
         if others * sizes.stored <= bounds.disk:
             least = min(least, others * sizes.listed + tuples)
     slots = _count_slots(bounds)
@@ -184,7 +184,7 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
     table = MixedTable(steps, units * unit, restart * unit, saved * unit)
     if not table.exact:
         return None
-    # Where the first step's saved values come first, there is the initial state beside them; see `needs_spare`.
+    # Where the first step's saved values come first, there is the initial state beside them; see `spare_tier`.
     rows_of = {count: table.row(count * unit) for count in range(restart, units + 1)}
     fitting = [count for count, row in rows_of.items() if count + restart <= units or table.place(row, steps) > 0]
     if not fitting:
@@ -206,8 +206,8 @@ def _find_on_disk(bounds: Bounds, *, buffered: bool) -> Iterator[Schedule]:
     if others < 1 or bounds.disk < min(sizes.stored, sizes.stored_saved):
         return
     available = bounds.available - (buffer_of(sizes, saved=True) if buffered else 0)
-    fits = others * sizes.left_behind + count_tuples(others) <= available
-    if fits and others <= _MOST_ON_DISK and others * sizes.stored_saved <= bounds.disk:
+    fits = others * sizes.left_behind + sizes.listed + count_tuples(others) <= available
+    if fits and others <= _MOST_ON_DISK and others * sizes.stored_saved + sizes.stored <= bounds.disk:
         yield StoreAll("disk")
     available = bounds.available - (buffer_of(sizes) if buffered else 0)
     for interval in _intervals(steps):

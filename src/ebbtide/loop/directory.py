@@ -8,10 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
-from ebbtide.arrays.context import Context, entered
-from ebbtide.errors import StorageError, TraceError
+from ebbtide.agree import agree
+from ebbtide.arrays.context import Context, current, entered
+from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, StorageLockedError
-from ebbtide.storage.places import OWNER, remove_storage
+from ebbtide.storage.places import OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System
 
@@ -22,17 +23,19 @@ class ResumeDirectory:
     The directory of a call that can be resumed: its storage and lock, and how many loops it has met.
 
     Args:
-        path: The directory; it is made at the first use if its parent exists.
+        path: The directory; it is made at the first use if its parent exists. Of many ranks each has a directory in it.
         system: How to reach the operating system; for tests.
 
     Memory:
         That of `Disk` without a buffer.
     """
 
-    __slots__ = ("_closed", "_count", "_disk", "_system", "path")
+    __slots__ = ("_closed", "_count", "_disk", "_system", "_whole", "path")
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
-        self.path = Path(path)
+        ranks = current().ranks
+        self._whole = Path(path)
+        self.path = self._whole if ranks is None else self._whole / f"{RANK}{ranks.rank}"
         self._system = system
         self._disk: Disk | None = None
         self._count = 0
@@ -46,17 +49,33 @@ class ResumeDirectory:
         Raises:
             StorageLockedError: Another process uses the directory.
             StorageError: The directory cannot be used, or was closed.
+            ResumeError: What is there was left by one process, and this is one of many ranks, or the reverse.
         """
         if self._closed:
             raise StorageError(f"The directory {self.path} was closed, and its run is over. Begin another one.")
         if self._disk is None:
+            self._check_kind()
+            if self.path != self._whole:
+                self._whole.mkdir(exist_ok=True)
             self._disk = Disk(self.path, durable=True, system=self._system)
         return self._disk
+
+    def _check_kind(self) -> None:
+        """Refuse a directory of one process for many ranks, and the reverse."""
+        alone = self.path == self._whole
+        if next(self._whole.glob(f"{RANK}*"), None) is not None if alone else (self._whole / SEGMENT).exists():
+            one, many = "one process alone", "many ranks"
+            raise ResumeError(
+                f"The directory {self._whole} holds the unfinished run of {many if alone else one}, and this is one of "
+                f"{one if alone else many}. Start as many as before, or remove what is there with "
+                f"`ebbtide clean {self._whole}`."
+            )
 
     @property
     def is_used(self) -> bool:
         """Whether a run has written there, this one or an earlier one; to ask makes nothing."""
         try:
+            self._check_kind()
             return self._disk is not None or (self.path / SEGMENT).exists()
         except OSError:
             # To open it will say what is wrong.
@@ -76,6 +95,7 @@ class ResumeDirectory:
 
     def finish(self) -> None:
         """Remove what the completed run has left, all at once; one warning if it cannot be removed."""
+        agree(False)  # all ranks have come here: what one of them has to begin again with is of no use to it alone
         if self._disk is None:
             self._closed = True
             return
@@ -89,6 +109,9 @@ class ResumeDirectory:
             self.close()
             with suppress(StorageLockedError, FileNotFoundError):
                 remove_storage(self.path)
+            if self.path != self._whole:
+                with suppress(OSError):  # of other ranks there is something left, which goes with the last of them
+                    self._whole.rmdir()
         except OSError as error:
             self.close()
             warnings.warn(

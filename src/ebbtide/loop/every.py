@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -40,6 +41,22 @@ class Every:
         if self.steps is not None:
             return steps >= self.steps
         return steps > 0 and seconds >= max(self.seconds, cost / self.share)
+
+    def count(self, each: float, cost: float, before: int) -> int:
+        """
+        Return after how many steps the next save is due, where they are all that processes have in common.
+
+        Args:
+            each: The seconds that a step takes.
+            cost: The seconds that a save takes.
+            before: After how many the last one was: the first of a run may tell little, so it grows by steps.
+
+        Example:
+            >>> Every().count(0.01, 0.02, 40), Every().count(0.01, 0.02, 1), Every(seconds=1.0).count(0.1, 0.0, 8)
+            (100, 4, 10)
+        """
+        wanted = max(self.seconds, cost / self.share) / max(each, 1e-9)
+        return max(1, math.ceil(min(wanted, 4 * before)))
 
 
 def every(interval: float | None = None) -> Every:

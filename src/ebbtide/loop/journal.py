@@ -7,6 +7,7 @@ key names loop, kind and step. What is damaged counts as missing, and what repla
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -101,7 +102,7 @@ class Journal:
                 if name != "begin" and self._load(name, int(step), check=True) is not None:
                     break
             self._store("begin", 0, Begin(), "what the run is", 1)
-        steps = self.anchors()
+        steps = self._agree_on_anchors()
         self._gap = _least_gap(steps) if len(steps) > self._most // 2 else 1
         self._begun = True
 
@@ -132,7 +133,7 @@ class Journal:
     # The forward sweep.
 
     def save_forward(self, place: Forward) -> None:
-        """Keep a place in the forward sweep, in the stead of the one before."""
+        """Keep a place in the forward sweep, in the stead of the one before, when all ranks have kept it."""
         self._store("forward", place.step, place, f"forward sweep after {place.step} steps", 1)
 
     def latest_forward(self) -> Forward | None:
@@ -175,6 +176,17 @@ class Journal:
     def anchors(self) -> tuple[int, ...]:
         """Return the steps whose restart states are kept, in ascending order."""
         return tuple(sorted(_step_of(key) for key in self._keys("anchor")))
+
+    def _agree_on_anchors(self) -> tuple[int, ...]:
+        """Return the steps whose restart states all ranks keep; what only some of them have is deleted."""
+        left, found = list(self.anchors()), list[int]()
+        while (step := agree(max(left, default=-1))) >= 0:
+            if not agree(step not in left):
+                found.insert(0, step)
+            elif step in left:
+                self._directory.storage.delete(self._key("anchor", step))
+            left = [other for other in left if other < step]
+        return tuple(found)
 
     def load_anchor(self, step: int) -> Leaves | None:
         """Return a restart state; None if it is not there, or damaged, which a warning says."""
@@ -277,11 +289,20 @@ class Journal:
             return True
 
     def _latest(self, name: str) -> Any:
-        keys = self._keys(name)
-        found = None
-        while keys and found is None:
-            found = self._load(name, _step_of(keys.pop()))
-        return found
+        """Return the last entry of a name that is whole on all ranks; what only some ranks have kept is deleted."""
+        keys, sign = self._keys(name), -1 if name == "reverse" else 1
+        found, step, reached = None, 0, -math.inf
+        while True:
+            while keys and found is None:
+                step = _step_of(keys.pop())
+                found = self._load(name, step)
+                reached = -math.inf if found is None else float(sign * step)
+            ahead = reached > -agree(-reached)
+            if not agree(ahead):
+                return found
+            if ahead:
+                self._directory.storage.delete(self._key(name, step))
+                found, reached = None, -math.inf
 
     def _load(self, name: str, step: int, *, check: bool = False) -> Any:
         """Return an entry; None if there is none, or after a warning if it is no use."""

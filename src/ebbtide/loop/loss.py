@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, is_alone
 from ebbtide.loop.state import bytes_of
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
@@ -41,8 +41,8 @@ class Loss:
     """
 
     __slots__ = (
-        "_errors", "_intervals", "_ledger", "_measured", "_origin", "_squares", "_start", "_stepper", "_steps",
-        "_sweep", "_unknown",
+        "_able", "_errors", "_intervals", "_ledger", "_measured", "_origin", "_squares", "_start", "_stepper",
+        "_steps", "_sweep", "_unknown",
     )  # fmt: skip
 
     def __init__(self, stepper: Stepper, ledger: Any, sweep: int) -> None:
@@ -56,6 +56,7 @@ class Loss:
         self._steps = self._intervals = self._measured = 0
         self._squares = 0.0
         self._unknown = False
+        self._able: bool | None = None  # whether many processes can; None as long as they were not asked
 
     @property
     def relative_error(self) -> float:
@@ -95,8 +96,11 @@ class Loss:
         plain = all(isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)) for leaf in state)
         ledger, nbytes = self._ledger, bytes_of(state) if plain else 0
         fits = ledger.limit is None or ledger.live + 4 * nbytes + self._sweep <= ledger.limit
-        # A step that runs in one process may wait for others.
-        if not agree(not (plain and fits and ledger.report is not None)):
+        able = plain and fits and ledger.report is not None
+        if not is_alone():
+            # A step that runs in one process may wait for others; they are asked once, and not for each snapshot.
+            able = self._able = not agree(not able) if self._able is None else self._able
+        if able:
             kept = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in state]
             self._start = index, kept, self._origin[1]
 

@@ -11,7 +11,7 @@ from ebbtide.agree import agree
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_open
-from ebbtide.loop.predict import buffer_of, needs_spare, predict
+from ebbtide.loop.predict import buffer_of, predict, spare_tier
 from ebbtide.loop.sizes import Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
 
@@ -203,7 +203,7 @@ def _planned(
     schedule: Schedule, *, steps: int, sizes: Sizes, costs: Costs, memory: int | None, buffered: bool = False
 ) -> Plan:
     taken = predict(schedule, steps, sizes, costs, buffered=buffered)
-    spare = sizes.restart if memory is not None and needs_spare(schedule, steps) else 0
+    spare = sizes.restart if memory is not None and spare_tier(schedule, steps) == "memory" else 0
     return Plan(
         schedule=schedule,
         steps=steps,

@@ -100,17 +100,19 @@ def predict(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffe
     return _followed(schedule, steps, sizes, costs, buffered=buffered)
 
 
-def needs_spare(schedule: Schedule, steps: int) -> bool:
+def spare_tier(schedule: Schedule, steps: int) -> str | None:
     """
-    Return whether a loop within a bound keeps its initial state though its schedule does not.
+    Return where a loop keeps its initial state though its schedule does not; None if it has no need of it.
 
-    Where the first thing that is kept in memory is what the first step saves, there is no way back to that step: the
-    initial state is one for a loop whose later steps come to save more.
+    Where the first thing that is kept is what the first step saves, there is no way back to that step. The initial
+    state is one: in memory, within a bound, for a loop whose later steps come to save more; on disk for a loop that
+    loses there what a step saved.
     """
     if steps <= 1 or not isinstance(schedule, (StoreAll, Mixed)):
-        return False
+        return None
     action = schedule.next_action(Position(steps=steps))
-    return isinstance(action, Forward) and action.tier == "memory" and (action.save or action.kind == "saved")
+    saves = isinstance(action, Forward) and (action.save or action.kind == "saved")
+    return action.tier if isinstance(action, Forward) and saves else None
 
 
 def buffer_of(sizes: Sizes, *, saved: bool = False) -> int:
@@ -130,7 +132,7 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
     others = max(0, steps - 1)
     if schedule.tier == "memory":
         return _in_memory(steps, 0, others * sizes.taped, _time(costs, steps, steps))
-    buffer = buffer_of(sizes, saved=True) if buffered and others else 0
+    buffer, spare = buffer_of(sizes, saved=True) if buffered and others else 0, min(1, others)
     # The costs are those of a restart state.
     size = sizes.stored_saved / max(1, sizes.stored)
     write, read = size * costs.write, size * costs.read
@@ -144,8 +146,8 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
     return Prediction(
         forward=steps,
         snapshots=others,
-        memory=others * sizes.left_behind + count_tuples(others, steps) + buffer,
-        disk=others * sizes.stored_saved,
+        memory=others * sizes.left_behind + spare * sizes.listed + count_tuples(others, steps) + buffer,
+        disk=others * sizes.stored_saved + spare * sizes.stored,
         time=time,
         buffer=buffer,
         on_disk=others > 0,

@@ -8,8 +8,6 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self, final
 
-from tqdm import tqdm
-
 
 @final
 class Bar:
@@ -35,6 +33,8 @@ class Bar:
 
     def __enter__(self) -> Self:
         if self._shown:
+            from tqdm import tqdm
+
             self._bar = tqdm(total=self._total, desc=self._label, unit="step", mininterval=0.2)
         return self
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.agree import agree
 from ebbtide.loop import ahead
 from ebbtide.loop.journal_entries import Forward
 from ebbtide.loop.resume import Resumption, from_leaves
@@ -87,7 +88,7 @@ def _nearest(resumption: Resumption, anchors: list[int]) -> tuple[int, list[Any]
     """Return the last restart state that is whole, with its step."""
     for step in reversed(anchors):
         state = resumption.load_anchor(step)
-        if state is not None:
+        if not agree(state is None) and state is not None:
             return step, state
     return None
 
@@ -122,7 +123,6 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     found = resumption.find_reverse(cotangents)
     if found is None:
         return
-    rule.room.settle(rule)  # what other processes gave up, before there is another position
     rule.records.clear()
     for kept in rule.position.snapshots:
         if kept.step >= found.end:

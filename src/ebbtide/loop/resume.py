@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.every import Every
@@ -39,8 +39,8 @@ class Resumption:
     """
 
     __slots__ = (
-        "_is_new", "_journal", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "incoming",
-        "statics",
+        "_is_new", "_journal", "_next", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start",
+        "incoming", "statics",
     )  # fmt: skip
 
     def __init__(self, journal: Journal, policy: Every, read_input: Callable[[int], list[Any]]) -> None:
@@ -51,6 +51,7 @@ class Resumption:
         # Steps that were reversed by this process, and how many were run or reversed at the last save.
         self._reversed = self._saved_at = 0
         self._start = time.perf_counter()
+        self._next = 0  # of many ranks: how many were run or reversed when the next save is due
         # For each static value in the order of their first use: the step of it, and a checksum.
         self.statics: list[tuple[int, int]] = []
         self.incoming = 0
@@ -175,10 +176,17 @@ class Resumption:
             self._read = self._read.after(index, [plain(leaf) for leaf in self._read_input(index)])
 
     def _is_due(self, done: int) -> bool:
-        seconds, cost = agree((time.perf_counter() - self._start, self._journal.seconds))
-        return self._policy.is_due(done - self._saved_at, seconds, cost)
+        if is_alone() or self._policy.steps is not None:
+            seconds = time.perf_counter() - self._start
+            return self._policy.is_due(done - self._saved_at, seconds, self._journal.seconds)
+        return done >= self._next
 
     def _saved(self, done: int) -> None:
+        if not is_alone() and self._policy.steps is None:
+            # Where clocks differ, each save says after how many steps the next one is due.
+            since = max(1, done - self._saved_at)
+            spent = time.perf_counter() - self._start - self._journal.seconds
+            self._next = done + self._policy.count(*agree((spent / since, self._journal.seconds)), since)
         self._start, self._saved_at = time.perf_counter(), done
 
 

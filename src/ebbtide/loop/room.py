@@ -9,19 +9,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, is_alone
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop import ahead
-from ebbtide.loop.plan import UNKNOWN_COSTS, Plan, Sizes
-from ebbtide.loop.predict import needs_spare
+from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import nodes_of
-from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, Snapshot
+from ebbtide.schedules import Delete, Forward, Hierarchical, Mixed, Position, Reverse, Revolve, Snapshot
 from ebbtide.tape.joint import Holding
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.saved import SavedValue
+
+# A loop that loses more snapshots than that of what its steps saved goes on with so many slots for restart states, and
+# a table for them that is no larger than a state.
+_PATIENCE, _SLOTS, _TABLE_BYTES = 4, 8, 12
 
 
 @final
@@ -46,7 +50,10 @@ class Room:
         None of its own.
     """
 
-    __slots__ = ("_allowed", "_choose", "_given_up", "_held", "_ledger", "_own", "_saved_before", "spare", "stale")
+    __slots__ = (
+        "_allowed", "_choose", "_fallback", "_given_up", "_held", "_ledger", "_own", "_patience", "_runs",
+        "_saved_before", "spare", "stale",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
         self._ledger = ledger
@@ -56,6 +63,10 @@ class Room:
         self._choose = choose
         self._saved_before = 0
         self._given_up = 0  # how often the loop did with less
+        self._runs = False  # whether a sweep of the loop is under way
+        # Whether the initial state lies on disk, for a loop that loses there what its steps saved; and how many more
+        # such losses it takes, once it needs that state.
+        self._fallback, self._patience = False, 0
         self.stale = self.spare = False
 
     @property
@@ -71,23 +82,43 @@ class Room:
         base = ledger.live - self._held
         if self._own is not None:
             ledger.limit = base + self._own if outer is None else min(outer, base + self._own)
+        self._runs = True
         try:
             yield
         finally:
+            self._runs = False
             self._held = ledger.live - base
             if self._own is not None:
                 ledger.limit = outer
 
     def enlist(self, rule: Any) -> None:
-        """Let the ledger ask a loop for room, when it begins."""
-        if not self.bounded:
-            return
-        self._ledger.lenders.append(weakref.ref(rule))
+        """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
+        if self.bounded:
+            self._ledger.lenders.append(weakref.ref(rule))
         begins = rule.position.state == 0 and not rule.position.snapshots
-        if begins and needs_spare(rule.plan.schedule, rule.plan.steps):
+        tier = spare_tier(rule.plan.schedule, rule.plan.steps) if begins else None
+        if tier == "memory" and self.bounded:
             # Until the reverse sweep begins, the bytes of its cotangents are free.
-            rule.snapshots.put_state(0, rule.state, "memory", vital=True)
+            rule.snapshots.put_state(0, rule.state, tier, vital=True)
             self.spare = True
+        elif tier == "disk" and not (rule.snapshots.are_theirs and self.bounded):
+            # A user's storage takes what the schedule says and no more; memory is free where there is no bound.
+            rule.snapshots.put_state(0, rule.state, "spare" if rule.snapshots.are_theirs else tier, vital=True)
+            self._fallback = True
+
+    def without_lost(self, rule: Any, position: Position) -> Position:
+        """Return a position without snapshots that were lost, and with the initial state if there is no other way."""
+        left = rule.snapshots.without_lost(position)
+        if self._fallback and ahead.lacks_way_back(left):
+            left = ahead.with_initial(left, rule.snapshots.drop)
+            self._fallback, self._patience = False, _PATIENCE
+        elif self._patience and len(left.snapshots) < len(position.snapshots):
+            self._patience -= 1
+            if not self._patience:
+                # To store what all steps save takes a disk that there is not: half of the steps would run for each.
+                slots = min(_SLOTS, rule.plan.sizes.state // (_TABLE_BYTES * position.steps))
+                rule.plan = replace(rule.plan, schedule=Hierarchical(0, max(1, slots)))
+        return left
 
     def dismiss(self, rule: Any) -> None:
         """Let the ledger ask a loop no more."""
@@ -134,17 +165,15 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             return action
-        self.settle(rule)
         record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
         sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
         saved, sweep = sizes.saved, sizes.sweep
         if record.nbytes > sizes.saved + sizes.shared or passed:
             saved = max(saved, record.nbytes - sizes.shared)
             sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
-        passed, saved, sweep = agree((passed, saved, sweep))
         if (saved, sweep) != (sizes.saved, sizes.sweep):
             rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep))
-        if passed and not action.save:
+        if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
         if action.save and self.stale and not position.forward_ended and action.stop < position.steps:
@@ -161,7 +190,7 @@ class Room:
         if limit is None:
             return False
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
-        over = agree(max(0, self._ledger.live + stored * rule.plan.sizes.state - limit))
+        over = max(0, self._ledger.live + stored * rule.plan.sizes.state - limit)
         return over > 0 and bool(rule.shed(over))
 
     def before_sweep(self, rule: Any, index: int, record: TapedStep) -> None:
@@ -181,11 +210,11 @@ class Room:
             over -= ledger.relieve(over)
         if over <= 0 and not _is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
-        if agree(over > 0 and not (pager.budget is not None and pager.budget.disk)):
+        if over > 0 and not (pager.budget is not None and pager.budget.disk):
             raise self._refusal(rule, index, record, ledger.limit + over)
 
     def settle(self, rule: Any) -> None:
-        """Give up as much as any other process did since the last action, so that all follow one schedule."""
+        """Give up as much as any other process did between the two sweeps, so that all follow one schedule."""
         most = agree(self._given_up) if self.bounded else 0
         self._give_up(rule, lambda: self._given_up >= most)
 
@@ -288,7 +317,9 @@ class Room:
         )
 
     def sheddable_bytes(self, rule: Any) -> int:
-        """Return the bytes that a loop could do without."""
+        """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""
+        if self._runs and not is_alone():
+            return 0
         return ahead.sheddable_bytes(rule.plan, rule.position, spare=self.spare) + int(rule.snapshots.buffer_nbytes)
 
     def holding(self, rule: Any, bare: bool) -> Holding:
@@ -327,57 +358,6 @@ class Room:
             f"bytes ({format_bytes(least)}) of memory.",
             least,
         )
-
-
-def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> int:
-    """
-    Let the loops before one more give up what is more than their share; return how many bytes.
-
-    Loops that run one after the other have equal shares of the bytes that they can give up.
-
-    Args:
-        region: The region of the steps of the one more.
-        ledger: The account.
-        held: Bytes in it without those of the first step.
-        sizes: Those of its steps.
-        steps: Their number.
-    """
-    if ledger.limit is None:
-        return 0
-    lenders, before, pager = _lenders(ledger), ledger.live, region.outer.pager
-    loops = [one for one in lenders if hasattr(one, "stepper")]
-    beside = [one for one in loops if one.stepper.region.outer is region.outer]
-    left = ledger.limit - held - seen_by_none(ledger)
-    share = (left + sum(one.sheddable for one in beside)) // (1 + len(beside)) if beside else 0
-    wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
-    for one in [*beside, *lenders]:
-        one.shed(wanted - left - (before - ledger.live))
-    if pager is not None:
-        pager.reserve(wanted + seen_by_none(ledger) - before + held)
-    return before - ledger.live
-
-
-def seen_by_none(ledger: Ledger) -> int:
-    """Return the bytes that the interpreter takes for the loops before, which are in no ledger."""
-    return sum(one.holding(False).beyond for one in _lenders(ledger))
-
-
-def held_outside(region: Any, ledger: Ledger) -> int:
-    """
-    Return by how many bytes more is held than a ledger says, when it matters for the least budget.
-
-    Other loops hold less then. A function that is measured holds what it saves, which is counted elsewhere until then.
-    """
-    pager = region.outer.pager
-    others: int = sum(one.holding(True).beyond for one in _lenders(ledger))
-    if pager is None or pager.ledger is ledger or pager.on_disk:
-        return others
-    return others + int(pager.ledger.live)
-
-
-def _lenders(ledger: Ledger) -> list[Any]:
-    """Return the loops that a ledger may ask for room."""
-    return [one for one in [reference() for reference in ledger.lenders] if one is not None]
 
 
 def _is_paged(record: TapedStep) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
 
-from ebbtide.agree import agree
 from ebbtide.arrays.context import entered
 from ebbtide.errors import MutationError, ScheduleError
 from ebbtide.loop import ahead
@@ -157,7 +156,6 @@ class LoopRule(JointRule):
             self.room.plan_again(self)
         action = None
         while action is None or self.room.make_for(self, action):
-            self.room.settle(self)
             action = ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
         return action
 
@@ -185,7 +183,7 @@ class LoopRule(JointRule):
             after = after if self.position is before else self.position.after(action)
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
-        self.position = self.snapshots.without_lost(after)
+        self.position = self.room.without_lost(self, after)
 
     def delete(self, action: Delete) -> None:
         """Delete a snapshot, unless another sweep begins with it."""
@@ -280,7 +278,7 @@ class LoopRule(JointRule):
             loaded = self.snapshots.get_state(step, keep=keep)
             self.state = loaded or []
             self.verifier.loaded(step)
-        if agree(loaded is None):
+        if loaded is None:
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
             self.plan, left = ahead.without(self.plan, self.position, kept)
             return left
@@ -315,6 +313,7 @@ class LoopRule(JointRule):
         del node
         if self.position.finished:
             self._begin_again()
+        self.room.settle(self)
         if retain and self._prefix is None:
             self.room.retain(self)
             self._prefix = ahead.prefix_of(self.position)
@@ -352,7 +351,7 @@ class LoopRule(JointRule):
             raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
         if prefix.state is not None:
             state = self.snapshots.get_state(prefix.state, keep=True)
-            if agree(state is None) or state is None:
+            if state is None:
                 self.fail()
                 raise next(iter(self.snapshots.lost.values()))
             self.state = state

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
-from ebbtide.agree import agree
-from ebbtide.errors import StorageError
+from ebbtide.agree import agree, is_alone
+from ebbtide.errors import RankError, StorageError
 from ebbtide.ledger import BUFFERS, SNAPSHOTS
+from ebbtide.loop.plan import Plan
 from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
@@ -29,6 +30,9 @@ class Snapshots:
         theirs: A storage of the user, for all tiers, who closes it; None to make one for each tier.
         make_disk: Makes the storage of the tier `"disk"` when the first snapshot goes there.
 
+    Attributes:
+        are_theirs: Whether all tiers are a storage of the user.
+
     Memory:
         What is stored in memory, the buffers of the disk storage, and the nodes of steps whose saved values are
         stored, until `close`. The sweep may never come, so that it closes also when it is dropped.
@@ -36,7 +40,7 @@ class Snapshots:
 
     __slots__ = (
         "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
-        "_swaps", "_theirs", "_tiers", "_warned", "error", "lost",
+        "_swaps", "_tiers", "_warned", "are_theirs", "error", "lost",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -54,7 +58,7 @@ class Snapshots:
         self._steps: dict[int, TapedStep] = {}
         self._swaps: dict[int, Swap] = {}
         self._storages: dict[str, Storage] = {}
-        self._theirs = theirs is not None
+        self.are_theirs = theirs is not None
         if theirs is not None:
             self._storages = {"memory": theirs, "disk": theirs}
         held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
@@ -69,16 +73,36 @@ class Snapshots:
     @property
     def buffer_nbytes(self) -> int:
         """Bytes of the buffers of the loop's own storages."""
-        return 0 if self._theirs else sum(storage.buffer_nbytes for storage in self._storages.values())
+        return 0 if self.are_theirs else sum(storage.buffer_nbytes for storage in self._storages.values())
 
     def give_up_buffers(self) -> bool:
         """Go on with transfers in line; return whether there were buffers."""
         freed = self.buffer_nbytes
         for storage in self._storages.values():
-            if isinstance(storage, Disk) and not self._theirs:
+            if isinstance(storage, Disk) and not self.are_theirs:
                 storage.resize(0)
         self._ledger.add(BUFFERS, -freed)
         return freed > 0
+
+    def reserve(self, plan: Plan) -> None:
+        """
+        Where there are other processes, make sure that all of them have room for what they will store.
+
+        Raises:
+            StorageError: There is none here.
+            RankError: There is none in another process.
+        """
+        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self._theirs else 0)
+        if is_alone() or not nbytes:
+            return
+        storage, failed = self._storage("disk"), True
+        try:
+            storage.reserve(1, storage.nbytes + nbytes)
+            failed = False
+        finally:
+            failed = agree(failed)
+        if failed:
+            raise RankError("Another rank has no room for the snapshots of a time loop.")
 
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
@@ -88,7 +112,6 @@ class Snapshots:
         self._forms[step] = packed.forms
         self._put(step, packed.arrays, tier, "restart")
         if vital and self._key(step, "restart") in self.lost:
-            self._storages.setdefault("spare", Memory())
             self._forms[step] = packed.forms
             self._put(step, packed.arrays, "spare", "restart")
 
@@ -101,7 +124,13 @@ class Snapshots:
         self.error = None
         load = self._adopted.get(step)
         if load is not None and step not in self._forms:
-            return load(step)
+            state = load(step)
+            if state is None and not is_alone():
+                raise StorageError(
+                    f"The restart state of step {step}, which an earlier run left, is damaged. Make the same call "
+                    "again on all ranks: it goes on without it."
+                )
+            return state
         arrays = self._get(step, "restart", keep=keep)
         if arrays is None:
             return None
@@ -165,20 +194,11 @@ class Snapshots:
             self._attempt(disk, lambda: disk.prefetch([key for key in keys if key in self._tiers]), "")
 
     def without_lost(self, position: Position) -> Position:
-        """Return a position without the snapshots that were lost, here or in another process, since the last one."""
-        while True:
-            # One number, as a largest one is agreed on: twice the step, and one more for saved values.
-            mine = [2 * kept.step + (kept.kind == "saved") for kept in position.snapshots if self._is_lost(kept)]
-            lost = agree(max(mine, default=-1))
-            if lost < 0:
-                return position
-            (found,) = (kept for kept in position.snapshots if 2 * kept.step + (kept.kind == "saved") == lost)
-            if not self._is_lost(found):
-                self.drop(found)
-            position = replace(position, snapshots=tuple(kept for kept in position.snapshots if kept is not found))
-
-    def _is_lost(self, kept: Snapshot) -> bool:
-        return bool(self.lost) and self._key(kept.step, kept.kind) in self.lost
+        """Return a position without the snapshots that were lost since the last one."""
+        if not self.lost:
+            return position
+        left = [kept for kept in position.snapshots if self._key(kept.step, kept.kind) not in self.lost]
+        return replace(position, snapshots=tuple(left))
 
     def _attempt(self, storage: Storage, call: Callable[[], Any], key: str) -> Any:
         """Return what a call of the storage returns, or None after noting what was lost."""
@@ -195,7 +215,14 @@ class Snapshots:
                 return None
 
     def _lose(self, key: str, error: StorageError) -> None:
-        """Forget a snapshot that could not be stored or read."""
+        """
+        Forget a snapshot that could not be stored or read.
+
+        Raises:
+            StorageError: There are other processes, which have theirs.
+        """
+        if not is_alone():
+            raise error
         _, step, kind = key.rsplit("-", 2)
         if not self._warned:
             self._warned = True
@@ -223,7 +250,7 @@ class Snapshots:
     def _storage(self, tier: str) -> Storage:
         storage = self._storages.get(tier)
         if storage is None:
-            storage = self._storages[tier] = Memory() if tier == "memory" else self._make_disk()
+            storage = self._storages[tier] = self._make_disk() if tier == "disk" else Memory()
             self._ledger.add(BUFFERS, storage.buffer_nbytes)
         return storage
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, own_communicator
 from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import check_vectors, flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
@@ -41,8 +41,9 @@ from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
-from ebbtide.loop.room import Room, claim, held_outside, seen_by_none
+from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
+from ebbtide.loop.share import claim, held_outside, seen_by_none
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
@@ -195,6 +196,7 @@ def _taped_loop(
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     try:
         with room.limited(), entered(ledger=ledger):
+            snapshots.reserve(plan)
             final = rule.run_forward(values, first)
     except BaseException:
         rule.fail()
@@ -223,7 +225,9 @@ def _find_journal(
         return None, None
     try:
         state = [plain(leaf) for leaf in values]
-        journal = Journal(directory, fingerprint_of(stepper.step, state, stepper.structure, steps))
+        ranks = {} if context.ranks is None else {"rank": f"{context.ranks.rank} of {context.ranks.size}"}
+        fingerprint = fingerprint_of(stepper.step, state, stepper.structure, steps) | ranks
+        journal = Journal(directory, fingerprint)
         resumption = Resumption(journal, every(interval), stepper.read_input)
     except BaseException:
         directory.close()
@@ -235,7 +239,7 @@ def _make_disk(allowed: Budget | None, buffer: int) -> Storage:
     """Return the storage of the tier "disk"; it knows no plan, whose tables would outlive a change of it."""
     if allowed is None:
         return Disk(buffer=buffer)
-    return Disk(allowed.directory, limit=allowed.disk, buffer=buffer)
+    return Disk(allowed.directory, limit=allowed.disk, buffer=buffer, comm=own_communicator())
 
 
 def _recorded(

@@ -5,7 +5,7 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_named, loop_of
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_named, loop_of
 
 import numpy as np
 
@@ -17,7 +17,7 @@ cdef enum:
 cdef struct Plan:
     Loop loop
     void *data
-    bint gathers, adds
+    bint gathers, adds, extended
     int indices, places, inner
     # Of the arrays of indices, broadcast; of what one place has.
     cnp.npy_intp shape[MOST_AXES]
@@ -59,7 +59,8 @@ cdef class Indexed(Step):
             raise ValueError(f"No {kind} of {parts} in {array} at {indices}.")
         plan.gathers, plan.adds = kind == "gather", kind == "add"
         if plan.adds:
-            plan.loop = loop_of(np.add, f"{array[2]}{array[2]}->{array[2]}", &plan.data)
+            types = f"{array[2]}{array[2]}->{array[2]}"
+            plan.loop, plan.extended = loop_of(np.add, types, &plan.data), is_extended(np.add, types)
         else:
             plan.loop = loop_named("move", f"{array[2]}->{array[2]}")
         plan.indices, plan.places, plan.inner = len(indices), len(shape), len(inner)
@@ -135,7 +136,7 @@ cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) 
             axis -= 1
         if axis < 0:
             break
-    failed[0] = flags(failed[0])
+    failed[0] = flags(failed[0], plan.extended)
     return False
 
 

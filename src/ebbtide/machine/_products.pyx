@@ -5,7 +5,7 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc
 from scipy.linalg.cython_blas cimport cgemm, dgemm, sgemm, zgemm
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_of
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_of
 
 import numpy as np
 
@@ -15,6 +15,7 @@ cdef struct Stack:
     Loop loop
     void *data
     int axes
+    bint extended
     cnp.npy_intp shape[MOST_AXES]
     cnp.npy_intp sizes[4]
     Place places[3]
@@ -47,7 +48,7 @@ cdef class Product(Step):
         self.plan = plan
         self.run = run_product
         self.names = ("matmul",)
-        plan.loop = loop_of(np.matmul, types, &plan.data)
+        plan.loop, plan.extended = loop_of(np.matmul, types, &plan.data), is_extended(np.matmul, types)
         rows, inner, columns = sizes
         plan.sizes[0], plan.sizes[1], plan.sizes[2], plan.sizes[3] = 1, rows, inner, columns
         plan.axes = len(shape)
@@ -91,7 +92,7 @@ cdef bint run_product(void *given, char **bases, int *failed, Outside *outside) 
             axis -= 1
         if axis < 0:
             break
-    failed[0] = flags(failed[0])
+    failed[0] = flags(failed[0], plan.extended)
     return False
 
 
@@ -170,5 +171,5 @@ cdef bint run_sum(void *given, char **bases, int *failed, Outside *outside) noex
         zgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_z, <double complex *>a, &plan.lda,
               <double complex *>b, &plan.ldb, &one_z, <double complex *>c, &plan.ldc)
     # NumPy looks at no flags here.
-    flags(0)
+    flags(0, False)
     return False

@@ -5,9 +5,15 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, loop_named, loop_of
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_named, loop_of
 
 import numpy as np
+
+cdef extern from "sums.h" nogil:
+    ctypedef int (*ebbtide_row)(char *, const char *, cnp.npy_intp)
+    ctypedef void (*ebbtide_rows)(char *, const char *, cnp.npy_intp, cnp.npy_intp, cnp.npy_intp)
+    ebbtide_row ebbtide_row_of(const char *, char)
+    ebbtide_rows ebbtide_rows_of(const char *, char)
 
 cnp.import_array()
 
@@ -15,8 +21,11 @@ cnp.import_array()
 cdef enum:
     PIECE = 512
 
+# `row` reduces one row without gaps; `rows` adds rows without gaps to a row.
 cdef struct Plan:
-    Loop loop, cast
+    Loop loop, cast, move
+    ebbtide_row row
+    ebbtide_rows rows
     void *data
     int axes
     cnp.npy_intp shape[MOST_AXES]
@@ -24,7 +33,7 @@ cdef struct Plan:
     cnp.npy_intp of[MOST_AXES]
     Place result, operand
     size_t size
-    bint started
+    bint started, extended
     char start[32]
 
 
@@ -49,6 +58,7 @@ cdef class Reduction(Step):
         self.run = run_reduction
         self.names = ("reduce",)
         plan.loop = loop_of(ufunc, types, &plan.data)
+        plan.extended = is_extended(ufunc, types)
         operand, result = operands
         if types != f"{result[2]}{result[2]}->{result[2]}" or not shape or 0 in shape:
             raise ValueError(f"No reduction of {operand} of shape {shape} to {result} by a loop {types!r}.")
@@ -63,47 +73,36 @@ cdef class Reduction(Step):
                 raise ValueError(f"A reduction that casts {operand} starts with a number.")
             plan.cast = loop_named("cast", f"{operand[2]}->{result[2]}")
         plan.size, plan.started = dtype.itemsize, start is not None
+        plan.move = loop_named("move", f"{result[2]}->{result[2]}")
         if plan.started:
             text = np.array(start, dtype).tobytes()
             memcpy(plan.start, <char *>text, plan.size)
+        find_inner(plan, ufunc.__name__.encode(), ord(result[2]))
+
+
+cdef void find_inner(Plan *plan, const char *name, char letter) noexcept:
+    """Find a way of our own for the fastest axes."""
+    cdef int last = plan.axes - 1
+    cdef bint packed = plan.cast == NULL and plan.of[last] == <cnp.npy_intp>plan.size
+    if packed and plan.into[last] == 0:
+        plan.row = ebbtide_row_of(name, letter)
+    elif packed and plan.into[last] == <cnp.npy_intp>plan.size and last and plan.into[last - 1] == 0 and plan.started:
+        plan.rows = ebbtide_rows_of(name, letter)
 
 
 cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
     cdef Plan *plan = <Plan *>given
     cdef char *target = bases[plan.result.buffer] + plan.result.offset
     cdef char *source = bases[plan.operand.buffer] + plan.operand.offset
-    cdef char *first
-    cdef char *arguments[3]
-    cdef cnp.npy_intp steps[3]
     cdef cnp.npy_intp place[MOST_AXES]
-    cdef cnp.npy_intp count, k
     cdef int axis, last = plan.axes - 1
     cdef int later = 0
+    if plan.rows != NULL:
+        last -= 1
     for axis in range(plan.axes):
         place[axis] = 0
-    steps[0] = steps[2] = plan.into[last]
-    steps[1] = plan.of[last]
     while True:
-        arguments[0] = arguments[2] = target
-        arguments[1] = source
-        count = plan.shape[last]
-        if later == 0:  # the first visit of these elements of the result
-            first = &plan.start[0] if plan.started else source
-            if steps[0] != 0:
-                for k in range(count):
-                    memcpy(target + k * steps[0], first, plan.size)
-                    first += 0 if plan.started else steps[1]
-                if not plan.started:
-                    count = 0
-            else:
-                memcpy(target, first, plan.size)
-                if not plan.started:
-                    count -= 1
-                    arguments[1] += steps[1]
-        if plan.cast != NULL:
-            cast_and_reduce(plan, arguments, steps, count)
-        elif count:
-            plan.loop(arguments, &count, steps, plan.data)
+        reduce_inner(plan, target, source, later == 0)
         # `later`: how many of the slower axes along which is reduced are past their first element.
         axis = last - 1
         while axis >= 0:
@@ -120,8 +119,36 @@ cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside
             axis -= 1
         if axis < 0:
             break
-    failed[0] = flags(failed[0])
+    failed[0] = flags(failed[0], plan.extended)
     return False
+
+
+cdef void reduce_inner(Plan *plan, char *target, char *source, bint first) noexcept nogil:
+    """Reduce along the fastest axis or two; `first` if nothing was put into these elements of the result before."""
+    cdef int last = plan.axes - 1
+    cdef cnp.npy_intp count = plan.shape[last], one = 1
+    cdef char *arguments[3]
+    cdef cnp.npy_intp steps[3]
+    if first:
+        arguments[0], arguments[1] = &plan.start[0] if plan.started else source, target
+        steps[0], steps[1] = 0 if plan.started else plan.of[last], plan.into[last]
+        plan.move(arguments, &count if plan.into[last] else &one, steps, NULL)
+        if not plan.started and plan.into[last]:
+            return
+        if not plan.started:
+            count -= 1
+            source += plan.of[last]
+    if plan.rows != NULL:
+        plan.rows(target, source, plan.shape[last - 1], plan.of[last - 1], count)
+        return
+    if plan.row != NULL and plan.row(target, source, count):
+        return
+    arguments[0], arguments[1], arguments[2] = target, source, target
+    steps[0], steps[1], steps[2] = plan.into[last], plan.of[last], plan.into[last]
+    if plan.cast != NULL:
+        cast_and_reduce(plan, arguments, steps, count)
+    elif count:
+        plan.loop(arguments, &count, steps, plan.data)
 
 
 cdef void cast_and_reduce(Plan *plan, char **arguments, cnp.npy_intp *steps, cnp.npy_intp count) noexcept nogil:

@@ -35,5 +35,6 @@ cdef class Step:
 
 cdef Loop loop_of(object ufunc, str types, void **data) except *
 cdef Loop loop_named(str name, str types) except *
-cdef int flags(int old) noexcept nogil
+cdef bint is_extended(object operation, str types) except *
+cdef int flags(int old, bint extended) noexcept nogil
 cdef int cleared() noexcept nogil

@@ -12,17 +12,26 @@ from libc.stdlib cimport free
 import numpy as np
 
 cdef extern from "<fenv.h>" nogil:
-    int FE_ALL_EXCEPT, FE_DIVBYZERO, FE_INVALID, FE_OVERFLOW, FE_UNDERFLOW
-    int feclearexcept(int)
-    int fetestexcept(int)
+    int FE_DIVBYZERO, FE_INVALID, FE_OVERFLOW, FE_UNDERFLOW
 
 cdef extern from "loops.h" nogil:
     Loop ebbtide_cast(char, char)
     Loop ebbtide_move(int)
     Loop ebbtide_choice(int)
+    Loop ebbtide_instead(const char *, char)
+    int ebbtide_flags(bint)
+
+cdef extern from "fused.h" nogil:
+    Loop ebbtide_fused(const char *, char)
 
 cnp.import_array()
 cnp.import_ufunc()
+
+# Those that are one operation of the processor for each element.
+_PLAIN = frozenset([
+    np.add, np.subtract, np.multiply, np.divide, np.negative, np.square, np.sqrt, np.reciprocal, np.absolute, np.sign,
+    np.maximum, np.minimum, np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.matmul,
+])
 
 
 cdef class Step:
@@ -72,7 +81,7 @@ cdef object _placed(operand, tuple shape, Place *place, cnp.npy_intp *strides):
 
 
 cdef Loop loop_of(object ufunc, str types, void **data) except *:
-    """Return the loop of a ufunc for types as in `ufunc.types`."""
+    """Return the loop of a ufunc for types as in `ufunc.types`, or one of ours that has its bits in less time."""
     if types not in ufunc.types or ufunc.nout != 1:
         raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} of elements to one result.")
     cdef int place = ufunc.types.index(types)
@@ -80,11 +89,14 @@ cdef Loop loop_of(object ufunc, str types, void **data) except *:
     if loop == NULL:
         raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} that the machine can call.")
     data[0] = (<void **>(<cnp.ufunc>ufunc).data)[place]
-    return loop
+    cdef Loop ours = NULL
+    if ufunc in _PLAIN and len(set(types) - set("->")) == 1:
+        ours = ebbtide_instead(ufunc.__name__.encode(), ord(types[0]))
+    return loop if ours == NULL else ours
 
 
 cdef Loop loop_named(str name, str types) except *:
-    """Return a loop of ours: "cast" for types as "?->f", "move" for "f->f", "where" for "?ff->f"."""
+    """Return a loop of ours: "cast" for types as "?->f", "move" for "f->f", "where" for "?ff->f", or a fused one."""
     cdef Loop loop = NULL
     letters = types.replace("->", "")
     if name == "cast" and len(letters) == 2:
@@ -93,23 +105,26 @@ cdef Loop loop_named(str name, str types) except *:
         loop = ebbtide_move(np.dtype(letters[0]).itemsize)
     elif name == "where" and len(letters) == 4 and letters[0] == "?" and len(set(letters[1:])) == 1:
         loop = ebbtide_choice(np.dtype(letters[1]).itemsize)
+    elif len(letters) == 4 and len(set(letters)) == 1:
+        loop = ebbtide_fused(name.encode(), ord(letters[0]))
     if loop == NULL:
         raise ValueError(f"There is no loop {name!r} for {types!r}.")
     return loop
 
 
-cdef int flags(int old) noexcept nogil:
+cdef bint is_extended(object operation, str types) except *:
+    """Return whether a loop may set flags where only `fetestexcept` looks: by x87, or by `feraiseexcept`."""
+    return not isinstance(operation, str) and (operation not in _PLAIN or "g" in types.lower())
+
+
+cdef int flags(int old, bint extended) noexcept nogil:
     """Return flags with those of errors that are set now, which are cleared."""
-    cdef int status = fetestexcept(FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INVALID)
-    if status:
-        feclearexcept(FE_ALL_EXCEPT)
-    return old | status
+    return old | ebbtide_flags(extended)
 
 
 cdef int cleared() noexcept nogil:
     """Clear the flags of errors."""
-    if fetestexcept(FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INVALID):
-        feclearexcept(FE_ALL_EXCEPT)
+    ebbtide_flags(True)
     return 0
 
 

@@ -1,20 +1,61 @@
 /*
 Inner loops that are not those of a ufunc: casts that lose nothing but digits, moves, and the choice between two values.
 
-They have the form of NumPy's loops: addresses, the number of elements, strides, and data that they do not use.
+They have the form of NumPy's loops: addresses, the number of elements, strides, and data that they do not use. Two of
+them are in the place of loops of NumPy, with their bits, where those take long; and there is what tells that a loop has
+failed.
 */
 #ifndef EBBTIDE_LOOPS_H
 #define EBBTIDE_LOOPS_H
 
 #include <complex.h>
+#include <fenv.h>
 #include <stdint.h>
 #include <string.h>
 #include <numpy/npy_common.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #undef I /* of complex.h: a letter of a type here */
 
 typedef void (*ebbtide_loop)(char **, const npy_intp *, const npy_intp *, void *);
 typedef struct { uint64_t halves[2]; } ebbtide_16;
+
+enum { EBBTIDE_ERRORS = FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INVALID };
+
+/*
+Return the flags of errors that are set now, and clear them. Those of plain arithmetic are all in one register, which
+is read in 6 ns; `fetestexcept` looks at two and takes 13, after each loop. `extended`: errors may be in the other one,
+where x87 and `feraiseexcept` put them.
+*/
+static inline int ebbtide_flags(int extended) {
+    int found;
+#if defined(__x86_64__)
+    if (!extended) {
+        const unsigned int state = _mm_getcsr();
+        if (state & EBBTIDE_ERRORS) _mm_setcsr(state & ~0x3fu);
+        return state & EBBTIDE_ERRORS;
+    }
+#endif
+    (void)extended;
+    found = fetestexcept(EBBTIDE_ERRORS);
+    if (found) feclearexcept(FE_ALL_EXCEPT);
+    return found;
+}
+
+/* Wide registers where the processor has them: rounding is that of each operation, so the bits are the same. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define EBBTIDE_WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define EBBTIDE_WIDE
+#endif
+/* Operands lie where the result does, or apart from it. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define EBBTIDE_EACH _Pragma("GCC ivdep") for
+#else
+#define EBBTIDE_EACH for
+#endif
 
 /* Each type to which there are casts. */
 #define TO_EACH(DO, from, FROM) \
@@ -56,6 +97,12 @@ EACH_CAST(DEFINE_CAST)
             memmove(args[1], args[0], (size_t)*count * size); \
             return; \
         } \
+        if (steps[0] == 0 && steps[1] == size) { \
+            const T value = *(const T *)args[0]; \
+            T *target = (T *)args[1]; \
+            for (npy_intp k = 0; k < *count; k++) target[k] = value; \
+            return; \
+        } \
         for (npy_intp k = 0; k < *count; k++) \
             *(T *)(args[1] + k * steps[1]) = *(const T *)(args[0] + k * steps[0]); \
     }
@@ -70,6 +117,74 @@ EACH_SIZE(DEFINE_MOVE)
         } \
     }
 EACH_SIZE(DEFINE_CHOICE)
+
+/*
+The larger or smaller one, and the sign, as NumPy computes them: NaN stays, of equal ones it is the second. NumPy's own
+loops take 0.3 to 0.5 ns for each number where one operand is a number, and for each sign; these take 0.05.
+*/
+#define DEFINE_ABOVE(t, T) \
+    static inline int ebbtide_above_##t(T x, T y) { \
+        const int known = !__builtin_isunordered(x, y); \
+        const T a = known ? x : (T)0, b = known ? y : (T)0; /* GCC's comparisons in wide registers fail on NaN */ \
+        return a > b; \
+    } \
+    static inline int ebbtide_below_##t(T x, T y) { return ebbtide_above_##t(y, x); }
+DEFINE_ABOVE(f, float)
+DEFINE_ABOVE(d, double)
+
+#define DEFINE_EXTREME(name, t, T, compare) \
+    EBBTIDE_WIDE static void ebbtide_##name##_##t(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
+        const npy_intp n = *count; \
+        const npy_intp size = sizeof(T); \
+        (void)data; \
+        if (steps[0] == size && steps[1] == 0 && steps[2] == size) { \
+            const T *x = (const T *)args[0], y = *(const T *)args[1]; \
+            T *out = (T *)args[2]; \
+            EBBTIDE_EACH (npy_intp k = 0; k < n; k++) out[k] = compare(x[k], y) || x[k] != x[k] ? x[k] : y; \
+            return; \
+        } \
+        for (npy_intp k = 0; k < n; k++) { \
+            const T x = *(const T *)(args[0] + k * steps[0]), y = *(const T *)(args[1] + k * steps[1]); \
+            *(T *)(args[2] + k * steps[2]) = compare(x, y) || x != x ? x : y; \
+        } \
+    }
+DEFINE_EXTREME(maximum, f, float, ebbtide_above_f)
+DEFINE_EXTREME(maximum, d, double, ebbtide_above_d)
+DEFINE_EXTREME(minimum, f, float, ebbtide_below_f)
+DEFINE_EXTREME(minimum, d, double, ebbtide_below_d)
+
+#define DEFINE_SIGN(t, T, copysign) \
+    EBBTIDE_WIDE static void ebbtide_sign_##t(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
+        const npy_intp n = *count; \
+        (void)data; \
+        if (steps[0] == sizeof(T) && steps[1] == sizeof(T)) { \
+            const T *x = (const T *)args[0]; \
+            T *out = (T *)args[1]; \
+            EBBTIDE_EACH (npy_intp k = 0; k < n; k++) { \
+                const T one = x[k]; \
+                T sign = copysign((T)1, one); \
+                sign = one == 0 ? (T)0 : sign; \
+                out[k] = one != one ? one : sign; \
+            } \
+            return; \
+        } \
+        for (npy_intp k = 0; k < n; k++) { \
+            const T x = *(const T *)(args[0] + k * steps[0]); \
+            *(T *)(args[1] + k * steps[1]) = x != x ? x : x == 0 ? (T)0 : copysign((T)1, x); \
+        } \
+    }
+DEFINE_SIGN(f, float, __builtin_copysignf)
+DEFINE_SIGN(d, double, __builtin_copysign)
+
+/* Return the loop of ours in the place of one of NumPy; NULL if there is none. */
+static inline ebbtide_loop ebbtide_instead(const char *name, char letter) {
+    const int wide = letter == 'd';
+    if (letter != 'f' && letter != 'd') return NULL;
+    if (!strcmp(name, "maximum")) return wide ? ebbtide_maximum_d : ebbtide_maximum_f;
+    if (!strcmp(name, "minimum")) return wide ? ebbtide_minimum_d : ebbtide_minimum_f;
+    if (!strcmp(name, "sign")) return wide ? ebbtide_sign_d : ebbtide_sign_f;
+    return NULL;
+}
 
 /* Return the cast between two types of NumPy; NULL if there is none. */
 static inline ebbtide_loop ebbtide_cast(char from, char to) {

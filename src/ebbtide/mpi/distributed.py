@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -18,7 +18,7 @@ from ebbtide.mpi.waiting import wait
 
 T = TypeVar("T")
 _FAILED, _HEARD = 1, 2
-_PATIENCE = 5.0
+_PATIENCE, _NAP = 5.0, 1e-3  # seconds
 
 
 @contextmanager
@@ -36,7 +36,8 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
             within 5 seconds, as they wait in communication that is not Ebbtide's.
 
     Raises:
-        RankError: Another rank failed; says which one, and with what.
+        RankError: Another rank failed; says which one, and with what. Whoever goes on after it does so with another
+            communicator for the steps: on this one messages may be under way that nobody took.
 
     Memory:
         A duplicate of the communicator.
@@ -47,6 +48,7 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
             yield
             wait([ranks.comm.Ibarrier()])
     except RankError:
+        ranks.hear()
         raise
     except BaseException as error:
         ranks.fail(error)
@@ -67,11 +69,18 @@ class Ranks:
         The communicator; where a rank has failed it is kept, with the messages under way, until MPI ends.
     """
 
-    __slots__ = ("abort", "comm")
+    __slots__ = ("_has_heard", "abort", "comm", "rank", "size")
 
     def __init__(self, comm: Any, *, abort: bool) -> None:
         self.comm = comm
         self.abort = abort
+        self.rank, self.size = int(comm.rank), int(comm.size)
+        self._has_heard = False
+
+    @property
+    def own(self) -> Any:
+        """The communicator of this process alone."""
+        return library().COMM_SELF
 
     def agree(self, value: T) -> T:
         """Return the largest of the values of all ranks, numbers or tuples of numbers."""
@@ -93,9 +102,18 @@ class Ranks:
             told = [self.comm.isend(None, source, _HEARD)]
             # Others may have failed at the same time: they wait for a word of each rank, and this one leaves.
             told += [self.comm.isend(note, other, _FAILED) for other in self._others() if other != source]
+            self._has_heard = True
             # MPI may still use the arrays and messages: these live as long as the communicator.
             self.comm.Set_attr(mpi.Comm.Create_keyval(), [*requests, *told])
             raise RankError(f"Rank {rank} failed: {text}")
+
+    def hear(self) -> None:
+        """Answer a rank that failed, if this one knows of it by what they agreed on and not by a message."""
+        start = time.perf_counter()
+        with suppress(RankError):
+            while not self._has_heard and time.perf_counter() - start < _PATIENCE:
+                self.check()
+                time.sleep(_NAP)
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one failed, and wait until each has heard of it, or failed too."""
@@ -108,7 +126,7 @@ class Ranks:
                 while self.comm.Iprobe(mpi.ANY_SOURCE, tag, status):
                     self.comm.recv(None, status.Get_source(), tag)
                     silent.discard(status.Get_source())
-            time.sleep(1e-3)
+            time.sleep(_NAP)
         if silent and self.abort:
             # Nothing else will say it.
             traceback.print_exception(error)

@@ -87,7 +87,7 @@ def anchored(array: Any, traces: Sequence[Any] | None = None) -> Any:
     anchor: Any = None
     for trace in context.traces if traces is None else traces:
         if type(trace) is Tape:
-            anchor = presence_on(trace) if anchor is None else _presence_over(trace, anchor)
+            anchor = presence_on(trace, anchor)
         elif type(trace) is TangentTrace:
             if trace.linear is not None:
                 raise _refusal("linearize", "Use jvp and vjp, or hvp.")
@@ -96,13 +96,6 @@ def anchored(array: Any, traces: Sequence[Any] | None = None) -> Any:
         elif type(trace) is BatchTrace:
             raise _refusal("vmap", "Communicate arrays of all members instead, outside of vmap.")
     return array if anchor is None else _ANCHOR.bind((array, anchor))
-
-
-def _presence_over(tape: Tape, anchor: Any) -> Any:
-    """Return the presence of a tape whose values are on traces around it."""
-    if tape.presence is None:
-        tape.presence = tape.leaf(anchor, reachable=False)
-    return tape.presence
 
 
 def _refusal(who: str, advice: str) -> TraceError:

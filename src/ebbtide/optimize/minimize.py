@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
-from tqdm import tqdm
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.optimize.control import Control
@@ -129,6 +128,7 @@ def minimize(
     # SciPy's optimizers take longer to import than all of Ebbtide.
     from scipy.optimize import Bounds
     from scipy.optimize import minimize as scipy_minimize
+    from tqdm import tqdm
 
     if method not in _METHODS:
         raise ValueError(f"method={method!r}: give one that uses derivatives, {', '.join(_METHODS)}.")

@@ -15,6 +15,7 @@ import numpy as np
 from ebbtide import machine
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import Layout, dummy
+from ebbtide.program.windows import Window
 
 _NUMBERS = (int, float, complex, bool)
 
@@ -49,6 +50,16 @@ class Operand:
     def spread(self, shape: tuple[int, ...]) -> Operand:
         """Return it broadcast."""
         return self if self.shape == shape else self.seen(lambda array: np.broadcast_to(array, shape))
+
+
+    def through(self, window: Window, shape: tuple[int, ...]) -> Operand:
+        """Return what a window shows of it, along the axes of a box of a shape."""
+        offset, strides = self.offset, [0] * len(shape)
+        for (axis, start, step), stride in zip(window, self.strides, strict=True):
+            offset += start * stride
+            if axis is not None:
+                strides[axis] += step * stride
+        return replace(self, offset=offset, shape=shape, strides=tuple(strides))
 
 
 @final

@@ -162,14 +162,14 @@ def chain_orders(
     unit = max(1, -(-sum(stage.nbytes + stage.saved for stage in stages) // _UNITS))
     reversal = Reversal(stages, unit, _UNITS + len(stages))
     before: float = np.inf
-    found: list[list[list[int]]] = []
+    found: list[int] = []
     for units in range(_UNITS + len(stages) + 1):
         cost = reversal.cost(units)
         if cost < before and cost <= most:
             before = cost
-            found.append(reversal.runs(units))
+            found.append(units)
     for number in sorted({round(k * (len(found) - 1) / max(1, count - 1)) for k in range(count)}):
-        yield _order(values, place, spans, owner, found[number])
+        yield _order(values, place, spans, owner, reversal.runs(found[number]))
 
 
 def _spans(bounds: Sequence[int]) -> list[tuple[int, int]]:

@@ -123,6 +123,19 @@ def loop_of(equation: Equation, *, casts: bool = False) -> tuple[np.ufunc, str] 
     return (ufunc, types) if alike and known and all(one.isnative for one in resolved) else None
 
 
+def ufunc_loop_of(equation: Equation) -> tuple[np.ufunc, str, tuple[Any, ...]] | None:
+    """Return the ufunc of an equation, the types of its loop, and its operands; None if NumPy has ways of its own."""
+    arguments = equation.arguments
+    if equation.name == "power" and len(arguments) == 2 and type(arguments[1]) in (int, float):
+        # The powers that NumPy takes a loop of their own for.
+        ufunc = {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}.get(arguments[1])
+        letter = equation.output.type.dtype.char
+        alike = type(arguments[0]) is Variable and arguments[0].type.dtype.char == letter in "fdFD"
+        return (ufunc, f"{letter}->{letter}", arguments[:1]) if alike and ufunc is not None else None
+    found = loop_of(equation, casts=True)
+    return None if found is None else (*found, arguments)
+
+
 def _kind(argument: Any) -> Any:
     """Return by what NumPy decides which loop runs: a dtype, or the type of a Python number."""
     known = stand_in(argument)
@@ -171,14 +184,14 @@ def _linked(
     """Return the operands of a chain, each once, and its operations."""
     equations = [program.equations[place] for place in members]
     made = {equation.output for equation in equations}
-    given = {_key(x): x for equation in equations for x in equation.arguments if _key(x) not in made}
+    given = {key_of(x): x for equation in equations for x in equation.arguments if key_of(x) not in made}
     numbers: dict[Any, int] = {key: number for number, key in enumerate(given)}
     numbers[equations[-1].output] = len(given)
-    pieces = _Pieces(len(given) + 1)
+    pieces = Pieces(len(given) + 1)
     links = []
     for place, equation in zip(members, equations, strict=True):
         ending = [v for v in equation.inputs if v in made and users[v][-1] == place]
-        taken = [numbers[_key(argument)] for argument in equation.arguments]
+        taken = [numbers[key_of(argument)] for argument in equation.arguments]
         # An operand that ends here gives its piece to the result if that is of the same type: NumPy's loops may write
         # where they read, element by element.
         for variable in ending:
@@ -195,7 +208,7 @@ def _linked(
     return tuple(given.values()), tuple(links)
 
 
-def _key(argument: Any) -> Any:
+def key_of(argument: Any) -> Any:
     """Return what tells an operand: a variable or array by itself, a number by its type and value."""
     if type(argument) in (int, float, complex, bool) or isinstance(argument, np.generic):
         return type(argument), repr(argument)
@@ -203,7 +216,7 @@ def _key(argument: Any) -> Any:
 
 
 @final
-class _Pieces:
+class Pieces:
     """The registers of a chain that are pieces, each of one type."""
 
     def __init__(self, first: int) -> None:

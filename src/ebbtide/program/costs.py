@@ -16,7 +16,7 @@ from ebbtide.program.rooms import filled, room
 # exponentials and their like 0.5 to 1 GB/s.
 _FLOP = 1.5
 _FUNCTION = 50
-_SIMPLE = frozenset({
+SIMPLE = frozenset({
     "add", "subtract", "multiply", "divide", "negative", "positive", "square", "absolute", "fabs", "maximum", "minimum",
     "fmax", "fmin", "copysign", "greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "logical_and",
     "logical_or", "logical_not", "logical_xor", "sign", "floor", "ceil", "rint", "trunc", "isnan", "isfinite", "isinf",
@@ -56,7 +56,7 @@ def cost_of(equation: Equation) -> int:
         width = output.type.dtype.itemsize / 4 * (2 if output.type.dtype.kind == "c" else 1)
         return moved + int(_FLOP * width * flops)
     ufunc = ufunc_of(equation)
-    return moved * (_FUNCTION if ufunc is not None and equation.name not in _SIMPLE else 1)
+    return moved * (_FUNCTION if ufunc is not None and equation.name not in SIMPLE else 1)
 
 
 def workspace(equation: Equation, layout: Layout) -> int:

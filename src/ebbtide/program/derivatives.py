@@ -19,7 +19,7 @@ from ebbtide.program.following import follow
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
-from ebbtide.program.split import Split, split_sweep
+from ebbtide.program.split import FEW, Split, split_sweep
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.program.tracing import claiming
 from ebbtide.tape.record import Tape
@@ -36,6 +36,7 @@ class Reversal:
         program: The program.
         active: Numbers of the inputs with respect to which it is differentiated.
         strides: Of each input.
+        few: Of how many simple operations large values are that the reverse program computes again.
 
     Raises:
         TraceError: A rule asks for a value.
@@ -49,12 +50,15 @@ class Reversal:
     """
 
     __slots__ = (
-        "_count", "_leaves", "_nodes", "_results", "_tape", "_trace", "constants", "inputs", "program",
+        "_count", "_few", "_leaves", "_nodes", "_results", "_tape", "_trace", "constants", "inputs", "program",
         "strides",
     )  # fmt: skip
 
-    def __init__(self, program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]], few: int = FEW
+    ) -> None:
         self.program = program
+        self._few = few
         self.inputs = tuple(active)
         self.strides = tuple(strides)
         self._trace = trace = SymbolicTrace(current().level)
@@ -93,7 +97,7 @@ class Reversal:
         outputs = [trace.entry(value) if type(value) is TracedArray else value for value in found]
         forward, reverse = trace.equations[: self._count], trace.equations[self._count :]
         program = replace(self.program, outputs=tuple(self._results), equations=tuple(forward))
-        return split_sweep(program, self.strides, given, cotangents, outputs, reverse)
+        return split_sweep(program, self.strides, given, cotangents, outputs, reverse, self._few)
 
 
 def push_forward(program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 from typing import final
@@ -25,7 +26,8 @@ class Keeper:
     Args:
         values: Those of the program.
         limit: Bytes.
-        anchors: Values that are held for as long as something that is computed from them without products is needed.
+        anchors: Values that are held for as long as something that is computed from them without products is needed;
+            where no products are computed again, no longer than it is there itself, in no more bytes.
         most: What all may cost; the order that costs more is given up.
         small: Values of fewer bytes are never let go.
         by_time: Whether the time until its next use counts for a value, beside its cost: where products are computed
@@ -42,7 +44,7 @@ class Keeper:
         # What costs more than that is not computed again for a single value; and what lies behind it is not looked at.
         self.dear = most // 12
         self.small = small
-        self.uses = _uses(values, anchors)
+        self.uses, self.above = _uses(values, anchors)
         self.held: dict[int, None] = {}
         self.nbytes = 0
         self.cost = 0
@@ -52,18 +54,28 @@ class Keeper:
         # Held values by what it costs to let them go, and the score with which each of them stands there.
         self._queue: list[tuple[float, int]] = []
         self._queued: dict[int, float] = {}
+        # How many of the values that are about to be computed again read each value.
+        self._waiting: Counter[int] = Counter()
         self._last = -1
         self._depth = 0
 
     def run(self) -> list[int] | None:
         """Return the numbers of the equations in the order in which they run, or None if they cost too much."""
         for step in self.values.steps:
-            for missing in self._missing(self.values.reads[step]):
-                self._compute(missing, step, again=True)
+            self._compute_missing(self.values.reads[step], step)
             self._compute(step, step, again=False)
             if self.cost > self.most:
                 return None
         return self.order
+
+    def _compute_missing(self, wanted: Iterable[int], step: int) -> None:
+        """Compute the values of the wanted ones that are not there, and what they are computed from, for a step."""
+        missing = self._missing(wanted)
+        waiting = [one for value in missing for one in self.values.reads[value]]
+        self._waiting.update(waiting)
+        for value in missing:
+            self._waiting.subtract(self.values.reads[value])
+            self._compute(value, step, again=True)
 
     def _missing(self, wanted: Iterable[int]) -> list[int]:
         """Return the values that have to be computed so that the wanted ones are there, in their order."""
@@ -89,16 +101,18 @@ class Keeper:
             # There is so little room that what was let go for one operand is needed for the next.
             self.cost = self.most + 1
             return
-        for missing in self._missing(values.reads[value]) if again else ():
+        if again:
             # What a value is computed from was let go to make room for another one.
-            self._compute(missing, step, again=True)
+            self._compute_missing(values.reads[value], step)
         self._depth -= 1
         self.order.append(value)
         self.cost += values.cost[value]
         needed = {value, *values.reads[value]} | (set(values.reads[step]) if again else set())
         # Its memory may be that of an operand which is not needed any more.
         waiting = values.reads[step] if again else ()
-        reads = [one for one in values.reads[value] if one not in waiting and not values.stays[one]]
+        reads = [
+            one for one in values.reads[value] if not (one in waiting or values.stays[one] or self._waiting[one])
+        ]
         ending = [one for one in reads if self._next_use(one, step) == _NEVER]
         grows = 0 if any(one in values.over[value] for one in ending) else values.nbytes[value]
         self._make_room(grows, needed, step)
@@ -111,11 +125,17 @@ class Keeper:
     def _make_room(self, grows: int, needed: Collection[int], step: int) -> None:
         """Let values go until there is room for some more bytes, as far as that is possible."""
         aside: list[tuple[float, int]] = []
+        if not self.by_time and self.nbytes + grows > self.limit:
+            for anchor in [one for one in self.above if one in self.held and one not in needed]:
+                if self._is_spare(anchor, step):
+                    self._let_go(anchor)
         while self._queue and self.nbytes + grows > self.limit:
             score, value = heappop(self._queue)
             if self._queued.get(value) != score:
                 continue
-            if value in needed:
+            # To let go what the next equation takes makes no room: it would have to be there again.
+            at_once = not self.by_time and self._next_use(value, step) == step + 1
+            if value in needed or self._waiting[value] or at_once:
                 aside.append((score, value))
                 continue
             # The score grows as the next use comes nearer: what stands in the queue is a lower bound.
@@ -126,6 +146,15 @@ class Keeper:
                 self._let_go(value)
         for score, value in aside:
             self._enqueue(score, value)
+
+    def _is_spare(self, anchor: int, step: int) -> bool:
+        """Return whether an anchor is held for nothing but values that are there, and take no more bytes than it."""
+        values = self.values
+        if self._waiting[anchor] or values.readers[anchor][-1] > step:
+            return False
+        needed = [one for one in self.above[anchor] if values.readers[one][-1] >= step]
+        nbytes = [values.nbytes[one] for one in needed if one in self.held]
+        return len(nbytes) == len(needed) and sum(nbytes) <= values.nbytes[anchor]
 
     def _enqueue(self, score: float, value: int) -> None:
         if score < _NEVER:
@@ -199,9 +228,14 @@ class Keeper:
                         stack.append((reader, cost + costs[reader]))
 
 
-def _uses(values: Values, anchors: Collection[int]) -> list[list[int]]:
-    """Return when each value is needed: where it is read, and anchors where what is made from them is read."""
+def _uses(values: Values, anchors: Collection[int]) -> tuple[list[list[int]], dict[int, list[int]]]:
+    """
+    Return when each value is needed, and what is made from anchors.
+
+    A value is needed where it is read, and anchors where what is made from them without products is read.
+    """
     uses: list[set[int]] = [set(readers) for readers in values.readers]
+    above: dict[int, list[int]] = {}
     if anchors:
         for step in values.steps:
             if step in anchors or not values.readers[step]:
@@ -217,7 +251,8 @@ def _uses(values: Values, anchors: Collection[int]) -> list[list[int]]:
                         stack.append(one)
             for one in near:
                 uses[one].update(values.readers[step])
-    return [sorted(found) for found in uses]
+                above.setdefault(one, []).append(step)
+    return [sorted(found) for found in uses], above
 
 
 def keep(

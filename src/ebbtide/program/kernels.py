@@ -6,6 +6,7 @@ What has no such call is left to NumPy, which allocates the result.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
-from scipy import special
 
 from ebbtide.program.equation import Equation
 from ebbtide.program.layout import Layout, ufunc_of
@@ -63,7 +63,7 @@ def kernel_in(layout: Layout, equation: Equation) -> Kernel | None:
 
 def ufunc_text(ufunc: np.ufunc) -> str | None:
     """Return how a program names a ufunc; None if it is neither NumPy's nor SciPy's."""
-    for module, prefix in ((np, "np"), (special, "scipy.special")):
+    for module, prefix in ((np, "np"), (sys.modules.get("scipy.special"), "scipy.special")):
         if getattr(module, ufunc.__name__, None) is ufunc:
             return f"{prefix}.{ufunc.__name__}"
     return None

@@ -37,8 +37,9 @@ _OBJECT, _RUN = 320, 8192
 _CHAINS, _SQUEEZE = 8, 0.7
 # Without a budget: the extra work that is worth a quarter of the peak, as long as that is of this size.
 _UNASKED, _WORTH, _LARGE = 1 / 8, 3 / 4, 1 << 20
-# How many of the largest values there is room for beside those that are kept: fewer take more work.
-_WORK_PLACES = (4, 6)
+# How many of the largest values there is room for beside those that are kept: fewer take more work. With a sixteenth
+# there is room for what is small, such as a loss.
+_WORK_PLACES = (3, 3 + 1 / 16, 4, 6)
 
 
 @final
@@ -112,7 +113,7 @@ def _unasked(first: Rung, best: Rung) -> Rung:
     values = values_of(best.program, best.layout)
     place, anchors = _narrowest(best, values)
     for places in _WORK_PLACES if place else ():
-        limit = sum(values.nbytes[one] for one in anchors) + places * max(values.nbytes)
+        limit = sum(values.nbytes[one] for one in anchors) + int(places * max(values.nbytes))
         found = _tried(best, first, values, anchors, limit, products=False) if limit <= _WORTH * best.peak else None
         if found is not None and found.peak <= _WORTH * best.peak and found.work <= (1 + _UNASKED) * first.work:
             return found

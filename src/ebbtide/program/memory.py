@@ -35,6 +35,7 @@ _ROOMY = 1 << 24
 # random functions 3 need more than 1.05 of their bound without that, 1.13 at most, and none more than 1.043 with it.
 _NEAR = 1.02
 _ATTEMPTS = 40
+# How many equations are a time, where lives are looked up by time.
 _TIMES = 64
 # Which of the large values have arrays of their own.
 _TOGETHER, _CROSSING, _APART = range(3)
@@ -229,11 +230,12 @@ def _find_given_up(
         operand = equation.arguments[number]
         if type(operand) is not Variable or operand not in buffers or ends[operand] != place:
             continue
-        alike = operand.type == output.type and layout.strides[operand] == layout.strides[output]
+        if operand.type != output.type or layout.strides[operand] != layout.strides[output]:
+            continue
         # Another argument in the same memory, such as a view of it, would be overwritten while it is read.
         others = [v for v in equation.inputs if v is not operand and buffers.get(layout.base(v)) is buffers[operand]]
         twice = sum(argument is operand for argument in equation.arguments) > 1 and len(kernel.over) == 1
-        if alike and not others and not twice:
+        if not others and not twice:
             return operand
     return None
 
@@ -254,7 +256,12 @@ def _arrange(buffers: Sequence[Buffer], bound: int) -> int:
         sorted(buffers, key=lambda buffer: (buffer.first, -buffer.nbytes)),
         sorted(buffers, key=lambda buffer: (buffer.first - buffer.last, -buffer.nbytes)),
     )
-    found = sorted([(_arrange_in(order), order) for order in orders], key=lambda pair: pair[0])
+    found: list[tuple[int, list[Buffer]]] = []
+    for order in orders:
+        found.append((_arrange_in(order), order))
+        if found[-1][0] <= bound:
+            return bound
+    found.sort(key=lambda pair: pair[0])
     for _, order in found[:]:
         if found[0][0] <= _NEAR * bound:
             break
@@ -278,19 +285,21 @@ def _improved(order: list[Buffer], bound: int) -> tuple[int, list[Buffer]]:
 
 def _arrange_in(order: Sequence[Buffer]) -> int:
     """Give buffers, one after the other, the lowest offsets that are free while they live."""
-    # Those that live during some of so many equations: to look at all of them each time takes the square of their number.
-    placed: dict[int, list[Buffer]] = defaultdict(list)
+    # When and where those live that are placed, short lives by time: to look at all of them each time takes far longer.
+    short: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    long: list[tuple[int, int, int, int]] = []
     size = 0
     for buffer in order:
-        times = range(buffer.first // _TIMES, buffer.last // _TIMES + 1)
-        near = dict.fromkeys([b for time in times for b in placed[time]])
-        neighbors = [b for b in near if b.first <= buffer.last and buffer.first <= b.last]
-        buffer.offset = 0
-        for other in sorted(neighbors, key=lambda b: b.offset):
-            if other.offset - buffer.offset >= buffer.nbytes:
+        first, last, offset = buffer.first, buffer.last, 0
+        times = [short[time] for time in range(first // _TIMES, last // _TIMES + 1)]
+        near = {(start, end) for some in (*times, long) for born, dies, start, end in some
+                if born <= last and first <= dies}  # fmt: skip
+        for start, end in sorted(near):
+            if start - offset >= buffer.nbytes:
                 break
-            buffer.offset = max(buffer.offset, other.offset + other.nbytes)
-        for time in times:
-            placed[time].append(buffer)
-        size = max(size, buffer.offset + buffer.nbytes)
+            offset = max(offset, end)
+        buffer.offset, end = offset, offset + buffer.nbytes
+        for some in times if len(times) <= 2 else [long]:
+            some.append((first, last, offset, end))
+        size = max(size, end)
     return size

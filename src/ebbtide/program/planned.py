@@ -28,6 +28,7 @@ from ebbtide.program.operands import active_on, arrays_in, strides_of, value_on
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
 from ebbtide.program.reversed import Reversed
+from ebbtide.program.split import FEW, FEW_OF_MACHINE
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass
 from ebbtide.tape.tangent import TangentTrace
@@ -192,7 +193,8 @@ class PlannedProgram:
     def _reversed(self, active: tuple[int, ...], strides: Any) -> Reversed | None:
         """Return how the program is recorded on a tape; None if it has to be recorded operation by operation."""
         try:
-            reversal = Reversal(self.program, active, strides)
+            few = FEW_OF_MACHINE if self._blocks.chained else FEW
+            reversal = Reversal(self.program, active, strides, few)
             if not reversal.results:
                 return None
             return Reversed(reversal, self._limit, partial(PlannedProgram, blocks=self._blocks))

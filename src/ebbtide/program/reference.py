@@ -14,6 +14,7 @@ import numpy as np
 
 from ebbtide.errors import BudgetError
 from ebbtide.program.blocks import Blocks
+from ebbtide.program.boxing import box_equations
 from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
 from ebbtide.program.equation import Variable
@@ -76,11 +77,16 @@ class Executable:
         self.layout = self.rung.layout
         self.memory = plan_memory(self.rung.program, self.layout, room, given)
         if self._blocks.chained:
-            chained = replace(self.rung, program=chain_equations(self.rung.program, self.layout))
-            lowered = lowered_outputs(chained.program, self.layout)
-            memory = plan_memory(chained.program, self.layout, room, given, lowered)
-            if memory.peak <= self.memory.peak + (_ROOM if room is None else max(0, room - self.memory.peak)):
-                self.rung, self.memory = chained, memory
+            most = self.memory.peak + (_ROOM if room is None else max(0, room - self.memory.peak))
+            boxed = box_equations(self.rung.program, self.layout, given)
+            for one in dict.fromkeys((boxed, self.rung.program)):
+                layout = self.layout.left_of(one)
+                chained = chain_equations(one, layout)
+                memory = plan_memory(chained, layout, room, given, lowered_outputs(chained, layout))
+                if memory.peak <= most:
+                    self.rung, self.memory = replace(self.rung, program=chained, layout=layout), memory
+                    self.layout = layout
+                    break
         self.program = program = passed(self.rung.program)
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.

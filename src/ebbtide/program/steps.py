@@ -18,10 +18,12 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.program.actions import Action, Operand, Operands, moved
-from ebbtide.program.chains import loop_of
+from ebbtide.program.boxes import boxes_of, linked
+from ebbtide.program.chains import ufunc_loop_of
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.orders import order_of
+from ebbtide.program.windows import start_of_sums
 
 
 def actions_of(equation: Equation, operands: Operands, given_up: Variable | None = None) -> list[Action] | None:
@@ -39,7 +41,7 @@ def actions_of(equation: Equation, operands: Operands, given_up: Variable | None
     if not equation.output.type.nbytes:
         return None
     # Functions without a derivative, and with a name that NumPy uses, may be the user's own.
-    ours = equation.primitive is not None or equation.name in ("chain", "add_product", "add_scatter")
+    ours = equation.primitive is not None or equation.name in ("chain", "boxes", "add_product", "add_scatter")
     ours = ours or getattr(equation.function, "__module__", "") == _CONSTANT.get(equation.name)
     make = _LOWERED.get(equation.name) if ours else None
     make = _elementwise if make is None else make
@@ -54,7 +56,7 @@ def actions_of(equation: Equation, operands: Operands, given_up: Variable | None
 
 
 def _elementwise(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
-    found = _loop_of(equation)
+    found = ufunc_loop_of(equation)
     if found is None:
         return None
     ufunc, types, arguments = found
@@ -74,19 +76,6 @@ def _elementwise(equation: Equation, operands: Operands, given_up: Variable | No
     return [Action("Elementwise", (shape, (*taken, out), *links))]
 
 
-def _loop_of(equation: Equation) -> tuple[np.ufunc, str, tuple[Any, ...]] | None:
-    """Return the ufunc of an equation, the types of its loop, and its operands; None if NumPy has ways of its own."""
-    arguments = equation.arguments
-    if equation.name == "power" and len(arguments) == 2 and type(arguments[1]) in (int, float):
-        # The powers that NumPy takes a loop of their own for.
-        ufunc = {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}.get(arguments[1])
-        letter = equation.output.type.dtype.char
-        alike = type(arguments[0]) is Variable and arguments[0].type.dtype.char == letter in "fdFD"
-        return (ufunc, f"{letter}->{letter}", arguments[:1]) if alike and ufunc is not None else None
-    found = loop_of(equation, casts=True)
-    return None if found is None else (*found, arguments)
-
-
 def _chain(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
     function: Any = equation.function  # the `Links` of a chain
     out = operands.of(equation.output)
@@ -96,6 +85,21 @@ def _chain(equation: Equation, operands: Operands, given_up: Variable | None) ->
     taken = [operands.of(x, letters[number]).spread(out.shape) for number, x in enumerate(equation.arguments)]
     links = [(link.ufunc, link.types, *link.registers) for link in function.links]
     return [Action("Elementwise", (out.shape, (*taken, out), *links))]
+
+
+def _boxes(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    function: Any = equation.function  # the `Boxed`
+    out, found = operands.of(equation.output), []
+    given = dict(zip(function.operands, equation.arguments, strict=True))
+    for box in boxes_of(function):
+        reads, links = linked(box)
+        taken = [
+            operands.of(given.get(x) if type(x) is Variable else x, letter).through(window, box.shape)
+            for x, window, letter in reads
+        ]
+        part = out.through(tuple([(axis, start, 1) for axis, start in enumerate(box.begin)]), box.shape)
+        found.append(Action("Elementwise", (box.shape, (*taken, part), *links)))
+    return found
 
 
 def _reduction(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
@@ -122,8 +126,8 @@ def _reduction(equation: Equation, operands: Operands, given_up: Variable | None
         return None
     ufunc, start = _REDUCED[equation.name]
     shape, of, to = ordered
-    if ufunc is np.add and letter in "fdFD" and np.signbit(np.add.reduce(np.array([-0.0], letter)).real):
-        start = -0.0
+    if ufunc is np.add:
+        start = start_of_sums(letter)
     read = replace(x, shape=shape, strides=of)
     sums = replace(out, shape=shape, strides=to)
     found = [Action("Reduction", (shape, (read, sums), ufunc, f"{letter}{letter}->{letter}", start))]
@@ -163,6 +167,13 @@ def _matmul(equation: Equation, operands: Operands, given_up: Variable | None) -
     out = replace(out, shape=(*stack, *rows, *columns), strides=(*out.strides[: len(stack)], *core))
     x, y = x.spread((*stack, *x.shape[-2:])), y.spread((*stack, *y.shape[-2:]))
     return [Action("Product", (stack, sizes, (x, y, out), f"{letter}{letter}->{letter}"))]
+
+
+def _dot(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
+    shapes = [x.type.shape if type(x) is Variable else np.shape(x) for x in equation.arguments]
+    # Of vectors, and of operands that BLAS cannot read, NumPy has ways of its own.
+    matrices = all(len(shape) == 2 and min(shape) > 1 for shape in shapes)
+    return _matmul(equation, operands, given_up) if matrices else None
 
 
 def _add_product(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
@@ -341,8 +352,10 @@ _CONSTANT: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Action] | None]] = MappingProxyType({
     "chain": _chain,
+    "boxes": _boxes,
     **dict.fromkeys(_REDUCED, _reduction),
     "matmul": _matmul,
+    "dot": _dot,
     "add_product": _add_product,
     "where": _where,
     "astype": _cast,

@@ -1,7 +1,6 @@
 """One declaration per operation; to import this package is to have the rules."""
 
 from ebbtide.rules import (
-    bessel,
     choices,
     convolutions,
     creation,
@@ -11,13 +10,13 @@ from ebbtide.rules import (
     elementwise,
     factors,
     fourier,
-    gamma,
     gathers,
-    incomplete,
+    histograms,
     indexing,
     integers,
     interpolation,
     joining,
+    later,
     least_squares,
     linalg,
     moving,
@@ -31,7 +30,6 @@ from ebbtide.rules import (
     selection,
     shapes,
     sorting,
-    special,
     statistics,
     sums,
     ufunc_methods,
@@ -41,7 +39,6 @@ from ebbtide.rules import (
 )
 
 __all__ = [
-    "bessel",
     "choices",
     "convolutions",
     "creation",
@@ -51,13 +48,13 @@ __all__ = [
     "elementwise",
     "factors",
     "fourier",
-    "gamma",
     "gathers",
-    "incomplete",
+    "histograms",
     "indexing",
     "integers",
     "interpolation",
     "joining",
+    "later",
     "least_squares",
     "linalg",
     "moving",
@@ -71,7 +68,6 @@ __all__ = [
     "selection",
     "shapes",
     "sorting",
-    "special",
     "statistics",
     "sums",
     "ufunc_methods",

@@ -12,7 +12,7 @@ from ebbtide.arrays.kinds import NUMBERS
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axes_of, placed
 
 
 def _array(value: Any) -> Any:
@@ -42,7 +42,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     return _filled(made, shape, dtype)
 
 
-def choose(a: Any, choices: Any, mode: str = "raise") -> Any:
+def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """Return for each element the array of that number."""
     options = [c if type(c) is TracedArray else np.asarray(c) for c in choices]
     numbers, count = a if type(a) is TracedArray else np.asarray(a), len(options)
@@ -57,7 +57,8 @@ def choose(a: Any, choices: Any, mode: str = "raise") -> Any:
     made: Any = options[-1]
     for k in range(count - 2, -1, -1):
         made = np.where(np.equal(numbers, k), options[k], made)
-    return _filled(made, shape, np.result_type(*[type_of(option).dtype for option in options]))
+    result = _filled(made, shape, np.result_type(*[type_of(option).dtype for option in options]))
+    return placed(result, out, "choose")
 
 
 answer(np.select, select)

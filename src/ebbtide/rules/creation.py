@@ -52,8 +52,11 @@ answer(np.empty_like, _like(np.empty))
 answer(np.full_like, _full_like)
 
 
-def _linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, axis: int = 0) -> Any:
-    """Return evenly spaced numbers between two traced ones, with NumPy's formula."""
+def _linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
+    axis: int = 0, *, device: Any = None,
+) -> Any:  # fmt: skip
+    """Return evenly spaced numbers between two traced ones, with NumPy's formula, and the space if it is asked for."""
     parts = num - 1 if endpoint else num
     length = stop - start
     steps = np.arange(num, dtype=length.dtype).reshape((-1,) + (1,) * length.ndim)
@@ -63,7 +66,9 @@ def _linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, ax
         spaced = steps * (length / parts) + start
         if endpoint:
             spaced[-1] = stop
-    return spaced if axis == 0 else np.moveaxis(spaced, 0, axis)
+    spaced = spaced if axis == 0 else np.moveaxis(spaced, 0, axis)
+    spaced = spaced if dtype is None else np.astype(spaced, dtype)
+    return (spaced, length / parts if parts > 0 else length * np.nan) if retstep else spaced
 
 
 def _logspace(

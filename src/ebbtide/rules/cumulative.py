@@ -176,7 +176,7 @@ def _log_slopes(add: np.ufunc, power: np.ufunc) -> Callable[..., Any]:
     def slopes(x: Any, out: Any) -> Any:
         old = _before(out, -np.inf)
         with np.errstate(invalid="ignore"):
-            gap = np.where(old == x, 0.0, x - old)  # also of infinities
+            gap = np.where(np.logical_and(old == x, np.isinf(x)), 0.0, x - old)
         return power(np.negative(add(gap, 0.0))), power(np.negative(add(np.negative(gap), 0.0)))
 
     return slopes

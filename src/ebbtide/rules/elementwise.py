@@ -63,10 +63,11 @@ declare(np.cbrt, d=lambda out: 1 / (3 * np.square(out)))
 
 
 def _power_of_base(x: Any, y: Any) -> Any:
-    """Return y x^(y-1), which is 0 where y is 0, also at x = 0."""
+    """Return y x^(y-1), which is 0 where y is 0, also at x = 0: there, and only there, the power is another one."""
     if type(y) in NUMBERS:
         return y * x ** (y - 1 if y else 1)
-    return y * np.power(x, np.where(y == 0, 1, y - 1))
+    infinite = np.logical_and(y == 0, np.absolute(x) < np.finfo(type_of(x).dtype).tiny)
+    return y * np.power(x, np.where(infinite, 1, y - 1))
 
 
 def _power_of_exponent(x: Any, out: Any) -> Any:
@@ -117,9 +118,9 @@ declare(np.log1p, d=lambda x: 1 / (x + 1))
 
 
 def _gap(x: Any, y: Any) -> Any:
-    """Return x - y, and 0 where both are the same infinity: operands that tie share equally."""
+    """Return x - y, and 0 where both are the same infinity: these share equally, and have no second derivative."""
     with np.errstate(invalid="ignore"):
-        return np.where(x == y, 0.0, x - y)
+        return np.where(np.logical_and(x == y, np.isinf(x)), 0.0, x - y)
 
 
 def _share(x: Any, y: Any) -> Any:

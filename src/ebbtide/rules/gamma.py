@@ -12,9 +12,7 @@ from scipy import special
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.kinds import elementwise
-from ebbtide.arrays.location import user_line
 from ebbtide.arrays.registry import register
-from ebbtide.errors import RuleMissingError
 from ebbtide.rules.elementwise import declare
 from ebbtide.rules.special import declare_strong, declare_weak, without_rule
 
@@ -29,14 +27,52 @@ zeta = elementwise(
 )
 
 
+# B_2j / (2j)!, of the expansion of Euler and Maclaurin.
+_BERNOULLI = (
+    1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000, 1 / 74724249600,
+    -3617 / 10670622842880000,
+)  # fmt: skip
+# From here on the expansion has all digits of double precision.
+_FAR = 16.0
+
+
+def _slopes_of_cotangent(order: int, z: Any) -> Any:
+    """Return a derivative of cot(pi z) by pi z, which is a polynomial in the cotangent."""
+    polynomial = np.array([1.0, 0.0])
+    for _ in range(order):
+        polynomial = -np.polymul([1.0, 0.0, 1.0], np.polyder(polynomial))
+    return np.polyval(polynomial, 1 / np.tan((z - np.round(z.real)) * math.pi))
+
+
+def _sum_of_powers(s: Any, z: Any) -> Any:
+    """Return the sum of 1 / (z + k)^s over k = 0, 1, ... for a whole s > 1 and complex z, which SciPy has not."""
+    z, order = np.asarray(z), int(np.max(s)) - 1
+    left = z.real < 0.5  # mirrored, away from the poles
+    w = np.array(np.where(left, 1 - z, z), np.complex128)
+    total = np.zeros_like(w)
+    while np.any(near := (w.real < _FAR) & (np.abs(w.imag) < _FAR)):
+        total += np.where(near, w**-s, 0)
+        w += near
+    total += w ** (1 - s) / (s - 1) + w**-s / 2
+    factor = s * w ** (-s - 1)
+    for j, coefficient in enumerate(_BERNOULLI):
+        total += coefficient * factor
+        factor *= (s + 2 * j + 1) * (s + 2 * j + 2) / w**2
+    others = _slopes_of_cotangent(order, np.where(left, z, 0.5)) * (math.pi ** (order + 1) / math.factorial(order))
+    mirrored = (others + total) * (-1) ** order
+    return np.where(left, mirrored, total).astype(np.result_type(z, np.complex64))[()]
+
+
+_complex_zeta = elementwise(
+    _sum_of_powers,
+    d=(without_rule("the exponent of a sum of powers"), lambda x, y: _complex_zeta.bind((x + 1, y)) * -x),
+    name="zeta",
+)
+
+
 def trigamma(x: Any) -> Any:
     """Return the derivative of digamma."""
-    if type_of(x).dtype.kind == "c":
-        raise RuleMissingError(
-            f"At {user_line()}: there is no derivative rule for digamma of complex numbers, nor for the second "
-            "derivatives of gamma and loggamma with it: SciPy has zeta(2, x) for real x only."
-        )
-    return zeta.bind((2.0, x))
+    return (_complex_zeta if type_of(x).dtype.kind == "c" else zeta).bind((2.0, x))
 
 
 # psi and digamma are one ufunc.
@@ -48,10 +84,11 @@ register(special.gammasgn, constant(special.gammasgn))
 
 
 def _slope_of_reciprocal(x: Any, out: Any) -> Any:
-    """Return the derivative of 1 / gamma(x), which has no pole: at x = -n, where gamma has one, it is (-1)^n n!."""
-    pole = np.logical_and(out == 0, np.real(x) <= 0)
-    at_pole = special.gamma(np.where(pole, 1 - x, 1)) * np.cos(np.where(pole, x, 0) * math.pi)
-    return np.where(pole, at_pole, np.negative(out * special.digamma(np.where(pole, 1, x))))
+    """Return the derivative of 1 / gamma(x), which has no pole: left of 1/2 that of gamma(1-x) sin(pi x) / pi."""
+    left = np.logical_and(np.real(x) < 0.5, np.absolute(np.imag(x)) < 1)
+    mirrored, angle = np.where(left, 1 - x, 1), np.where(left, x, 0) * math.pi
+    of_left = special.gamma(mirrored) * (np.cos(angle) - np.sin(angle) * special.digamma(mirrored) / math.pi)
+    return np.where(left, of_left, np.negative(out * special.digamma(np.where(left, 1, x))))
 
 
 declare(special.rgamma, d=lambda x, out: _slope_of_reciprocal(x, out))

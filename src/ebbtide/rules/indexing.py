@@ -23,7 +23,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom, linked, normal_index
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.gathers import is_traced, read_places, write_places
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axes_of, placed
 
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
@@ -279,7 +279,7 @@ register((operator.setitem,), setitem)
 register((normal_index,), normalized)
 
 
-def take(a: Any, indices: Any, axis: int | None = None, mode: Any = "raise") -> Any:
+def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: Any = "raise") -> Any:
     """Return elements along an axis."""
     if mode != "raise":
         size = a.size if axis is None else a.shape[axis]
@@ -289,7 +289,7 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: Any = "raise") -> 
     if axis is None:
         a, axis = np.reshape(a, -1), 0
     index = (slice(None),) * axes_of(axis, a.ndim)[0] + (indices,)
-    return a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index))
+    return placed(a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index)), out, "take")
 
 
 def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
@@ -306,7 +306,7 @@ answer(np.take, take)
 answer(np.take_along_axis, _take_along_axis)
 answer(
     np.compress,
-    lambda condition, a, axis=None: take(a, np.flatnonzero(condition), axis),
+    lambda condition, a, axis=None, out=None: take(a, np.flatnonzero(condition), axis, out),
 )
 
 answer(np.extract, lambda condition, arr: take(np.ravel(arr), np.flatnonzero(condition)))

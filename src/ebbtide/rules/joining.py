@@ -67,7 +67,8 @@ answer(np.concatenate, concatenate)
 answer(np.stack, stack)
 answer(np.vstack, lambda tup, **kwargs: concatenate([np.atleast_2d(a) for a in tup], 0, **kwargs))
 answer(
-    np.hstack, lambda tup, **kwargs: concatenate(ones := [np.atleast_1d(a) for a in tup], min(ones[0].ndim - 1, 1))
+    np.hstack,
+    lambda tup, **kwargs: concatenate(ones := [np.atleast_1d(a) for a in tup], min(ones[0].ndim - 1, 1), **kwargs),
 )
 answer(np.dstack, lambda tup, **kwargs: concatenate([np.atleast_3d(a) for a in tup], 2, **kwargs))
 answer(
@@ -124,9 +125,9 @@ def _split_evenly(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any
 
 answer(np.array_split, _split)
 answer(np.split, _split_evenly)
-answer(np.vsplit, lambda ary, sections: _split_evenly(ary, sections, 0))
-answer(np.hsplit, lambda ary, sections: _split_evenly(ary, sections, 1 if ary.ndim > 1 else 0))
-answer(np.dsplit, lambda ary, sections: _split_evenly(ary, sections, 2))
+answer(np.vsplit, lambda ary, indices_or_sections: _split_evenly(ary, indices_or_sections, 0))
+answer(np.hsplit, lambda ary, indices_or_sections: _split_evenly(ary, indices_or_sections, 1 if ary.ndim > 1 else 0))
+answer(np.dsplit, lambda ary, indices_or_sections: _split_evenly(ary, indices_or_sections, 2))
 
 
 def _unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:

@@ -289,7 +289,7 @@ answer(np.linalg.tensorinv, _tensorinv)
 
 
 answer(np.linalg.diagonal, lambda x, /, *, offset=0: np.diagonal(x, offset, -2, -1))
-answer(np.linalg.trace, lambda x, /, *, offset=0: np.trace(x, offset, -2, -1))
+answer(np.linalg.trace, lambda x, /, *, offset=0, dtype=None: np.trace(x, offset, -2, -1, dtype))
 answer(np.linalg.matrix_transpose, lambda x, /: np.matrix_transpose(x))
 answer(np.linalg.tensordot, lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes))
 answer(np.linalg.cross, lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis))

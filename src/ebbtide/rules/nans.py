@@ -20,6 +20,7 @@ from ebbtide.rules.reductions import (
     is_equal,
     placed,
     product_slope,
+    with_initial,
     with_options,
 )
 from ebbtide.rules.variances import deviation_slope, pushed, spread_of, variance_slope
@@ -72,19 +73,21 @@ _STD = declare(
 def _reduced(primitive: Any, a: Any, axis: Any, keepdims: Any, where: Any, **options: Any) -> Any:
     """Return the result of a reduction with NumPy's arguments."""
     axes = axes_of(axis, np.ndim(a))
-    params = with_options({"axis": axes, "keepdims": True}, primitive.name, **options)
+    params = with_options({"axis": axes, "keepdims": True}, **options)
     return dropped(primitive.bind((a, chosen_of(where)), params), a, axes, keepdims)
 
 
-def _adding(primitive: Any) -> Any:
+def _adding(primitive: Any, combine: np.ufunc) -> Any:
     """Return the handler of nansum or nanprod."""
 
     def handler(
         a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None,
         where: Any = True,
     ) -> Any:  # fmt: skip
-        found = _reduced(primitive, a, axis, keepdims, where, dtype=dtype, initial=initial)
-        return placed(found, out, primitive.name)
+        def reduce(initial: Any) -> Any:
+            return _reduced(primitive, a, axis, keepdims, where, dtype=dtype, initial=initial)
+
+        return placed(with_initial(reduce, initial, combine), out, primitive.name)
 
     return handler
 
@@ -96,11 +99,11 @@ def _nanmean(
     return placed(_reduced(_MEAN, a, axis, keepdims, where, dtype=dtype), out, "nanmean")
 
 
-answer(np.nansum, _adding(_SUM))
-answer(np.nanprod, _adding(_PROD))
+answer(np.nansum, _adding(_SUM, np.add))
+answer(np.nanprod, _adding(_PROD, np.multiply))
 answer(np.nanmean, _nanmean)
-answer(np.nanvar, spread_of(_VAR))
-answer(np.nanstd, spread_of(_STD))
+answer(np.nanvar, spread_of(_VAR, _numbers))
+answer(np.nanstd, spread_of(_STD, _numbers))
 # Where all elements are nan none is the extremum, and the derivative is zero.
 answer(np.nanmax, extremum(np.nanmax, np.fmax, is_equal, "nanmax"))
 answer(np.nanmin, extremum(np.nanmin, np.fmin, is_equal, "nanmin"))

@@ -23,7 +23,7 @@ from ebbtide.arrays.primitive import unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axes_of, placed
 
 # SciPy's stubs do not know the functions that its BLAS module makes at import.
 blas: Any = _blas
@@ -237,12 +237,14 @@ def _arrays(*values: Any) -> list[Any]:
     return [v if type(v) is TracedArray else np.asarray(v) for v in values]
 
 
-def dot(a: Any, b: Any) -> Any:
+def dot(a: Any, b: Any, out: Any = None) -> Any:
     """Return np.dot: of matrices up to two axes, of numbers, else a sum over the last and second last axis."""
     a, b = _arrays(a, b)
     if a.ndim == 0 or b.ndim == 0:
-        return _scaled.bind((a, b))
-    return (_matrix_dot if a.ndim <= 2 and b.ndim <= 2 else _dot).bind((a, b))
+        made = _scaled.bind((a, b))
+    else:
+        made = (_matrix_dot if a.ndim <= 2 and b.ndim <= 2 else _dot).bind((a, b))
+    return placed(made, out, "dot")
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
@@ -266,6 +268,10 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 def _inner(a: Any, b: Any) -> Any:
     a, b = _arrays(a, b)
     return np.dot(a, b if a.ndim == 0 or b.ndim < 2 else np.swapaxes(b, -1, -2))
+
+
+def _outer(a: Any, b: Any, out: Any = None) -> Any:
+    return placed(np.multiply(np.expand_dims(np.ravel(a), 1), np.expand_dims(np.ravel(b), 0)), out, "outer")
 
 
 def _kron(a: Any, b: Any) -> Any:
@@ -332,7 +338,7 @@ def _multi_dot(arrays: Any) -> Any:
 answer(np.dot, dot)
 answer(np.tensordot, tensordot)
 answer(np.inner, _inner)
-answer(np.outer, lambda a, b: np.multiply(np.expand_dims(np.ravel(a), 1), np.expand_dims(np.ravel(b), 0)))
+answer(np.outer, _outer)
 answer(np.vdot, lambda a, b, /: _vdot.bind(tuple(np.reshape(v, -1) for v in _arrays(a, b))))
 answer(np.kron, _kron)
 answer(np.linalg.matmul, lambda x1, x2, /: np.matmul(x1, x2))

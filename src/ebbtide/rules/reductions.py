@@ -18,7 +18,7 @@ from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.outputs import into
 from ebbtide.arrays.primitive import BORROWED, Primitive
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.answers import answer
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
@@ -163,16 +163,21 @@ _sum_of_chosen = declare(np.sum, _sum_pull, _sum_push)
 _mean_of_chosen = declare(np.mean, _mean_pull, _mean_push)
 
 
-def with_options(params: dict[str, Any], name: str, dtype: Any = None, initial: Any = None) -> dict[str, Any]:
+def with_initial(reduce: Callable[[Any], Any], initial: Any, combine: np.ufunc) -> Any:
+    """Return a reduction that begins with a number; a traced one is taken in at the end, which has its derivative."""
+    if type(initial) is not TracedArray:
+        return reduce(initial)
+    if initial.ndim:
+        raise ValueError(f"initial= has to be a number, and has the shape {initial.shape}.")
+    found = reduce(None)
+    return combine(found, np.astype(initial, type_of(found).dtype))
+
+
+def with_options(params: dict[str, Any], dtype: Any = None, initial: Any = None) -> dict[str, Any]:
     """Return the parameters of a reduction with those that the user gave."""
     if dtype is not None:
         params["dtype"] = np.dtype(dtype)
     if given(initial):
-        if type(initial) is TracedArray:
-            sign = "+" if "sum" in name or name == "add" else "*"
-            raise refusal(
-                f"np.{name} with a traced initial= has no derivative rule; write np.{name}(x) {sign} initial."
-            )
         params["initial"] = initial
     return params
 
@@ -183,7 +188,7 @@ def _summed(
     """Return the sum or mean."""
     axes = axes_of(axis, np.ndim(a))
     where = chosen_of(where)
-    params = with_options({"axis": axes}, primitive.name, dtype, initial)
+    params = with_options({"axis": axes}, dtype, initial)
     if where is True and not given(initial):
         return primitive.bind((a,), {**params, "keepdims": bool(keepdims) and keepdims is not np._NoValue})
     return dropped(of_chosen.bind((a, where), {**params, "keepdims": True}), a, axes, keepdims)
@@ -194,7 +199,10 @@ def total(
     where: Any = True,
 ) -> Any:  # fmt: skip
     """Return the sum along axes."""
-    return placed(_summed(_sum, _sum_of_chosen, a, axis, dtype, keepdims, where, initial), out, "sum")
+    found = with_initial(
+        lambda initial: _summed(_sum, _sum_of_chosen, a, axis, dtype, keepdims, where, initial), initial, np.add
+    )
+    return placed(found, out, "sum")
 
 
 def mean(
@@ -246,8 +254,12 @@ def prod(
 ) -> Any:  # fmt: skip
     """Return the product of elements; the derivative is right with any number of zeros."""
     axes = axes_of(axis, np.ndim(a))
-    params = with_options({"axis": axes, "keepdims": True}, "prod", dtype, initial)
-    return placed(dropped(_prod.bind((a, chosen_of(where)), params), a, axes, keepdims), out, "prod")
+
+    def reduce(initial: Any) -> Any:
+        params = with_options({"axis": axes, "keepdims": True}, dtype, initial)
+        return dropped(_prod.bind((a, chosen_of(where)), params), a, axes, keepdims)
+
+    return placed(with_initial(reduce, initial, np.multiply), out, "prod")
 
 
 answer(np.prod, prod)
@@ -328,7 +340,10 @@ answer(
 )
 
 answer(
-    np.trace, lambda a, offset=0, axis1=0, axis2=1: np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1)
+    np.trace,
+    lambda a, offset=0, axis1=0, axis2=1, dtype=None, out=None: np.sum(
+        np.diagonal(a, offset, axis1, axis2), axis=-1, dtype=dtype, out=out
+    ),
 )
 
 

@@ -139,9 +139,10 @@ answer(np.where, where)
 
 
 def clip(
-    a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None  # noqa: A002 - NumPy's names
+    a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None, dtype: Any = None  # noqa: A002 - NumPy's names
 ) -> Any:
     """Return x limited to an interval; at a limit the slopes of both sides share."""
+    a = a if dtype is None else np.astype(a, dtype)
     lower, upper = (min if a_min is None else a_min), (max if a_max is None else a_max)
     if lower is not None:
         a = np.maximum(a, lower)

@@ -93,8 +93,8 @@ declare(special.log_expit, d=lambda x: special.expit(np.negative(x)))
 
 
 def _over(x: Any, y: Any) -> Any:
-    """Return x / y, which is 0 at x = 0 for every y."""
-    return x / np.where(x == 0, 1, y)
+    """Return x / y, which is 0 at x = 0 for every y, also for y = 0."""
+    return x / np.where(np.logical_and(x == 0, y == 0), 1, y)
 
 
 # x log y, which is 0 at x = 0 for every y, and with it the slope along y.

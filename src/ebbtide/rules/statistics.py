@@ -1,4 +1,4 @@
-"""Rules of weighted means, covariances and histograms, with NumPy's arithmetic."""
+"""Rules of weighted means and covariances, with NumPy's arithmetic."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.constants import constant
-from ebbtide.arrays.kinds import elementwise, linear
-from ebbtide.arrays.primitive import FRESH
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.kinds import elementwise
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
-from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
 
@@ -21,7 +19,7 @@ def _array(value: Any) -> Any:
     return value if type(value) is TracedArray else np.asarray(value)
 
 
-def _known(value: Any) -> Any:
+def known(value: Any) -> Any:
     """Return the present value of an array; None where only its type is known."""
     value = bottom(value.present()) if type(value) is TracedArray else value
     return None if type(value) is ArrayType else value
@@ -54,7 +52,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     weights = _weights_along(weights, a, axis)
     dtype = np.result_type(a.dtype, weights.dtype, *(() if a.dtype.kind in "fc" else ("f8",)))
     scale = np.sum(weights, axis, dtype=dtype, keepdims=keepdims)
-    value = _known(scale)
+    value = known(scale)
     if value is not None and np.any(value == 0.0):
         raise ZeroDivisionError("Weights sum to zero, can't be normalized")
     weighted = np.astype(a, dtype) * np.astype(weights, dtype)
@@ -81,7 +79,7 @@ def _sample_weights(fweights: Any, aweights: Any) -> Any:
     """Return the product of how often, and how much, each observation counts; None without both."""
     both = [w for w in (fweights, aweights) if w is not None]
     for weights in both:
-        value = _known(weights)
+        value = known(weights)
         if weights.ndim > 1 or (value is not None and np.any(value < 0)):
             raise ValueError("np.cov wants weights of one axis that are not negative.")
     return both[0] * both[1] if len(both) == 2 else both[0] if both else None
@@ -100,7 +98,7 @@ def _freedom(x: Any, total: Any, weights: Any, aweights: Any, ddof: int) -> Any:
         for k in range(products.shape[0]):
             added = added + products[k]  # one by one, as NumPy does
         divisor = total - ddof * added / total
-    value = _known(divisor)
+    value = known(divisor)
     if value is not None and value <= 0:
         warnings.warn("Degrees of freedom <= 0 for slice", RuntimeWarning, stacklevel=4)
         return 0.0
@@ -148,104 +146,3 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -
 
 answer(np.cov, cov)
 answer(np.corrcoef, corrcoef)
-
-# Histograms are linear in their weights.
-
-
-def _counted(weights: Any, x: Any, size: int) -> Any:
-    return np.asarray(np.bincount(x, weights, size), float)  # of no elements NumPy makes integers
-
-
-def _counted_members(weights: Any, x: Any, size: int) -> Any:
-    members = len(weights)
-    apart = np.ravel(x + size * np.arange(members)[:, None])
-    return np.reshape(_bincount.bind((np.reshape(weights, -1),), {"x": apart, "size": size * members}), (members, size))
-
-
-_bincount = linear(
-    _counted,
-    lambda g, kind, x, size: g[x],
-    infer=lambda kind, x, size: ArrayType((size,), np.dtype(float)),
-    batch=_counted_members,
-    result=FRESH,
-    name="bincount",
-)
-_count = constant(np.bincount)
-
-
-def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
-    """Return how often each number occurs, or the sum of its weights."""
-    if weights is None:
-        return _count(x, None, minlength)
-    known = _known(x)
-    if known is None:
-        return _count(x, weights, minlength)  # says that it depends on the values
-    x = np.array(known)
-    if type_of(weights).shape != x.shape:
-        raise ValueError("The weights and list don't have the same length.")
-    size = max(int(np.max(x, initial=-1)) + 1, minlength)
-    return _bincount.bind((weights,), {"x": x, "size": size})
-
-
-def _summed(weights: Any, a: Any, edges: Any, bins: Any, limits: Any) -> Any:
-    return np.histogram(a, bins, limits, weights=weights)[0]
-
-
-def _bins_of(a: Any, edges: Any) -> Any:
-    """Return the bin of each element; the number of bins for those outside."""
-    found = np.searchsorted(edges, np.ravel(a), "right") - 1
-    last = len(edges) - 1
-    found = np.where(np.ravel(a) == edges[-1], last - 1, found)
-    return np.where(found < 0, last, found)
-
-
-def _from_bins(g: Any, kind: ArrayType, a: Any, edges: Any, **_: Any) -> Any:
-    ends = np.concatenate([g, np.zeros(1, g.dtype)])
-    return np.reshape(ends[_bins_of(a, edges)], kind.shape)
-
-
-def _summed_members(weights: Any, a: Any, edges: Any, bins: Any, **_: Any) -> Any:
-    size, last = len(weights), len(edges) - 1
-    weights = np.reshape(weights, (size, a.size))
-    if not np.ndim(bins):
-        sums = _counted_members(weights, np.tile(_bins_of(a, edges), (size, 1)), last + 1)
-        return np.astype(sums[:, :last], weights.dtype)
-    # With edges that the user gave, NumPy takes differences of running sums.
-    order = np.argsort(a, axis=None)
-    inside = np.ravel(a)[order]
-    ends = np.concatenate([np.searchsorted(inside, edges[:-1]), np.searchsorted(inside, edges[-1:], "right")])
-    return np.diff(np.cumulative_sum(weights[:, order], axis=1, include_initial=True)[:, ends])
-
-
-_histogram_of = linear(
-    _summed,
-    _from_bins,
-    infer=lambda kind, a, edges, **_: ArrayType((len(edges) - 1,), kind.dtype),
-    batch=_summed_members,
-    result=FRESH,
-    name="histogram",
-)
-_constant_histogram = constant(np.histogram)
-
-
-def histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:  # noqa: A002
-    """Return the histogram, linear in its weights, and the edges of its bins, which have no derivative."""
-    if type(weights) is not TracedArray:
-        return _constant_histogram(a, bins, range, density, weights)
-    a, bins = _known(a), _known(bins) if type(bins) is TracedArray else bins
-    if a is None or bins is None:
-        return _constant_histogram(a, bins, range, density, weights)
-    if isinstance(bins, str):
-        raise refusal("np.histogram with weights= wants the number of bins, or their edges.")
-    a = np.array(a)
-    if weights.shape != a.shape:
-        raise ValueError("weights should have the same shape as a.")
-    edges = np.histogram_bin_edges(a, bins, range)
-    counts = _histogram_of.bind((weights,), {"a": a, "edges": edges, "bins": bins, "limits": range})
-    if density:
-        counts = counts / np.diff(edges) / np.sum(counts)
-    return counts, edges
-
-
-answer(np.bincount, bincount)
-answer(np.histogram, histogram)

@@ -140,10 +140,30 @@ def _without_repeats(operand: Any, term: str) -> tuple[Any, str]:
     return operand, term
 
 
-def einsum(*args: Any, optimize: Any = False) -> Any:
-    """Return Einstein's sum of products."""
-    if not isinstance(args[0], str):
-        raise refusal("np.einsum of a traced array wants its subscripts as a text, such as 'ij,jk->ik'.")
+def _as_text(*args: Any) -> tuple[Any, ...]:
+    """Return the arguments of einsum with subscripts, of lists of numbers behind the operands, as one text."""
+    *_, last = lists = args[1::2] if len(args) % 2 == 0 else (*args[1::2], args[-1])
+    letters = ["".join("..." if one is Ellipsis else string.ascii_letters[one] for one in numbers) for numbers in lists]
+    count = len(args) // 2
+    text = ",".join(letters[:count])
+    return (text if last is lists[count - 1] else f"{text}->{letters[-1]}", *args[: 2 * count : 2])
+
+
+def _cast(a: Any, dtype: np.dtype[Any], casting: Any) -> Any:
+    """Return an operand in the dtype that is computed in."""
+    a = a if type(a) is TracedArray else np.asarray(a)
+    if not np.can_cast(a.dtype, dtype, casting):
+        raise TypeError(f"Cannot cast operands of einsum from {a.dtype!r} to {dtype!r} by the rule {casting!r}")
+    return a if a.dtype == dtype else a.astype(dtype)
+
+
+def einsum(*args: Any, optimize: Any = False, dtype: Any = None, order: Any = "K", casting: Any = "safe") -> Any:
+    """Return Einstein's sum of products, whose operands are cast to a dtype that is given."""
+    args = args if isinstance(args[0], str) else _as_text(*args)
+    if dtype is not None:
+        args = (args[0], *[_cast(a, np.dtype(dtype), casting) for a in args[1:]])
+    if order != "K":
+        return np.copy(einsum(*args, optimize=optimize), order)
     if len(args) > len(_SUMS) + 1:
         raise refusal(f"np.einsum of more than {len(_SUMS)} traced operands: do it in several calls.")
     operands = [a if type(a) is TracedArray else np.asarray(a) for a in args[1:]]

@@ -25,6 +25,7 @@ from ebbtide.rules.reductions import (
     real_dtype,
     reduced,
     total,
+    with_initial,
     with_options,
 )
 
@@ -54,8 +55,9 @@ def _share(power: np.ufunc) -> Callable[[Any, Any, Any], Any]:
     return slope
 
 
-def _method(primitive: Primitive) -> Callable[..., Any]:
-    """Return the handler of `ufunc.reduce`."""
+def _method(ufunc: np.ufunc, slope: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
+    """Return the handler of `ufunc.reduce`; `slope(x, out, axis)` is its derivative by each element."""
+    primitive = _smooth(ufunc, slope)
 
     def handler(
         array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None,
@@ -64,9 +66,12 @@ def _method(primitive: Primitive) -> Callable[..., Any]:
         if dtype is not None:
             array = np.astype(array, dtype)
         axes = axes_of(axis, np.ndim(array))
-        params = with_options({"axis": axes, "keepdims": True}, primitive.name, initial=initial)
-        found = primitive.bind((array, chosen_of(where)), params)
-        return placed(dropped(found, array, axes, keepdims), out, primitive.name)
+
+        def reduce(initial: Any) -> Any:
+            params = with_options({"axis": axes, "keepdims": True}, initial=initial)
+            return dropped(primitive.bind((array, chosen_of(where)), params), array, axes, keepdims)
+
+        return placed(with_initial(reduce, initial, ufunc), out, primitive.name)
 
     return handler
 
@@ -87,9 +92,9 @@ _METHODS: Mapping[np.ufunc, Callable[..., Any]] = MappingProxyType({
     np.minimum: _with_dtype(minimum),
     np.fmax: _with_dtype(extremum(np.fmax.reduce, np.fmax, is_equal, "fmax.reduce")),
     np.fmin: _with_dtype(extremum(np.fmin.reduce, np.fmin, is_equal, "fmin.reduce")),
-    np.logaddexp: _method(_smooth(np.logaddexp, _share(np.exp))),
-    np.logaddexp2: _method(_smooth(np.logaddexp2, _share(np.exp2))),
-    np.hypot: _method(_smooth(np.hypot, lambda x, out, axis: x / np.where(np.equal(out, 0), 1, out))),
+    np.logaddexp: _method(np.logaddexp, _share(np.exp)),
+    np.logaddexp2: _method(np.logaddexp2, _share(np.exp2)),
+    np.hypot: _method(np.hypot, lambda x, out, axis: x / np.where(np.equal(out, 0), 1, out)),
 })  # fmt: skip
 for _ufunc, _handler in _METHODS.items():
     register(((_ufunc, "reduce"),), _handler)

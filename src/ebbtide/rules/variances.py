@@ -9,7 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.primitive import Primitive
-from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import (
     at_least,
     axes_of,
@@ -76,15 +76,21 @@ def squared_size(x: Any) -> Any:
     return np.square(x)
 
 
-def _about(center: Any, a: Any, axes: tuple[int, ...], where: Any, params: Any) -> Any:
-    """Return the mean square about a center that the user gave, which may be traced."""
-    squares = squared_size((np.astype(a, params["dtype"]) if "dtype" in params else a) - center)
-    total = np.sum(squares, axis=axes, keepdims=True, where=where)
-    return total / _freedom(ArrayType(np.shape(a), type_of(total).dtype), where, params)
+def _about(center: Any, a: Any, axes: tuple[int, ...], where: Any, numbers: Any, params: Any) -> Any:
+    """Return the mean square about a center, which may be traced; `numbers`, if given, are not nan."""
+    a = np.astype(a, params["dtype"]) if "dtype" in params else a
+    apart = a - center
+    if numbers is not None:
+        apart = np.astype(np.where(numbers, apart, 0), type_of(a).dtype)
+    total = np.sum(squared_size(apart), axis=axes, keepdims=True, where=where)
+    counted = where if numbers is None else numbers
+    return total / _freedom(ArrayType(np.shape(a), type_of(total).dtype), counted, params)
 
 
-def spread_of(primitive: Primitive) -> Callable[..., Any]:
-    """Return the handler of a variance or standard deviation."""
+def spread_of(
+    primitive: Primitive, numbers: Callable[[Any, Any], Any] | None = None
+) -> Callable[..., Any]:
+    """Return the handler of a variance or deviation; `numbers(a, where)` are the chosen elements that are not nan."""
     name = primitive.name
 
     def handler(
@@ -96,14 +102,12 @@ def spread_of(primitive: Primitive) -> Callable[..., Any]:
                 raise ValueError("ddof and correction can't be provided simultaneously.")
             ddof = correction
         axes, where = axes_of(axis, np.ndim(a)), chosen_of(where)
-        params = with_options({"axis": axes, "keepdims": True, "ddof": ddof}, name, dtype)
+        params = with_options({"axis": axes, "keepdims": True, "ddof": ddof}, dtype)
         if not given(mean):
             result = primitive.bind((a, where), params)
-        elif name.startswith("nan"):
-            raise refusal(f"np.{name} with mean= has no derivative rule; write it with where=np.isfinite(x).")
         else:
-            result = _about(mean, a, axes, where, params)
-            result = root(result) if name == "std" else result
+            result = _about(mean, a, axes, where, numbers and numbers(a, where), params)
+            result = root(result) if "std" in name else result
         return placed(dropped(result, a, axes, keepdims), out, name)
 
     return handler

@@ -11,6 +11,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import full
 from ebbtide.arrays.kinds import NUMBERS, elementwise, reduction
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, unbroadcast
+from ebbtide.rules import special_functions as _rules  # noqa: F401 - to import the rules is to have them
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.gamma import zeta as _zeta
 from ebbtide.rules.originals import stands_for

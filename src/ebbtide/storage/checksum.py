@@ -12,37 +12,43 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+try:
+    from ebbtide.storage._crc32c import extend
+except ImportError:  # not built, or not for this processor
+    extend = None
+
 BLOCK_BYTES = 1 << 20
 """The most bytes that are copied, checked or handed to the operating system at a time."""
 
 Bytes = NDArray[np.uint8]
 
 
-class _Compute(Protocol):
-    def __call__(self, chunk: NDArray[Any], /) -> int: ...
-
-
 class _Extend(Protocol):
     def __call__(self, checksum: int, chunk: NDArray[Any] | bytes, /) -> int: ...
 
 
-# The compiled module takes an array itself, writable or not, without a copy; it refuses a writable
-# memoryview. The fallback in pure Python would read elements in place of bytes, and is of no use at its
-# speed.
-if google_crc32c.implementation != "c":
-    raise ImportError(
-        "google-crc32c runs without its compiled module, which Ebbtide needs for checksums of arrays. "
-        "Install a wheel of google-crc32c for this Python, or a C compiler and then google-crc32c."
-    )
-_compute_contiguous = cast("_Compute", google_crc32c.value)
-_extend_locked = cast("_Extend", google_crc32c.extend)
-# From here on a call by ctypes, 3 us slower, is worth what other threads do meanwhile: 256 KiB take 20 us.
-_UNLOCKED_BYTES = 1 << 18
-
-
-def _find_extend() -> Callable[[int, int, int], int] | None:
+def _find_extend() -> tuple[_Extend, Callable[[int, int, int], int] | None]:
     """
-    Return the C function behind the compiled module; None where it cannot be reached.
+    Return what takes checksums: of anything with a buffer, and, if that keeps other threads from running, of memory.
+
+    Our own function lets them run, and reads at the speed of the memory: 32 MiB at 20 GB/s where google-crc32c, which
+    is there for all processors, has 14.
+    """
+    if extend is not None:
+        return extend, None
+    # The compiled module takes an array itself, writable or not, without a copy; it refuses a writable memoryview. The
+    # fallback in pure Python would read elements in place of bytes, and is of no use at its speed.
+    if google_crc32c.implementation != "c":
+        raise ImportError(
+            "google-crc32c runs without its compiled module, which Ebbtide needs for checksums of arrays. "
+            "Install a wheel of google-crc32c for this Python, or a C compiler and then google-crc32c."
+        )
+    return cast("_Extend", google_crc32c.extend), _find_unlocked()
+
+
+def _find_unlocked() -> Callable[[int, int, int], int] | None:
+    """
+    Return the C function behind google-crc32c; None where it cannot be reached.
 
     The module itself lets other threads run only for `bytes` of 1 MiB and more, and never for an array; a call by
     ctypes always does. Found once, as each search leaves a cycle.
@@ -57,7 +63,9 @@ def _find_extend() -> Callable[[int, int, int], int] | None:
     return function
 
 
-_extend_unlocked = _find_extend()
+_extend, _extend_unlocked = _find_extend()
+# From here on a call by ctypes, 3 us slower, is worth what other threads do meanwhile: 256 KiB take 20 us.
+_UNLOCKED_BYTES = 1 << 18
 
 
 def extend_crc32c(checksum: int, chunk: NDArray[Any] | bytes) -> int:
@@ -68,8 +76,8 @@ def extend_crc32c(checksum: int, chunk: NDArray[Any] | bytes) -> int:
         checksum: That of the bytes before, 0 for none.
         chunk: `bytes`, or a C-contiguous array. Other threads run while a large array is read.
     """
-    if isinstance(chunk, bytes) or chunk.nbytes < _UNLOCKED_BYTES or _extend_unlocked is None:
-        return _extend_locked(checksum, chunk)
+    if _extend_unlocked is None or isinstance(chunk, bytes) or chunk.nbytes < _UNLOCKED_BYTES:
+        return _extend(checksum, chunk)
     return _extend_unlocked(checksum, chunk.__array_interface__["data"][0], chunk.nbytes)
 
 
@@ -137,15 +145,15 @@ def compute_crc32c(array: NDArray[Any]) -> int:
     """
     try:
         # Asking first whether the array is contiguous takes half as long as the checksum of a small array.
-        return _compute_contiguous(array)
+        return _extend(0, array)
     except ValueError:
         pass
     if array.flags.f_contiguous:
-        return _compute_contiguous(array.T)
+        return _extend(0, array.T)
     axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     packed = array.transpose(axes)
     if packed.flags.c_contiguous:
-        return _compute_contiguous(packed)
+        return _extend(0, packed)
     checksum = 0
     for block in iterate_blocks(array):
         checksum = extend_crc32c(checksum, block)

@@ -17,7 +17,6 @@ from ebbtide.storage.codecs import Codecs, Compression
 from ebbtide.storage.entries import EntryRecord, plan_entry
 from ebbtide.storage.failures import EntryLostError
 from ebbtide.storage.pipeline import copy_staged
-from ebbtide.storage.places import scratch_parent
 from ebbtide.storage.resources import Resources
 from ebbtide.storage.system import POSIX, System
 from ebbtide.storage.transfer import JOINED, describe_loss, read_entry
@@ -49,10 +48,15 @@ class Disk(Storage):
             the work of the caller; a larger one is written at once, as are 4 MiB and more after a write that did not
             wait for the disk: there is nothing to hide.
         durable: Whether entries outlive the storage.
+        comm: A communicator of mpi4py, whose ranks make the storage together and share one file: each has a part of its
+            own, of at most `limit` bytes, which it reads and writes without the others. With `COMM_SELF` each rank has
+            its own file. What does not exist of *directory* is made and goes with the storage, and `{hostname}` and
+            `{rank}`, that in `COMM_WORLD`, stand for these names in it.
         system: How to reach the operating system; for tests.
 
     Raises:
-        ValueError: `limit` or `buffer` is no number of bytes, or there is no such compression.
+        ValueError: `limit` or `buffer` is no number of bytes, there is no such compression, or ranks would share a
+            durable file.
         StorageLockedError: Another storage uses the durable directory.
         StorageError: The durable directory cannot be used.
 
@@ -77,14 +81,13 @@ class Disk(Storage):
         *,
         buffer: int | str = 0,
         durable: bool = False,
+        comm: Any = None,
         system: System = POSIX,
     ) -> None:
-        self._parent = None if directory is None else Path(directory)
-        self._limit = None if limit is None else parse_bytes(limit)
+        limit = None if limit is None else parse_bytes(limit)
         self._codecs = Codecs(compression)
         self._buffer = parse_bytes(buffer)
         self._durable = durable
-        self._system = system
         self._entries: dict[Key, Entry] = {}
         self._lost: dict[Key, EntryLostError] = {}
         self._errors: deque[EntryLostError] = deque()
@@ -92,11 +95,18 @@ class Disk(Storage):
         self._relative_error = 0.0
         self._closed = False
         self._pid = os.getpid()
-        self._resources: Resources | None = None
-        self._finalizer: weakref.finalize[[], Disk] | None = None
+        shares = comm is not None and comm.size > 1
+        if durable and (directory is None or shares):
+            raise ValueError(
+                "A durable Disk storage needs a directory=, where it can be found again, and one for each rank."
+            )
+        self._resources = Resources(
+            directory, durable=durable, limit=limit, codecs=self._codecs, system=system, comm=comm
+        )
+        self._finalizer = weakref.finalize(self, self._resources.finish)
+        if shares:
+            self._open()
         if durable:
-            if directory is None:
-                raise ValueError("A durable Disk storage needs a directory=, where it can be found again.")
             for record in self._open().segment.recover():
                 self._entries[record.key] = Entry(record, None)
                 self._generation = record.generation
@@ -204,7 +214,7 @@ class Disk(Storage):
         """See `Storage.prefetch`; entries are read ahead as far as they fit into the buffer."""
         self._check_owner()
         self._settle()
-        if self._buffer and self._resources is not None and self._resources.ready:
+        if self._buffer and self._resources.ready:
             self._resources.pipeline.want(keys)
             self._resources.pipeline.read_ahead(self._readable)
 
@@ -231,29 +241,33 @@ class Disk(Storage):
         resources.pipeline.read_ahead(self._readable)
 
     def reserve(self, slots: int, nbytes: int) -> None:
-        """See `Storage.reserve`; blocks of the disk are allocated now, and kept until less is reserved."""
+        """
+        See `Storage.reserve`; blocks of the disk are allocated now, and kept until less is reserved.
+
+        Ranks that share the file reserve together, each what it needs: if one finds no room, all raise.
+        """
         self._check_owner()
         self._settle()
-        self._open().segment.reserve(slots * nbytes)
+        self._open().reserve(slots * nbytes)
 
     def resize(self, buffer: int | str) -> None:
         """Have a buffer of another size; what does not fit any more is written, or given up if it was read ahead."""
         self._check_owner()
         self._buffer = parse_bytes(buffer)
-        if self._resources is not None and self._resources.ready:
+        if self._resources.ready:
             self._resources.pipeline.resize(self._buffer)
 
     def flush(self) -> None:
         """See `Storage.flush`; a durable entry is on the disk when this returns."""
         self._check_owner()
-        if self._resources is not None and self._resources.ready:
+        if self._resources.ready:
             self._resources.pipeline.drain()
         self._settle()
 
     def _settle(self) -> None:
         """Take note of what the thread has written, and raise for what it could not write."""
         resources = self._resources
-        if resources is not None and resources.ready:
+        if resources.ready:
             settled = resources.settled()
             while settled:
                 entry = self._entries.get(settled[0].record.key)
@@ -301,12 +315,9 @@ class Disk(Storage):
             StorageError: The directory cannot be removed, or an entry that was to last could not be written.
         """
         self._closed = True
-        if (resources := self._resources) is None:
-            self._entries.clear()
-            return
+        resources = self._resources
         resources.finish()
-        if self._finalizer is not None:
-            self._finalizer.detach()
+        self._finalizer.detach()
         try:
             if self._durable and self._pid == os.getpid():
                 self._settle()
@@ -319,7 +330,7 @@ class Disk(Storage):
     @property
     def directory(self) -> Path | None:
         """The directory with the file, None before the first `put` of a scratch storage."""
-        return None if self._resources is None else self._resources.directory
+        return self._resources.directory
 
     @property
     def nbytes(self) -> int:
@@ -381,15 +392,6 @@ class Disk(Storage):
         return entry
 
     def _open(self) -> Resources:
-        if self._resources is None:
-            self._resources = Resources(
-                self._parent or scratch_parent(),
-                durable=self._durable,
-                limit=self._limit,
-                codecs=self._codecs,
-                system=self._system,
-            )
-            self._finalizer = weakref.finalize(self, self._resources.finish)
         if not self._resources.ready:
             self._resources.open()
             self._resources.pipeline.resize(self._buffer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -15,6 +16,7 @@ from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import ArrayRecord, EntryRecord
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.places import (
+    RANK,
     Owner,
     find_scratch,
     in_use,
@@ -114,7 +116,7 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
 
 def clean(directory: Path) -> list[Path]:
     """
-    Remove a directory of a storage, or the scratch directories of dead processes in a directory.
+    Remove a directory of a storage, or in a directory the scratch ones of dead processes and what ranks kept of a run.
 
     Returns:
         What was removed.
@@ -129,10 +131,14 @@ def clean(directory: Path) -> list[Path]:
     if not directory.is_dir():
         raise make_error(f"There is no directory {directory}. Name one with files of storages.", errno.ENOENT)
     removed: list[Path] = []
-    for path, _ in sorted(find_scratch(directory), key=lambda found: found[0]):
+    of_ranks = [path for path in directory.glob(f"{RANK}*") if is_storage(path)]
+    for path in sorted([*of_ranks, *(path for path, _ in find_scratch(directory))]):
         if not in_use(path):
             remove_storage(path)
             removed.append(path)
+    if of_ranks:
+        with suppress(OSError):  # there is something else in it
+            directory.rmdir()
     return removed
 
 

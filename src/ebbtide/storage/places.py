@@ -32,6 +32,8 @@ from ebbtide.storage.segment import NAME as SEGMENT
 
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
 OWNER, LOCK = "owner", "lock"
+RANK = "rank-"
+"""How the durable directories begin that the ranks of a run have in one directory."""
 # What a process that is killed while it writes the file leaves of it.
 _PART = re.compile(rf"{OWNER}\.\d+")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
@@ -162,14 +164,14 @@ def is_locked(path: Path) -> bool:
         os.close(descriptor)
 
 
-def take_lock(descriptor: int) -> bool:
+def take_lock(descriptor: int, part: int | None = None) -> bool:
     """
-    Take the record lock of a file, and return False if another process has it.
+    Take the record lock of a file, or of its byte *part* alone, and return False if another process has it.
 
     A file system without locks has none to be refused: what the owner's name says is all that is known there.
     """
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, *(() if part is None else (1, part)))
     except OSError as error:
         return error.errno in _NO_LOCKS
     return True

@@ -6,15 +6,16 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.failures import StorageFullError, make_error
 from ebbtide.storage.pipeline import Pipeline
-from ebbtide.storage.places import DirectoryLock, make_scratch, name_scratch, take_lock
+from ebbtide.storage.places import DirectoryLock, is_locked, make_scratch, name_scratch, scratch_parent, take_lock
 from ebbtide.storage.segment import NAME, Segment
+from ebbtide.storage.sharing import Part, fill_template, make_parents, make_part, remove_parents, together
 from ebbtide.storage.system import System
 from ebbtide.storage.transfer import Target
 from ebbtide.storage.worker import Entry, Job
@@ -26,28 +27,32 @@ class Resources:
     An open segment file in its directory.
 
     Args:
-        directory: The durable directory, or where to make a scratch directory.
+        directory: The durable directory, or where to make a scratch directory; None for the system's.
         durable: Which of both.
         limit: The most bytes of disk; None for no limit.
         codecs: How arrays are encoded.
         system: The operating system.
+        comm: The communicator whose ranks share the file; None for a process alone.
 
     Nothing is there before `open`, so that whoever made this can always `finish` it.
     """
 
     def __init__(
         self,
-        directory: Path,
+        directory: str | Path | None,
         *,
         durable: bool,
         limit: int | None,
         codecs: Codecs,
         system: System,
+        comm: Any = None,
     ) -> None:
         self.pid = os.getpid()
         self.ready = False
         self.directory: Path | None = None
-        self._parent = directory
+        self._named = directory
+        self._comm = comm
+        self._part: Part | None = None
         self._durable = durable
         self._limit = limit
         self._codecs = codecs
@@ -64,16 +69,37 @@ class Resources:
         """
         # An earlier attempt may have been interrupted.
         self.finish()
+        parent = self._find_parent()
+        if self._comm is not None and self._comm.size > 1:
+            self._part = make_part(self._comm, parent, self._limit)
+            self.directory = self._part.directory
+            together(self._comm, self._open_file, undo=self.finish)
+            return
+        if self._comm is not None:
+            make_parents(parent)
         if self._durable:
-            self._lock = DirectoryLock(self._parent)
-            self.directory = self._parent
+            self._lock = DirectoryLock(parent)
+            self.directory = parent
         else:
             # The name is known before there is anything to remove.
-            self.directory = name_scratch(self._parent)
+            self.directory = name_scratch(parent)
             make_scratch(self.directory)
-        path = self.directory / NAME
+        self._open_file()
+
+    def _find_parent(self) -> Path:
+        if self._named is None:
+            return scratch_parent()
+        if self._comm is None:
+            return Path(self._named)
+        return fill_template(self._named, self._comm)
+
+    def _open_file(self) -> None:
+        """Open the file in the directory, and lock it or the part of it."""
+        assert self.directory is not None
+        path, part, system, limit = self.directory / NAME, self._part, self._system, self._limit
+        made = 0 if self._durable or part is not None else os.O_EXCL
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if self._durable else os.O_EXCL)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | made
             self._descriptor = descriptor = os.open(path, flags, 0o600)
         except OSError as cause:
             self._let_go()
@@ -81,14 +107,30 @@ class Resources:
                 f"Cannot make the file {path}: {cause.strerror}. Give a directory that may be written as directory=.",
                 cause.errno,
             ) from cause
-        if not self._durable:
+        if part is not None:
+            take_lock(descriptor, part.offset)
+            system, limit = system.within(part.offset), min(part.nbytes, limit or part.nbytes)
+        elif not self._durable:
             take_lock(descriptor)
-        self.target = Target(path, descriptor, self._system, self._codecs, self._durable)
-        self.segment = Segment(self.target, self._limit)
+        self.target = Target(path, descriptor, system, self._codecs, self._durable, shared=part is not None)
+        self.segment = Segment(self.target, limit)
         self.pipeline = Pipeline(self.target)
         self.ready = True
 
     # The places of entries.
+
+    def reserve(self, nbytes: int) -> None:
+        """
+        Reserve room as `Segment.reserve` does; where ranks share the file, on all of them or on none.
+
+        Raises:
+            StorageError: There is no room, here or on another rank.
+        """
+        if not nbytes:
+            self.segment.reserve(0)  # each by itself, when it ends
+            return
+        before = self.segment.reserved
+        together(self._comm, lambda: self.segment.reserve(nbytes), undo=lambda: self.segment.reserve(before))
 
     def take(self, planned: EntryRecord) -> EntryRecord:
         """
@@ -149,7 +191,9 @@ class Resources:
         Raises:
             StorageError: A scratch directory is still there.
         """
-        if not self._durable and self.pid == os.getpid() and self.directory is not None and self.directory.exists():
+        if self._durable or self._part is not None or self.pid != os.getpid() or self.directory is None:
+            return  # where others share the directory, the last of them removes it
+        if self.directory.exists():
             raise StorageError(
                 f"Cannot remove the directory {self.directory} of a closed Disk storage. Check its rights, and remove "
                 "it by hand."
@@ -160,5 +204,11 @@ class Resources:
             return
         if self._lock is not None:
             self._lock.release()
-        elif self.directory is not None and not self._durable:
+        elif self.directory is not None and not self._durable and not self._is_shared():
             shutil.rmtree(self.directory, ignore_errors=True)
+            if self._comm is not None:
+                remove_parents(self.directory.parent)
+
+    def _is_shared(self) -> bool:
+        """Return whether another process has its part open still; the one that has no lock any more asks it."""
+        return self._part is not None and self.directory is not None and is_locked(self.directory / NAME)

@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import final
 
 from ebbtide.budget import format_bytes
+from ebbtide.errors import StorageError
 from ebbtide.storage.base import Key
 from ebbtide.storage.entries import FIXED_BYTES, EntryRecord, decode_header, header_bytes
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError
-from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal
+from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_entry
 
 NAME = "segment"
 # Punching a hole and cutting a file off make the file system write what waits: small deletions wait for each other.
@@ -39,6 +40,12 @@ class Segment:
         self._limit = limit
         self._extents = Extents()
         self._reserved = 0
+        self._top = 0  # the end of what the file may have blocks for
+
+    @property
+    def reserved(self) -> int:
+        """The bytes that are reserved."""
+        return self._reserved
 
     @property
     def allocated(self) -> int:
@@ -57,6 +64,7 @@ class Segment:
                 max(0, min(free.stop, nbytes) - free.start) for free in self._extents.free if free.clean
             )
             self._check_limit(grown, None, self.allocated)
+            self._top = max(self._top, nbytes)
             self._allocate(self._reserved, nbytes - self._reserved, None)
             self._reserved = nbytes
             for free in self._extents.free:
@@ -75,6 +83,7 @@ class Segment:
         """
         nbytes = planned.nbytes
         offset = self._extents.take(nbytes)
+        self._top = max(self._top, self._extents.end)
         try:
             if self._limit is not None and self.allocated > self._limit:
                 self.return_space()
@@ -98,7 +107,7 @@ class Segment:
     def give(self, record: EntryRecord) -> None:
         """Give the range of an entry back; the file system has it when this returns, but for less than 1 MiB."""
         self._extents.give(record.offset, record.nbytes)
-        size = os.fstat(self._target.descriptor).st_size
+        size = self._size()
         if record.offset < size:
             # It may stay in the file for a while, and must not be found again.
             with suppress(OSError):
@@ -111,18 +120,34 @@ class Segment:
                 self._target.system.synchronize(self._target.descriptor)
 
     def recover(self) -> list[EntryRecord]:
-        """Take over what an earlier storage left: of each key the newest entry, by generation; the others go."""
+        """
+        Take over what an earlier storage left: of each key the newest entry, by generation; the others go.
+
+        Where there are two, the power may have gone while the newer one was written: it has to be whole.
+
+        Memory:
+            The arrays of one such entry at a time.
+        """
         found = list(scan(self._target.descriptor))
         for record in found:
             self._extents.occupy(record.offset, record.nbytes)
         self._truncate()
         newest: dict[Key, EntryRecord] = {}
         for record in sorted(found, key=lambda record: record.generation):
-            old = newest.pop(record.key, None)
+            old = newest.get(record.key)
+            if old is not None and not self._is_whole(record):
+                self.give(record)
+                continue
             if old is not None:
-                self.give(old)
+                self.give(newest.pop(record.key))
             newest[record.key] = record
         return list(newest.values())
+
+    def _is_whole(self, record: EntryRecord) -> bool:
+        with suppress(StorageError):
+            read_entry(self._target, record)
+            return True
+        return False
 
     def _return_slack(self) -> None:
         if self._extents.dirty() >= _SLACK:
@@ -137,8 +162,16 @@ class Segment:
         self._extents.cut()
         end = max(self._extents.end, self._reserved)
         with suppress(OSError):
-            if os.fstat(self._target.descriptor).st_size > end:
-                os.ftruncate(self._target.descriptor, end)
+            if self._size() > end:
+                if self._target.shared:
+                    self._target.system.punch(self._target.descriptor, end, self._top - end)
+                else:
+                    os.ftruncate(self._target.descriptor, end)
+                self._top = end
+
+    def _size(self) -> int:
+        """Return the size of the file, or of the part of it."""
+        return self._top if self._target.shared else os.fstat(self._target.descriptor).st_size
 
     def _punch(self) -> None:
         kept: list[Free] = []

@@ -68,6 +68,16 @@ class System:
     punch: Callable[[int, int, int], bool] = _punch
     synchronize: Callable[[int], None] = _synchronize
 
+    def within(self, base: int) -> System:
+        """Return the same calls on a part of each file, of which the first byte is that at *base*."""
+        return System(
+            pwrite=lambda descriptor, content, offset: self.pwrite(descriptor, content, base + offset),
+            preadv=lambda descriptor, buffers, offset: self.preadv(descriptor, buffers, base + offset),
+            allocate=lambda descriptor, offset, nbytes: self.allocate(descriptor, base + offset, nbytes),
+            punch=lambda descriptor, offset, nbytes: self.punch(descriptor, base + offset, nbytes),
+            synchronize=self.synchronize,
+        )
+
 
 POSIX = System()
 

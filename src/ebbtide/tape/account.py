@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from ebbtide.arrays.context import current, current_or_none
+from ebbtide.arrays.registry import declare_further
 from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
@@ -98,6 +99,8 @@ def account(budget: Budget | None) -> Iterator[Account]:
             ledger.report.limited(ledger.limit)
     elif current_or_none() is not None:
         budget = context.budget
+    if ledger.watched:
+        declare_further()  # not in the middle of the call, where the memory of modules would count
     pager = Pager(ledger, budget) if ledger.watched else None
     opened = Account(ledger, budget, pager, before)
     try:

@@ -20,11 +20,18 @@ from ebbtide.tape.accumulate import Accumulator
 from ebbtide.tape.node import Node
 
 
-def presence_on(tape: Any) -> TracedArray:
-    """Return the presence of a tape: one for all that communicates there."""
+def presence_on(tape: Any, value: Any = None) -> TracedArray:
+    """
+    Return the presence of a tape: one for all that communicates there.
+
+    Args:
+        tape: The tape, which keeps its node and value: an array that knows the tape would be a reference cycle.
+        value: The presence of a trace around it, if there is one.
+    """
     if tape.presence is None:
-        tape.presence = tape.leaf(np.zeros(0), reachable=False)
-    return tape.presence
+        made = tape.leaf(np.zeros(0) if value is None else value, reachable=False)
+        tape.presence = made._node, made._value
+    return TracedArray(tape, *tape.presence)
 
 
 def require(array: Any) -> None:

@@ -131,7 +131,7 @@ def record_joint(
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
     node = Node(tape.count, rule, parents, (), None, kinds, code, instruction)
-    if tape.presence is not None and tape.presence._node in parents:  # there is communication inside
+    if tape.presence is not None and tape.presence[0] in parents:  # there is communication inside
         tape.required[node.number] = node
     if tape.pager is not None:
         rule.hold(tape.pager, node)

@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from typing import Any, final
 
+from ebbtide.agree import own_communicator
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.budget import Budget
 from ebbtide.ledger import BUFFERS, Ledger
@@ -123,7 +124,8 @@ class Pages:
             taken, pages = 0, self._around
             while pages is not None:
                 taken, pages = taken + pages.nbytes, pages._around
-            self._storage = Disk(self._budget.directory, limit=max(0, self._budget.disk - taken))
+            limit = max(0, self._budget.disk - taken)
+            self._storage = Disk(self._budget.directory, limit=limit, comm=own_communicator())
         return self._storage
 
     @property

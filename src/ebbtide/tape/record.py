@@ -77,7 +77,7 @@ class Tape:
         # Static values of a region: address of the node outside -> (node here, array outside).
         self.statics: dict[int, tuple[Node, TracedArray]] = {}
         # See `tape.communication`.
-        self.presence: TracedArray | None = None
+        self.presence: tuple[Node, Any] | None = None
         self.required: dict[int, Node] = {}
 
     def close(self) -> None:

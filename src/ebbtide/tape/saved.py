@@ -124,8 +124,9 @@ class Sizes:
 @final
 class Slivers:
     """
-    Finds small parts of large arrays, which are copied when they are saved: too small for a page, each would keep all
-    of its array in memory, though that may be on disk.
+    Finds small parts of large arrays, which are copied when they are saved.
+
+    Too small for a page, each would keep all of its array in memory, though that may be on disk.
 
     Memory:
         A weak reference and a number for each array that lives.

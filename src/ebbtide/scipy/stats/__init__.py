@@ -8,7 +8,7 @@ Distributions of `scipy.stats` whose functions have derivatives, with SciPy's ar
     >>> grad(lambda mean: np.sum(stats.norm.logpdf(data, mean, scale=2.0)))(3.0)
     np.float64(0.0)
 
-A distribution is called by its functions only: SciPy's frozen distributions and random numbers are not here.
+`stats.norm(3.0, scale=2.0).logpdf(data)` is the same, as in SciPy. Random numbers are not here.
 """
 
 from ebbtide.scipy.stats.continuous import beta as beta

@@ -12,6 +12,7 @@ from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import stands_for
+from ebbtide.scipy.stats.frozen import Frozen
 
 __all__ = ["dirichlet", "multivariate_normal"]
 
@@ -120,6 +121,10 @@ class MultivariateNormal:
 
     __slots__ = ()
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
+        """Return the distribution with these parameters."""
+        return Frozen(self, args, kwargs)
+
     @staticmethod
     @stands_for(stats.multivariate_normal.logpdf)
     def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False) -> Any:
@@ -188,7 +193,7 @@ def _slope(x: Any, alpha: Any) -> Any:
     """Return the derivative of the logarithm of the density by the components that *x* has."""
     whole = _whole(x, alpha)
     power = _down(alpha, x) - 1
-    slope = power / np.where(power == 0, 1, whole)
+    slope = power / np.where(np.logical_and(power == 0, whole == 0), 1, whole)
     return slope if x.shape[0] == alpha.shape[0] else slope[:-1] - slope[-1:]
 
 
@@ -223,6 +228,10 @@ class Dirichlet:
     """The density of the Dirichlet distribution, with derivatives by points and concentrations."""
 
     __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
+        """Return the distribution with these parameters."""
+        return Frozen(self, args, kwargs)
 
     @staticmethod
     @stands_for(stats.dirichlet.logpdf)

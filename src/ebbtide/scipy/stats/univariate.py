@@ -18,6 +18,7 @@ import numpy as np
 from ebbtide.arrays.kinds import elementwise
 from ebbtide.rules.originals import is_traced
 from ebbtide.rules.special import without_rule
+from ebbtide.scipy.stats.frozen import Frozen
 
 Expression = Callable[..., Any]
 
@@ -138,6 +139,10 @@ class Continuous:
         self.cdf, self.sf = self._probability("cdf", 1), self._probability("sf", -1)
         self.logcdf, self.logsf = self._logarithm("logcdf", 1), self._logarithm("logsf", -1)
         self.ppf, self.isf = self._quantile("ppf", 1), self._quantile("isf", -1)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
+        """Return the distribution with these parameters."""
+        return Frozen(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<{self._original.name} of ebbtide.scipy.stats>"
@@ -296,6 +301,10 @@ class Discrete:
         self.pmf = self._function("pmf", of_pmf, "out")
         self.cdf, self.sf = self._function("cdf", below), self._function("sf", above)
         self.logcdf, self.logsf = self._function("logcdf", below, "out"), self._function("logsf", above, "out")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
+        """Return the distribution with these parameters."""
+        return Frozen(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<{self._original.name} of ebbtide.scipy.stats>"

@@ -1,0 +1,98 @@
+/*
+Reductions of short rows and of columns, in NumPy's order, without a call of NumPy's loop for each row.
+
+NumPy's loop takes 15 to 40 ns for a row of ten numbers, these take 5.
+*/
+#ifndef EBBTIDE_SUMS_H
+#define EBBTIDE_SUMS_H
+
+#include "loops.h"
+
+/* Up to so many numbers NumPy's pairwise sum is one block. */
+enum { EBBTIDE_BLOCK = 128 };
+
+/* Reduce a row without gaps into a number; return whether that was possible, with NumPy's bits. */
+typedef int (*ebbtide_row)(char *, const char *, npy_intp);
+
+#define DEFINE_ROW_SUM(t, T) \
+    static int ebbtide_row_sum_##t(char *into, const char *row, npy_intp count) { \
+        const T *x = (const T *)row; \
+        T sum = (T)-0.0; \
+        npy_intp k = 0; \
+        if (count > EBBTIDE_BLOCK) return 0; \
+        if (count >= 8) { \
+            T r[8]; \
+            for (int j = 0; j < 8; j++) r[j] = x[j]; \
+            for (k = 8; k < count - count % 8; k += 8) \
+                for (int j = 0; j < 8; j++) r[j] += x[k + j]; \
+            sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7])); \
+        } \
+        for (; k < count; k++) sum += x[k]; \
+        *(T *)into += sum; \
+        return 1; \
+    }
+DEFINE_ROW_SUM(f, float)
+DEFINE_ROW_SUM(d, double)
+
+/* Of zeros of both signs, and of several NaN, which one is left depends on the order: that is left to NumPy. */
+#define DEFINE_ROW_EXTREME(name, t, T, compare) \
+    static int ebbtide_row_##name##_##t(char *into, const char *row, npy_intp count) { \
+        const T *x = (const T *)row; \
+        T found = *(const T *)into; \
+        int ordered = found == found; \
+        if (count > EBBTIDE_BLOCK) return 0; \
+        for (npy_intp k = 0; k < count; k++) { \
+            ordered &= x[k] == x[k]; \
+            found = compare(x[k], found) ? x[k] : found; \
+        } \
+        if (!ordered || found == 0) return 0; \
+        *(T *)into = found; \
+        return 1; \
+    }
+DEFINE_ROW_EXTREME(maximum, f, float, ebbtide_above_f)
+DEFINE_ROW_EXTREME(maximum, d, double, ebbtide_above_d)
+DEFINE_ROW_EXTREME(minimum, f, float, ebbtide_below_f)
+DEFINE_ROW_EXTREME(minimum, d, double, ebbtide_below_d)
+
+/* Return what reduces rows by a ufunc; NULL if only NumPy's loop does. */
+static inline ebbtide_row ebbtide_row_of(const char *name, char letter) {
+    const int wide = letter == 'd';
+    if (letter != 'f' && letter != 'd') return NULL;
+    if (!strcmp(name, "add")) return wide ? ebbtide_row_sum_d : ebbtide_row_sum_f;
+    if (!strcmp(name, "maximum")) return wide ? ebbtide_row_maximum_d : ebbtide_row_maximum_f;
+    if (!strcmp(name, "minimum")) return wide ? ebbtide_row_minimum_d : ebbtide_row_minimum_f;
+    return NULL;
+}
+
+/* Add rows, `step` bytes apart, to one row, one after the other; both without gaps between their elements. */
+typedef void (*ebbtide_rows)(char *, const char *, npy_intp, npy_intp, npy_intp);
+
+#define DEFINE_ADD_ROWS(t, T) \
+    EBBTIDE_WIDE static void ebbtide_add_rows_##t( \
+        char *into, const char *first, npy_intp rows, npy_intp step, npy_intp count) { \
+        T *sums = (T *)into; \
+        npy_intp j = 0; \
+        for (; j + 64 / (npy_intp)sizeof(T) <= count; j += 64 / sizeof(T)) { /* sums that stay in registers */ \
+            T held[64 / sizeof(T)]; \
+            for (size_t k = 0; k < 64 / sizeof(T); k++) held[k] = sums[j + k]; \
+            for (npy_intp i = 0; i < rows; i++) { \
+                const T *x = (const T *)(first + i * step) + j; \
+                for (size_t k = 0; k < 64 / sizeof(T); k++) held[k] += x[k]; \
+            } \
+            for (size_t k = 0; k < 64 / sizeof(T); k++) sums[j + k] = held[k]; \
+        } \
+        if (j == count) return; \
+        for (npy_intp i = 0; i < rows; i++) { \
+            const T *x = (const T *)(first + i * step); \
+            EBBTIDE_EACH (npy_intp k = j; k < count; k++) sums[k] += x[k]; \
+        } \
+    }
+DEFINE_ADD_ROWS(f, float)
+DEFINE_ADD_ROWS(d, double)
+
+static inline ebbtide_rows ebbtide_rows_of(const char *name, char letter) {
+    if (strcmp(name, "add")) return NULL;
+    return letter == 'f' ? ebbtide_add_rows_f : letter == 'd' ? ebbtide_add_rows_d : NULL;
+}
+
+#endif

@@ -1,0 +1,161 @@
+"""
+One file for several processes: each has a part of its own, and reads and writes there without asking the others.
+
+The communicator is one of mpi4py; nothing here imports that. The ranks talk to each other where a storage is made and
+where it reserves room, and never after: the last one that lets go of the file removes it, as its locks tell.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from ebbtide.errors import RankError, StorageError
+from ebbtide.storage.extents import round_up
+from ebbtide.storage.failures import make_error
+from ebbtide.storage.places import host_name, make_scratch, name_scratch
+from ebbtide.storage.segment import NAME
+
+ALIGNMENT = 1 << 20
+"""Parts begin at a multiple of this many bytes: that of a stripe of a parallel file system, or a multiple of it."""
+PART = 1 << 36
+"""The bytes of a part without a limit; what is not written takes no disk, and 256 of them fit into a file of ext4."""
+MADE = ".ebbtide-made"
+"""A file in a directory that was made for storages: it goes with the last of them."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    A process's part of a file.
+
+    Args:
+        directory: The scratch directory with the file.
+        offset: The first byte of the part.
+        nbytes: How many there are.
+    """
+
+    directory: Path
+    offset: int
+    nbytes: int
+
+
+def fill_template(directory: str | Path, comm: Any) -> Path:
+    """
+    Return a directory with the names that this process has: `{hostname}`, and `{rank}`, that in `COMM_WORLD`.
+
+    Args:
+        directory: A directory, perhaps with such names.
+        comm: Any communicator of mpi4py.
+    """
+    world: Any = sys.modules[type(comm).__module__].COMM_WORLD
+    return Path(str(directory).replace("{hostname}", host_name()).replace("{rank}", str(world.rank)))
+
+
+def make_parents(directory: Path) -> None:
+    """
+    Make a directory and those above it that do not exist.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    try:
+        for path in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
+            with suppress(FileExistsError):  # another rank may be as far
+                path.mkdir(mode=0o700)
+                (path / MADE).touch()
+    except OSError as cause:
+        raise make_error(
+            f"Cannot make the directory {directory} for storage: {cause.strerror}. Give one that may be made or "
+            "written as directory=.",
+            cause.errno,
+        ) from cause
+
+
+def remove_parents(directory: Path) -> None:
+    """Remove a directory and those above it that `make_parents` has made, as far as nothing else is in them."""
+    with suppress(OSError):
+        for path in (directory, *directory.parents):
+            if [place.name for place in path.iterdir()] != [MADE]:
+                return
+            (path / MADE).unlink()
+            path.rmdir()
+
+
+def make_part(comm: Any, parent: Path, limit: int | None) -> Part:
+    """
+    Make one file for all ranks of a communicator, in a scratch directory of its first rank; all of them come here.
+
+    Args:
+        comm: The communicator.
+        parent: Where the first rank makes the directory.
+        limit: The most bytes of this rank; None for no limit.
+
+    Raises:
+        StorageError: It cannot be made, or not every rank sees it.
+    """
+    made: list[Path] = []
+
+    def make() -> None:
+        if comm.rank == 0:
+            make_parents(parent)
+            path = name_scratch(parent)
+            made.append(path)
+            make_scratch(path)
+            (path / NAME).touch(mode=0o600, exist_ok=False)
+
+    def see() -> None:
+        if not (directory / NAME).exists():
+            raise StorageError(
+                f"The file {directory / NAME} that the first rank has made is not there on {host_name()}: the ranks "
+                "share no file system. Give a directory= that they share, the communicator of the ranks of a node, or "
+                "COMM_SELF."
+            )
+
+    try:
+        together(comm, make)
+        directory = Path(comm.bcast(str(made[0]) if made else None))
+        nbytes = max(comm.allgather(PART if limit is None else round_up(max(1, limit), ALIGNMENT)))
+        together(comm, see)
+    except BaseException:
+        for path in made:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    return Part(directory, comm.rank * nbytes, nbytes)
+
+
+def together(comm: Any, call: Callable[[], object], undo: Callable[[], object] | None = None) -> None:
+    """
+    Make a call on all ranks of a communicator, which succeeds on all or on none.
+
+    Args:
+        comm: The communicator; None for a process alone.
+        call: What each rank does.
+        undo: What those do on which it succeeded, if it failed on another one.
+
+    Raises:
+        StorageError: That of the call.
+        RankError: It failed on another rank.
+    """
+    if comm is None or comm.size == 1:
+        call()
+        return
+    failed: StorageError | None = None
+    try:
+        call()
+    except StorageError as error:
+        failed = error
+    told: list[str | None] = comm.allgather(None if failed is None else str(failed))
+    if failed is not None:
+        raise failed
+    for rank, reason in enumerate(told):
+        if reason is not None:
+            if undo is not None:
+                undo()
+            raise RankError(f"Rank {rank} failed: {reason}")
