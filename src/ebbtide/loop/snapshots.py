@@ -92,7 +92,7 @@ class Snapshots:
             StorageError: There is none here.
             RankError: There is none in another process.
         """
-        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self._theirs else 0)
+        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self.are_theirs else 0)
         if is_alone() or not nbytes:
             return
         storage, failed = self._storage("disk"), True
