@@ -1,5 +1,5 @@
 """
-Which spiral is a point on? A small network trained by all ranks of an MPI run together, then many networks, some on each.
+Which spiral is a point on? A small network, trained by all ranks of an MPI run; then many networks, some on each.
 
 All ranks draw the same batches and take their rows of them; a step adds up loss and gradient in one message of one flat
 vector, so the training is that of one process. An ensemble is divided by its members: they train without a message, and
