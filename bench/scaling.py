@@ -25,7 +25,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, final
 
-
 from bench.measure import MISSING, ROOT, Table, installed, run
 from bench.storage import MIB, throttled
 from ebbtide import value_and_grad
@@ -204,7 +203,7 @@ def show_speed(nodes: int, steps: int, runs: int) -> None:
         limit = relative(one, times[name], scale)[1]
         table.add(f"beside {name}: {text}", ours, [], limit, f"{BAR}", share >= BAR)
     seconds = ", ".join([f"{name} {statistics.median(found):.2f}" for name, found in times.items()])
-    table.note(f"Seconds, medians: {seconds}. Arrays of 32 MiB, as the whole has, are fresh pages each time; halves are not.")
+    table.note(f"Seconds, medians: {seconds}. Arrays of 32 MiB or more, as of the whole, are fresh pages each time.")
     table.show()
 
 
