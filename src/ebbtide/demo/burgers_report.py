@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,8 +100,10 @@ def run(options: Options) -> int:
 @contextmanager
 def _heard(decomposition: Decomposition) -> Iterator[None]:
     """Print what one of the ranks prints; all of them do the same, and their numbers are agreed on."""
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        with nullcontext() if decomposition.speaks else redirect_stdout(nowhere):
+    if decomposition.speaks:
+        yield
+    else:
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             yield
 
 
@@ -282,7 +284,7 @@ def _taylor(case: Case, value: float, slope: Any, slope_nu: float) -> list[tuple
 
 
 def _not_orthogonal(moved: Any, slope: Any, problem: burgers.Problem, sign: float) -> Any:
-    """Return a direction turned halfway to the gradient: across it, order 0 of a Taylor test sees the curvature only."""
+    """Return a direction turned halfway to the gradient: across it, order 0 sees only the curvature."""
     largest = problem.decomposition.largest
     inside = slope * burgers.inside(problem)
     scale = largest(np.abs(moved).max()) / (largest(np.abs(inside).max()) or 1.0)

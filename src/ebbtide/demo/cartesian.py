@@ -47,8 +47,9 @@ class Cartesian(Decomposition):
         """
         if max(self.comm.dims) > nodes - 2:
             raise DemoInputError(
-                f"A grid of {self.comm.dims[0]} x {self.comm.dims[1]} ranks needs as many inner nodes in each direction, "
-                f"and there are {nodes - 2}: give --nodes {max(self.comm.dims) + 2} or more, or start fewer ranks."
+                f"A grid of {self.comm.dims[0]} x {self.comm.dims[1]} ranks needs as many inner nodes in each "
+                f"direction, and there are {nodes - 2}: give --nodes {max(self.comm.dims) + 2} or more, or start fewer "
+                "ranks."
             )
         x, y = (
             slice(inner * place // count, inner * (place + 1) // count + 2)

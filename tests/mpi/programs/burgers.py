@@ -1,4 +1,4 @@
-"""The demo on all ranks, and its gradient on some beside that of one process; started by `mpiexec` from test_demo.py."""
+"""The demo on ranks, and its gradient beside that of one process; started by `mpiexec` from test_demo.py."""
 
 from __future__ import annotations
 

@@ -69,16 +69,17 @@ def times(x: Any, y: Any) -> Any:
     return result
 
 
-multiplied = eb.primitive(
-    times,
-    vjp=(lambda g, y: times_of(g, y), lambda g, x: times_of(g, x)),
-    jvp=(lambda t, y: times_of(t, y), lambda t, x: times_of(x, t)),
-)
+def of_tangent(t: Any, y: Any) -> Any:
+    """Return the products of a tangent or cotangent, as an operation again."""
+    return multiplied(t, y)
 
 
-def times_of(x: Any, y: Any) -> Any:
-    """Return the products, as an operation again."""
-    return multiplied(x, y)
+def of_other(t: Any, x: Any) -> Any:
+    """Return the same for the other operand."""
+    return multiplied(x, t)
+
+
+multiplied = eb.primitive(times, vjp=(of_tangent, of_other), jvp=(of_tangent, of_other))
 
 
 def check_derivatives(f: Callable[[Any], Any], x: Any, tolerance: float = 1e-6) -> None:
@@ -118,7 +119,7 @@ def check_products() -> None:
     ksp = solver(operator)
     for f in (lambda x: petsc.multiply(operator, x), lambda x: petsc.solve(ksp, x)):
         x, v, w = vector(2), vector(3), vector(4)
-        y, pull = eb.vjp(f, x)
+        _, pull = eb.vjp(f, x)
         _, tangent = eb.jvp(f, (x,), (v,))
         np.testing.assert_array_equal(whole(tangent), whole(f(v)))
         assert np.isclose(dot(w, tangent), dot(pull(w)[0], v), rtol=1e-11)
