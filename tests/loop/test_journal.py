@@ -377,7 +377,7 @@ def test_the_command_shows_and_removes_a_run(tmp_path, capsys):
     path = stopped(tmp_path / "run", PLACES[2])
     assert cli.main(["inspect", str(path), "--check"]) == 0
     out = capsys.readouterr().out
-    for part in ("loop 0: end of the forward sweep", "forward sweep after 24 steps", "reverse sweep down to step"):
+    for part in ("loop 0: end of the forward sweep", f"forward sweep after {STEPS} steps", "reverse sweep down to step"):
         assert part in out
     assert cli.main(["clean", str(path)]) == 0
     assert run(path, fingerprint={"steps": "other"})
