@@ -53,7 +53,7 @@ bench: $(READY)-bench
 
 campaign: $(READY)-test
 	@TMPDIR=$(MEMORY) EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest --capture=no --override-ini=tmp_path_retention_policy=none \
-		tests/campaign tests/loop tests/memory tests/program tests/rules tests/schedules tests/tape tests/transforms \
+		tests/campaign tests/loop tests/memory tests/mpi tests/program tests/rules tests/schedules tests/tape tests/transforms \
 		tests/test_budget.py
 
 clean:
