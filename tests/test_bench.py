@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HELPERS = {"__init__", "__main__", "ensemble_plan", "measure"}
 NAMES = sorted(path.stem for path in (ROOT / "bench").glob("*.py") if path.stem not in HELPERS)
-PEERS = ("autograd", "checkpoint_schedules", "equinox", "jax", "numba", "pyadjoint", "torch")
+PEERS = ("autograd", "checkpoint_schedules", "equinox", "h5py", "jax", "numba", "pyadjoint", "torch")
 
 
 @pytest.mark.parametrize("name", NAMES)

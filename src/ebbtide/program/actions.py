@@ -123,6 +123,10 @@ class Operands:
         owner = self._constants.setdefault(key, np.array(argument, letter or None))
         return Operand(owner, 0, owner.dtype.char, (), ())
 
+    def is_free_of_order(self, equation: Equation) -> bool:
+        """Return whether the machine may compute an elementwise equation in its own order."""
+        return self._layout.is_free_of_order(equation)
+
     def _offset(self, variable: Variable) -> int:
         """Return how far the first element of a view is from that of its base."""
         if variable not in self._made:

@@ -90,7 +90,7 @@ def _runs(program: Program, layout: Layout) -> Iterator[list[int]]:
     """Yield the numbers of equations that chains can have, and between which no array is computed that they cannot."""
     run: list[int] = []
     for place, equation in enumerate(program.equations):
-        if loop_of(equation) is not None and equation.output.type.shape:
+        if loop_of(equation) is not None and equation.output.type.shape and layout.is_free_of_order(equation):
             first = program.equations[run[0]] if run else equation
             alike = equation.output.type.shape == first.output.type.shape and equation.errors == first.errors
             if not alike:

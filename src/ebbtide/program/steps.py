@@ -57,7 +57,7 @@ def actions_of(equation: Equation, operands: Operands, given_up: Variable | None
 
 def _elementwise(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
     found = ufunc_loop_of(equation)
-    if found is None:
+    if found is None or not operands.is_free_of_order(equation):
         return None
     ufunc, types, arguments = found
     out = operands.of(equation.output)

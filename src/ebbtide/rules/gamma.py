@@ -46,7 +46,8 @@ def _slopes_of_cotangent(order: int, z: Any) -> Any:
 
 def _sum_of_powers(s: Any, z: Any) -> Any:
     """Return the sum of 1 / (z + k)^s over k = 0, 1, ... for a whole s > 1 and complex z, which SciPy has not."""
-    z, order = np.asarray(z), int(np.max(s)) - 1
+    s, z = np.real(s), np.asarray(z)  # a program may give the exponent in the type of z
+    order = int(np.max(s)) - 1
     left = z.real < 0.5  # mirrored, away from the poles
     w = np.array(np.where(left, 1 - z, z), np.complex128)
     total = np.zeros_like(w)
