@@ -66,7 +66,7 @@ class Slope(LinearSystem):
             return jvp(residual, (point,), (x,))[1]
 
     def solve(self, start: Sequence[Any], operands: Sequence[Any]) -> Any:
-        """Return the solution for plain arrays: the solver's; else by elimination or, if they are many, Krylov's method."""
+        """Return the solution for plain arrays: the solver's, else by elimination or, of many, Krylov's method."""
         b, point, *rest = operands
         if self._solver is not None:
             return self._solver(b, point, rest, self._is_transposed)
