@@ -37,9 +37,14 @@ def kind_of_arguments(
     """
     if not kwargs and not static:
         # To take a container apart takes 2 us.
-        arrays = [arg if type(arg) is np.ndarray else plain_value(arg) for arg in args]
-        if all(type(array) is np.ndarray for array in arrays):
-            return list(args), tuple([(array.shape, array.dtype, array.strides) for array in arrays])
+        found = []
+        for arg in args:
+            array = arg if type(arg) is np.ndarray else plain_value(arg)
+            if type(array) is not np.ndarray:
+                break
+            found.append((array.shape, array.dtype, array.strides))
+        else:
+            return list(args), tuple(found)
     leaves, structure = flatten((args, kwargs))
     kinds: list[Any] = []
     for leaf in leaves:
