@@ -37,12 +37,16 @@ def kind_of_arguments(
     """
     if not kwargs and not static:
         # To take a container apart takes 2 us.
-        found = []
+        found: list[Any] = []
         for arg in args:
-            array = arg if type(arg) is np.ndarray else plain_value(arg)
-            if type(array) is not np.ndarray:
+            value = arg if type(arg) is np.ndarray else plain_value(arg)
+            kind = type(value)
+            if kind is np.ndarray:
+                found.append((value.shape, value.dtype, value.strides))
+            elif kind in _NUMBERS or isinstance(value, np.inexact):
+                found.append(kind)
+            else:
                 break
-            found.append((array.shape, array.dtype, array.strides))
         else:
             return list(args), tuple(found)
     leaves, structure = flatten((args, kwargs))
