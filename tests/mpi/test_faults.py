@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from pathlib import Path
 
 import pytest
 from tests.mpi.launch import on_ranks
@@ -16,7 +15,7 @@ pytest.importorskip("mpi4py", reason="the extra `mpi` is not installed")
 # What each run meets in turn: the faults of failing.py. A run goes on where the one before was ended.
 CHAINS = {"chain": [["kill@5"], ["block@14"], ["interrupt@9"], ["none"]]}
 # In a whole run there are 59 places for a fault, the first 16 of them in the forward sweep.
-PLACES = random.Random(SEED).sample(range(1, 59), 50)  # noqa: S311 - no secrets
+PLACES = random.Random(SEED).sample(range(1, 59), 50)
 if FULL:
     for kind in ("kill", "raise", "full", "collect", "block", "interrupt", "stuck"):
         for part in range(5 if kind in {"kill", "raise", "full", "collect"} else 1):
