@@ -69,6 +69,10 @@ class Apart(Decomposition):
         """See `Decomposition.update`."""
         return state
 
+    def complete(self, state: Any) -> Any:
+        """See `Decomposition.complete`."""
+        return state
+
     def total(self, number: Any) -> Any:
         """See `Decomposition.total`."""
         return number

@@ -11,6 +11,7 @@ from scipy import special
 from tests.measure import peak_bytes
 
 from ebbtide import RuleMissingError, TraceError, grad, jit, jvp, vjp
+from ebbtide.arrays.views import bottom
 from ebbtide.testing import check_grads
 
 WRITES: dict[str, Any] = {
@@ -206,6 +207,26 @@ def test_loops_over_rows_take_a_buffer_in_all(f, units, count):
     if f is not chained:
         np.testing.assert_array_equal(gradient(x), np.cos(x))
     assert peak_bytes(lambda: gradient(x)) < (units + 0.3) * x.nbytes
+
+
+def test_writes_through_views_copy_the_array_once():
+    """On a tape an array that is filled through its views stays where its first write has put it."""
+    places: set[int] = set()
+
+    def f(x):
+        y = np.zeros_like(x)
+        for i in range(len(x)):
+            y[i] += x[i]
+            row = y[i:][0]
+            row[1:] *= 2.0
+            row[:1] = x[i, :1]
+            places.add(bottom(y).ctypes.data)
+        return np.sum(y * y)
+
+    x = np.random.default_rng(3).standard_normal((5, 3))
+    grad(f)(x)
+    assert len(places) == 1
+    check_grads(f, x)
 
 
 def test_saved_parts_do_not_follow_writes():

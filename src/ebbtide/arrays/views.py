@@ -266,14 +266,19 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     for primitive, params in sharing.path[:-1]:
         stations.append(primitive.bind((stations[-1],), params))
     value: Any = new
+    element = False
     for primitive, params in reversed(sharing.path):
         if primitive.put is None:
             raise TraceError(
                 f"Cannot write at {target._trace.here()} through the result of {primitive.name} taken at "
                 f"{sharing.line}: NumPy makes it read-only. Write into its base, or into a copy."
             )
-        value = primitive.put(stations.pop(), params, value)
-    become(root, value, private=False)
+        base = stations.pop()
+        element = base is root and primitive.name == "getitem"
+        # `root[index] += x` is `root[index] = root[index] + x`: in place where nothing else holds the memory.
+        setitem = HANDLERS[operator.setitem]
+        value = setitem(root, params["index"], value) if element else primitive.put(base, params, value)
+    become(root, value, private=element)
     target._trace, target._node, target._value = new._trace, new._node, new._value
     sharing.kept = None
     sharing.seen = root.sharing().version

@@ -158,9 +158,10 @@ def simulate(initial: Any, viscosity: Any, problem: Problem, **loop: Any) -> Any
     viscosity = decomposition.replicated(viscosity)
 
     def advance(state: Any, _index: Any) -> Any:
-        return step(decomposition.update(state), viscosity, spacing, time_step)
+        # Of the state that comes in parts are saved, so that a write into it would copy it: here it was written anyhow.
+        return decomposition.update(step(state, viscosity, spacing, time_step))
 
-    return ebbtide.timeloop(advance, initial, problem.steps, **loop)
+    return ebbtide.timeloop(advance, decomposition.complete(initial), problem.steps, **loop)
 
 
 def misfit(initial: Any, viscosity: Any, observed: Field, problem: Problem, **loop: Any) -> Any:

@@ -49,7 +49,11 @@ class Decomposition(ABC):
 
     @abstractmethod
     def update(self, state: Any) -> Any:
-        """Return a state with the present layers of the neighbors."""
+        """Return a state with the present layers of the neighbors, which it is given in place."""
+
+    @abstractmethod
+    def complete(self, state: Any) -> Any:
+        """Return a state with the present layers of the neighbors; the given one stays as it is."""
 
     @abstractmethod
     def total(self, number: Any) -> Any:
@@ -92,6 +96,10 @@ class Whole(Decomposition):
 
     def update(self, state: Any) -> Any:
         """See `Decomposition.update`."""
+        return state
+
+    def complete(self, state: Any) -> Any:
+        """See `Decomposition.complete`."""
         return state
 
     def total(self, number: Any) -> Any:

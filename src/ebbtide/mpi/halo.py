@@ -73,6 +73,8 @@ def halo_update(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: Seq
     array = array if type(array) is TracedArray else anchored(array)
     # One axis after the other, with the layers that are there: so the corners come from the neighbors' neighbors.
     for direction, (axis, layers) in enumerate(zip(places, widths, strict=True)):
+        if comm.dims[direction] == 1 and not comm.periods[direction]:
+            continue  # no rank has a neighbor
         length = array.shape[axis]
 
         def at(start: int, stop: int, axis: int = axis) -> tuple[slice, ...]:
