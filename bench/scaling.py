@@ -29,16 +29,16 @@ import numpy as np
 
 from bench.measure import MISSING, ROOT, Table, installed, run
 from bench.storage import MIB, throttled
-from ebbtide import value_and_grad
+from ebbtide import Budget, value_and_grad
 from ebbtide.demo import burgers
 from ebbtide.demo.decomposition import Decomposition, Window
 from ebbtide.schedules import Revolve, StoreAll
 from ebbtide.storage import Disk
 
 NODES, STEPS, RUNS = 1601, 6, 7
-DISK_STEPS, DISK_RUNS = 4, 1
-# How much of a plain step the transfer of one state takes on the throttled disk.
-SHARE = 0.6
+DISK_STEPS, DISK_RUNS = 12, 3
+# How many states the budget has, and how much of a plain step the transfer of one takes on the throttled disk.
+STATES, SHARE = 16, 0.8
 BAR = 0.93
 # glibc's: no array is mapped apart, and nothing is given back.
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -94,7 +94,7 @@ class Apart(Decomposition):
         return nullcontext()
 
 
-def gradient(problem: burgers.Problem, **loop: Any) -> Callable[[], Any]:
+def gradient(problem: burgers.Problem, budget: Budget | None = None, **loop: Any) -> Callable[[], Any]:
     """Return a call that takes the gradient of the demo's misfit; the observations are of no matter to the time."""
     guess, observed = burgers.guess(problem), burgers.vortices(problem, burgers.TRUE_VORTICES)
 
@@ -103,7 +103,7 @@ def gradient(problem: burgers.Problem, **loop: Any) -> Callable[[], Any]:
 
     def call() -> Any:
         with problem.decomposition.run():
-            return value_and_grad(misfit, (0, 1))(guess, problem.viscosity)
+            return value_and_grad(misfit, (0, 1), budget=budget)(guess, problem.viscosity)
 
     return call
 
@@ -141,17 +141,18 @@ def speed(world: Any, problem: burgers.Problem, runs: int) -> dict[str, list[flo
 
 
 def disk(world: Any, problem: burgers.Problem, runs: int) -> dict[str, list[float]]:
-    """Return the seconds of two ranks with all states in memory, and on a disk with and without a buffer."""
+    """Return the seconds of two ranks with all states in memory, and within a budget on a disk, with a buffer or not."""
     guess = burgers.guess(problem)
     start = time.perf_counter()
     for _ in range(2):
         burgers.step(problem.decomposition.update(guess), problem.viscosity, problem.spacing, problem.time_step)
     rate = guess.nbytes / (SHARE * problem.decomposition.largest((time.perf_counter() - start) / 2))
     schedule = Revolve(problem.steps)
+    budget = Budget(memory=STATES * guess.nbytes, disk=(problem.steps + 2) * guess.nbytes)
 
     def on_disk(buffer: int) -> Any:
         with tempfile.TemporaryDirectory() as place, Disk(place, buffer=buffer, system=throttled(rate)) as storage:
-            return gradient(problem, schedule=schedule, storage=storage)()
+            return gradient(problem, budget, schedule=schedule, storage=storage)()
 
     calls = {
         "memory": (2, gradient(problem, schedule=schedule)),
@@ -214,7 +215,7 @@ def show_speed(nodes: int, steps: int, runs: int) -> None:
 
 def show_disk(nodes: int, steps: int, runs: int) -> None:
     """Print the table of the disk."""
-    title = f"Gradient of {steps} steps on two ranks, each state on a throttled disk of each rank: s beside memory"
+    title = f"Gradient of {steps} steps on two ranks, each state on a throttled disk of each rank, in {STATES} states: s"
     table = Table(title, ("each transfer waited for",), "in memory")
     times = started("disk", nodes, steps, runs)
     if times is None:
