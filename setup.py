@@ -26,4 +26,7 @@ checksums = Extension(
     extra_compile_args=["-O2"],
     optional=True,
 )
-setup(ext_modules=cythonize([*machine, checksums], build_dir="build", include_path=["src"]))
+setup(
+    ext_modules=cythonize([*machine, checksums], build_dir="build", include_path=["src"]),
+    options={"build_ext": {"parallel": True}},  # as many compilers as there are processors
+)
