@@ -210,7 +210,7 @@ def test_few_evaluations_of_closed_forms(monkeypatch):
 
 
 def test_the_states_that_it_keeps():
-    """The first steps are all stored, two of them are saved; then the first snapshot that can be spared gives its slot."""
+    """All first steps are stored, two are saved; then the first snapshot that can be spared gives its slot."""
     position, trace = Position(steps=FAR, open=True), []
     for _ in range(6):
         trace.append(Online(3).next_action(position))
