@@ -44,6 +44,10 @@ def next_action(schedule: Schedule, position: Position, lost: Mapping[str, Stora
         action = schedule.next_action(position)
     except ScheduleError as error:
         for reason in lost.values():
+            reason.add_note(
+                "No state is left from which the first steps can run again. Give a schedule that stores restart states "
+                "(Revolve or Hierarchical), or a budget with memory for one more state: the loop then keeps its first."
+            )
             raise reason from error
         raise
     if action is None:
