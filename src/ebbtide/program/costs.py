@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.program.equation import Equation, Inner, Variable
+from ebbtide.program.equation import OBJECT, Equation, Inner, Variable
 from ebbtide.program.layout import Layout, ufunc_of
+from ebbtide.program.program import Program
 from ebbtide.program.rooms import filled, room
 from ebbtide.program.windowed import moment_of, multiplications_of
+from ebbtide.tape.joint import part
 
 # The unit is a byte read or written by a simple operation. On the processor of the measurements (2 cores, arrays of
 # 4 MiB) that was 45 GB/s; products of matrices did 30 Gflop/s in single precision, and 16 in double precision;
@@ -93,6 +95,18 @@ def weighed(equation: Equation, layout: Layout) -> tuple[int, int]:
         view = equation.output in layout.bases
         found = layout.known[equation.output] = (0 if view else cost_of(equation)), workspace(equation, layout)
     return found
+
+
+def loops_of(program: Program) -> list[Equation]:
+    """Return the equations of which it is not known what they hold: time loops, and functions that have some."""
+    return [e for e in program.equations if e.output.type is OBJECT and not _is_known(e.function)]
+
+
+def _is_known(function: Any) -> bool:
+    """Return whether it is known what a function takes whose result is no array."""
+    if isinstance(function, Inner):
+        return not loops_of(function.program)
+    return function is part
 
 
 def _in_elements(variable: Variable, layout: Layout) -> list[float]:
