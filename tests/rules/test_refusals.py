@@ -28,7 +28,7 @@ REFUSED = (
     (lambda x: np.setdiff1d(x[0], x[1])[0], r"no derivative rule for numpy\.setdiff1d"),
     (lambda x: np.cross(x, x), r"vectors of 3 elements"),
     (lambda x: np.convolve(x[0], x[1], "wide"), r"mode='wide'"),
-    (lambda x: np.interp(0.3, x[0], x[1], period=x[0, 0]), r"traced period"),
+    (lambda x: np.interp(0.3, [0.0, 1.0], [1.0, 2.0], period=x[0, 1]), r"cannot become a plain one"),
     (lambda x: np.multiply.at(x * 1j, [0, 0], 2.0), r"np\.multiply\.at of complex numbers"),
     (lambda x: np.choose(x[0], [x[1]] * 4), r"np\.choose wants integers"),
     (lambda x: np.einsum(",".join(["ij"] * 9), *[x] * 9), r"more than 8 traced operands"),

@@ -11,6 +11,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.gathers import added
 from ebbtide.rules.indexing import take
@@ -132,14 +133,13 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     if xp.ndim != 1 or fp.ndim != 1 or xp.shape != fp.shape or not xp.shape[0]:
         raise ValueError(f"interp: points of shapes {xp.shape} and {fp.shape} are not the same number on one axis.")
     if period is not None:
-        if type(period) is TracedArray:
-            raise refusal("np.interp with a traced period has no derivative rule; scale x and xp by it instead.")
-        if period == 0:
+        known = bottom(period) if type(period) is TracedArray else period
+        if type(known) is not ArrayType and known == 0:
             raise ValueError("period must be a non-zero value")
         period, left, right = abs(period), None, None
         x, xp = x % period, xp % period
         order = np.argsort(xp)
-        xp, fp = xp[order], fp[order]
+        xp, fp = np.take_along_axis(xp, order, 0), np.take_along_axis(fp, order, 0)
         xp = np.concatenate((xp[-1:] - period, xp, xp[0:1] + period))
         fp = np.concatenate((fp[-1:], fp, fp[0:1]))
     given = {side: None if type(v) is TracedArray else v for side, v in (("left", left), ("right", right))}
