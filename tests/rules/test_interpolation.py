@@ -51,3 +51,15 @@ def test_period(period):
     np.testing.assert_allclose(jit(slope)(period), slope(period), rtol=1e-13)
     with pytest.raises(ValueError, match="non-zero"):
         slope(0.0)
+
+
+@pytest.mark.parametrize("discont", [None, 2.5])
+def test_period_of_phases(discont):
+    """The period of phases may be traced, with what counts as a jump: a phase moves by multiples of it."""
+    p = np.array([[0.1, 3.3, -2.4, 6.9], [2.0, 9.1, -9.3, 0.4]])
+    f = lambda p, period, discont: np.unwrap(p, discont, 1, period=period)
+    for period in (2 * np.pi, 1.7):
+        assert vjp(f, p, period, discont or 2.0)[0].tobytes() == f(p, period, discont or 2.0).tobytes()
+        check_grads(lambda p, period: np.unwrap(p, discont, 0, period=period), p, period, order=2)
+    slope = grad(lambda period: np.sum(f(p * (0 * period + 1), period, discont)))
+    np.testing.assert_allclose(jit(slope)(1.7), slope(1.7), rtol=1e-13)
