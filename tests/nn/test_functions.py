@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import signal, special
 
-from ebbtide import TraceError, grad, jit, nn, saved_values, value_and_grad, vmap
+from ebbtide import TraceError, grad, jit, nn, saved_values, value_and_grad, vjp, vmap
 from ebbtide.testing import check_grads
 
 RANDOM = np.random.default_rng(11)
@@ -83,6 +83,8 @@ def test_values():
     assert nn.cross_entropy(far, np.array([2])) == 2e4  # no exponential overflows
     np.testing.assert_allclose(grad(nn.cross_entropy)(far, np.array([2])), [[1, 0, -1]])
     np.testing.assert_array_equal(grad(lambda x: np.sum(nn.relu(x)))(np.array([-1.0, 0.0, 2.0])), [0, 0, 1])
+    z = np.array([1 + 0.5j, -1 + 0.3j, 0.2 - 2j])
+    np.testing.assert_array_equal(vjp(nn.relu, z)[1](np.ones(3) + 0j)[0], [1, 0, 1])  # of complex numbers as np.maximum
     normal = nn.layer_norm(x, epsilon=0.0)
     np.testing.assert_allclose([normal.mean(-1), normal.std(-1)], np.outer([0, 1], np.ones(5)), atol=1e-12)
 

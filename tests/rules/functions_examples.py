@@ -61,7 +61,7 @@ NUMBERS: dict[Any, tuple[Example, ...]] = {
     np.frexp: unary(0.55, 0.95),
     np.ldexp: calls((M, Fixed(np.arange(4))), (S, Fixed(3)), (Z, Fixed(np.array([2, -2]))), complex=False),
     np.divmod: binary(1.1, 1.4, 0.77, 0.83, second=False)[:4],
-    np.real_if_close: calls((M,), (M, {"tol": 50}), complex=False),
+    np.real_if_close: calls((M,), (M, {"tol": 50})),
 }
 
 CHOICES: dict[Any, tuple[Example, ...]] = {

@@ -30,6 +30,8 @@ def relu(x: Any) -> Any:
         >>> relu(np.array([-1.0, 2.0]))
         array([0., 2.])
     """
+    if hasattr(x, "dtype") and x.dtype.kind == "c":
+        return np.maximum(x, 0)  # the sign of a complex number is no slope
     return _relu.bind((x,))
 
 

@@ -11,7 +11,8 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.answers import answer, refusal
+from ebbtide.arrays.views import bottom
+from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added
 from ebbtide.rules.indexing import take
 from ebbtide.rules.reductions import axes_of
@@ -132,14 +133,13 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     if xp.ndim != 1 or fp.ndim != 1 or xp.shape != fp.shape or not xp.shape[0]:
         raise ValueError(f"interp: points of shapes {xp.shape} and {fp.shape} are not the same number on one axis.")
     if period is not None:
-        if type(period) is TracedArray:
-            raise refusal("np.interp with a traced period has no derivative rule; scale x and xp by it instead.")
-        if period == 0:
+        known = bottom(period) if type(period) is TracedArray else period
+        if type(known) is not ArrayType and known == 0:
             raise ValueError("period must be a non-zero value")
         period, left, right = abs(period), None, None
         x, xp = x % period, xp % period
         order = np.argsort(xp)
-        xp, fp = xp[order], fp[order]
+        xp, fp = np.take_along_axis(xp, order, 0), np.take_along_axis(fp, order, 0)
         xp = np.concatenate((xp[-1:] - period, xp, xp[0:1] + period))
         fp = np.concatenate((fp[-1:], fp, fp[0:1]))
     given = {side: None if type(v) is TracedArray else v for side, v in (("left", left), ("right", right))}
@@ -182,11 +182,23 @@ _unwrap = Primitive(
 )
 
 
+def _unwrapped_around(p: Any, discont: Any, axis: int, period: Any) -> Any:
+    """Return phases without jumps of a period that is traced, whose multiples they are moved by."""
+    half = period / 2
+    steps = np.diff(p, axis=axis)
+    around = np.mod(steps + half, period) - half
+    around = np.where(np.logical_and(around == -half, steps > 0), half, around)
+    moves = np.where(np.abs(steps) < (half if discont is None else discont), 0.0, around - steps)
+    first, rest = np.split(p, [1], axis)
+    return np.concatenate([first, rest + np.cumsum(moves, axis)], axis)
+
+
 def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * pi) -> Any:
     """Return phases without jumps of a period along an axis."""
-    if type(discont) is TracedArray or type(period) is TracedArray or type(p) is not TracedArray:
-        raise refusal("np.unwrap has a derivative rule for the phases alone, not for discont= and period=.")
-    return _unwrap.bind((p,), {"axis": axes_of(axis, p.ndim)[0], "discont": discont, "period": period})
+    axis = axes_of(axis, p.ndim)[0]
+    if type(discont) is TracedArray or type(period) is TracedArray:
+        return _unwrapped_around(p, discont, axis, period)
+    return _unwrap.bind((p,), {"axis": axis, "discont": discont, "period": period})
 
 
 answer(np.unwrap, unwrap)

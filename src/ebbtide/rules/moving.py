@@ -1,4 +1,4 @@
-"""Rules of moving and repeating elements: roll, flip, tile, pad, triangles."""
+"""Rules of moving and repeating elements: roll, flip, tile, triangles."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.kinds import linear
-from ebbtide.arrays.primitive import constant_like
-from ebbtide.arrays.traced import TracedArray
-from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
 _roll = linear(
@@ -76,48 +72,6 @@ def _tile(A: Any, reps: Any) -> Any:
 
 answer(np.repeat, _repeat)
 answer(np.tile, _tile)
-
-# Padding. Constant padding is linear up to its constant; other modes are a gather.
-
-
-def _pad_transpose(g: Any, kind: ArrayType, widths: Any, values: Any) -> Any:
-    return g[tuple(slice(before, before + n) for (before, _), n in zip(widths, kind.shape, strict=True))]
-
-
-_pad_constant = linear(
-    lambda x, widths, values: np.pad(x, widths, constant_values=values),
-    _pad_transpose,
-    infer=lambda kind, widths, values: ArrayType(
-        tuple(a + n + b for (a, b), n in zip(widths, kind.shape, strict=True)), kind.dtype
-    ),
-    batch=lambda x, widths, values: np.pad(x, ((0, 0), *widths), constant_values=values),
-    name="pad",
-)
-_INDEX_PADDINGS = ("edge", "reflect", "symmetric", "wrap")
-
-
-def pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0, **kwargs: Any) -> Any:
-    """Return an array with a border."""
-    widths = tuple((int(a), int(b)) for a, b in np.broadcast_to(pad_width, (array.ndim, 2)))
-    if mode == "constant":
-        if any(type(value) is TracedArray for value in flatten(constant_values)[0]):
-            raise refusal("np.pad with traced constant_values has no derivative rule; write np.concatenate.")
-        if np.all(np.equal(constant_values, 0)):
-            return _pad_constant.bind((array,), {"widths": widths, "values": 0})
-        padded = np.pad(np.zeros(array.shape, array.dtype), widths, constant_values=constant_values)
-        padded = constant_like(array, padded)
-        padded[tuple(slice(before, before + n) for (before, _), n in zip(widths, array.shape, strict=True))] = array
-        return padded
-    if mode not in _INDEX_PADDINGS or kwargs.get("reflect_type", "even") != "even":
-        raise refusal(f"np.pad with mode={mode!r} has no derivative rule; there is one for {_INDEX_PADDINGS}.")
-    for axis, (width, size) in enumerate(zip(widths, array.shape, strict=True)):
-        if any(width):
-            array = np.take(array, np.pad(np.arange(size), width, mode=mode), axis)
-    return array
-
-
-answer(np.pad, pad)
-
 
 def _triangle(function: Any) -> Any:
 

@@ -20,7 +20,7 @@ from ebbtide.arrays.batched import full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.constants import elementwise as elementwise_constant
 from ebbtide.arrays.kinds import elementwise
-from ebbtide.arrays.primitive import FRESH, Primitive, Pull, constant_like, matched, promoted, unbroadcast
+from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted, unbroadcast
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added_along
@@ -56,11 +56,6 @@ _followed = elementwise(
     operands=("q", "place", "slope"),
     name="place_of_quantile",
 )
-
-
-def _is_plain(rows: Any, index: Any) -> bool:
-    """Return whether an index that is not known chooses among numbers that are."""
-    return type(index) is TracedArray and type(rows) is not TracedArray
 
 
 def _at(x: Any, indices: Any) -> Any:
@@ -235,9 +230,7 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
             )
         else:
             weights = weights if type(weights) is TracedArray else np.asarray(weights)
-            index = choice(a, q, weights, axes)
-            rows = _rows(a, axes)
-            found = _at(constant_like(index, rows) if _is_plain(rows, index) else rows, index)
+            found = _at(_rows(a, axes), choice(a, q, weights, axes))
         rest = tuple(1 if k in axes else n for k, n in enumerate(a.shape))
         rest = rest if keepdims and keepdims is not np._NoValue else tuple(
             n for k, n in enumerate(a.shape) if k not in axes
