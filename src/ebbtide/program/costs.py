@@ -68,7 +68,7 @@ def workspace(equation: Equation, layout: Layout) -> int:
     if isinstance(equation.function, Inner):
         return equation.function.moment_nbytes
     if equation.name in PRODUCTS:
-        return sum(_copied(v, layout.strides[v], packed=equation.name != "matmul") for v in arrays[-2:])
+        return sum(_copied(v, layout.strides[v], packed=equation.name == "add_product") for v in arrays[-2:])
     moment = moment_of(equation)
     if moment is not None:
         return moment

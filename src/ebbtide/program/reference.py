@@ -35,6 +35,8 @@ from ebbtide.tape.account import account
 
 # Numbers that NumPy has as objects are in the block where the machine computes them, in 64 bytes each.
 _ROOM = 1 << 12
+# NumPy would take several times as long: for that many times fewer bytes the machine is not given up.
+_SLACK = 64
 
 
 @final
@@ -85,12 +87,16 @@ class Executable:
         self.layout = self.rung.layout
         self.memory = plan_memory(self.rung.program, self.layout, room, given)
         if self._blocks.chained:
-            most = self.memory.peak + (_ROOM if room is None else max(0, room - self.memory.peak))
+            peak = self.memory.peak
+            most = peak + max(_ROOM, peak // _SLACK) if room is None else max(peak, room)
             boxed = box_equations(self.rung.program, self.layout, given)
             for one in dict.fromkeys((boxed, self.rung.program)):
                 layout = self.layout.left_of(one)
                 chained = add_scratch(chain_equations(one, layout), layout)
-                memory = plan_memory(chained, layout, room, given, lowered_outputs(chained, layout))
+                lowered = lowered_outputs(chained, layout)
+                memory = plan_memory(chained, layout, room, given, lowered)
+                if memory.peak > most and room is None:
+                    memory = plan_memory(chained, layout, most, given, lowered)
                 if memory.peak <= most:
                     self.rung, self.memory = replace(self.rung, program=chained, layout=layout), memory
                     self.layout = layout
