@@ -14,10 +14,10 @@ CHECKS = (
     "files", "templates", "reservations", "endings", "parts_of_ranks_load", "unshared_directories",
 )  # fmt: skip
 SOME = (
-    "loops@3", "hot_path@4", "second_order@2", "contract@2", "faults@2", "other_counts@3", "behind@2",
-    "killed_between@3", "times@2", "leaks@2",
+    "loops@3", "hot_path@2", "second_order@2", "contract@2", "faults@2", "other_counts@3", "behind@2",
+    "killed_between@3", "no_directory@2", "times@2", "leaks@2",
 )  # fmt: skip
-PROGRAMS = ("page@4", "job@2", "training@2")
+PROGRAMS = ("page@2", "job@2", "training@2")
 
 
 def test_on_ranks():
