@@ -215,7 +215,7 @@ def show_speed(nodes: int, steps: int, runs: int) -> None:
 
 def show_disk(nodes: int, steps: int, runs: int) -> None:
     """Print the table of the disk."""
-    title = f"Gradient of {steps} steps on two ranks in {STATES} states of memory, snapshots on a throttled disk of each: s"
+    title = f"Gradient of {steps} steps on two ranks in {STATES} states of memory, snapshots on throttled disks: s"
     table = Table(title, ("each transfer waited for",), "in memory")
     times = started("disk", nodes, steps, runs)
     if times is None:
