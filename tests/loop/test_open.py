@@ -71,6 +71,25 @@ def test_a_budget_bounds_a_loop_of_unknown_length() -> None:
     assert p.held_bytes <= budget.memory
 
 
+@pytest.mark.parametrize(("steps", "runs"), [(1, 1), (2, 3), (3, 6)])
+def test_few_steps_run_as_often_as_if_that_were_known(steps: int, runs: int) -> None:
+    """A loop that ends after one or two steps saves the last one as it runs, with the same bits."""
+    ran: list[int] = []
+
+    def watched(x: Any, i: Any) -> Any:
+        ran.append(i)
+        u, count = x
+        return np.sin(u) * u, count + 1
+
+    def total(u: Any, schedule: Any) -> Any:
+        last, _ = timeloop(watched, (u, 0), until=lambda x: x[1] >= steps, max_steps=50, schedule=schedule)
+        return np.sum(last)
+
+    found = grad(lambda u: total(u, Online(3)))(U)
+    assert len(ran) == runs
+    assert np.array_equal(found, grad(lambda u: total(u, StoreAll()))(U))
+
+
 def test_outputs_of_a_loop_of_unknown_length() -> None:
     """Outputs are those of the steps that ran."""
 

@@ -22,6 +22,7 @@ from ebbtide.storage import Disk
 from ebbtide.storage.system import POSIX, System
 
 STEPS = 12
+LONG = 16  # with 59 places for a fault
 
 
 def passed() -> None:
@@ -39,7 +40,9 @@ def passed() -> None:
     if "STAMP" in os.environ:
         Path(os.environ["STAMP"]).touch()
     if kind == "wait":
-        time.sleep(60.0)  # as in communication that is not Ebbtide's, but without a core
+        MPI.COMM_WORLD.Barrier()  # communication that is not Ebbtide's, to which the last rank never comes
+    if kind == "linger":
+        time.sleep(60.0)
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "raise":
@@ -70,15 +73,18 @@ def copied(u: Any) -> Any:
 SEEN = eb.primitive(copied, vjp=(pull,))
 
 
-def gradient(group: Group, scratch: Path, kind: str = "", place: int = -1, **resume: Any) -> bytes:
+def gradient(
+    group: Group, scratch: Path, kind: str = "", place: int = -1, steps: int = STEPS, **resume: Any
+) -> bytes:
     """
     Return the bits of a gradient whose steps communicate and whose states are in a file of each rank.
 
-    The fault comes to the last rank at a place: after so many steps and sweeps of steps. Where it *blocks*, the others
-    wait there, where Ebbtide does not see them.
+    The fault comes to the last rank at a place: after so many steps and sweeps of steps. Where it *blocks*, or is
+    *stuck*, the others wait there, where Ebbtide does not see them.
     """
     last = group.rank == group.size - 1
-    fault = ("raise" if last else "wait") if kind == "block" else kind * last
+    of_last = {"block": "raise", "stuck": "linger", "interrupt": "linger"}
+    fault = of_last.get(kind, kind) if last else "wait" if kind in {"block", "stuck"} else ""
     os.environ.update(FAULT=fault, PLACE=str(place), COUNT="0")
 
     def step(u: Any, i: int) -> Any:
@@ -87,7 +93,7 @@ def gradient(group: Group, scratch: Path, kind: str = "", place: int = -1, **res
 
     def functional(u: Any) -> Any:
         schedule = Hierarchical(1, 3, Costs(write=0.1, read=0.1))
-        final = eb.timeloop(step, u, STEPS, schedule=schedule, storage=storage, **resume)
+        final = eb.timeloop(step, u, steps, schedule=schedule, storage=storage, **resume)
         return mpi.total(np.sum(final**2), group.comm)
 
     with mpi.distributed(group.comm):
@@ -97,16 +103,19 @@ def gradient(group: Group, scratch: Path, kind: str = "", place: int = -1, **res
 
 
 def main() -> None:
-    """Run the gradient with a fault; without one say whether it is that of a run that nobody ended."""
-    directory, kind, place = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    """Run the gradient with each of some faults, `kind@place`; say which ones have the bits of a run without."""
+    directory = Path(sys.argv[1])
     world = Group(MPI.COMM_WORLD)
-    found = gradient(world, directory / "scratch", kind, place, resume=directory / "run", resume_every=2)
-    same = found == gradient(world, directory / "scratch")
+    expected = gradient(world, directory / "scratch", steps=LONG)
+    for number, fault in enumerate(sys.argv[2:]):
+        kind, _, place = fault.partition("@")
+        resume = {"resume": directory / "run", "resume_every": 2}
+        found = gradient(world, directory / "scratch", kind, int(place or -1), LONG, **resume)
+        sys.stdout.write(f"{number} {fault} on {world.rank}: {found == expected}\n")
+        sys.stdout.flush()
     left = Disk(directory / "scratch", comm=world.comm)
     left.put("state", [np.ones(1000)])
     world.meet()
-    sys.stdout.write(f"rank {world.rank}: {same}\n")
-    sys.stdout.flush()
     MPI.Finalize()  # what is still open goes without MPI
 
 

@@ -10,8 +10,9 @@ import optree
 import pytest
 from tests.campaign.dags import make_dag
 from tests.program.test_reference import network
+from tests.scale import sample
 
-from ebbtide import grad, jit, value_and_grad
+from ebbtide import grad, jit, value_and_grad, vjp
 from ebbtide.arrays.array_type import owner_of
 
 NAME = re.compile(r"[^\W\d]\w*")
@@ -25,7 +26,7 @@ class Watcher:
     thought does not matter.
     """
 
-    def __init__(self, planned):
+    def __init__(self, planned, lent=()):
         body = [line.strip() for line in planned.source.partition("def run(")[2].splitlines()[2:]]
         self.statements = [line.partition("  #")[0] for line in body]
         self.ends = {}
@@ -33,8 +34,8 @@ class Watcher:
             if not text.startswith("del "):
                 for name in NAME.findall(text):
                     self.ends[name] = number
-        # What the function was traced with is the program's.
-        self.constants = {id(owner_of(x)) for x in planned._constants if isinstance(x, np.ndarray)}
+        # What the function was traced with is the program's, and what is lent stays with its owner.
+        self.constants = {id(owner_of(x)) for x in (*planned._constants, *lent) if isinstance(x, np.ndarray)}
         self.arrays = {}  # owner of memory, by address -> (weak reference, names)
         self.deaths = 0
         lines = ["def run(values, arrays, constants):"]
@@ -97,24 +98,37 @@ def sorted_parts(x):
     return np.sum(np.cumsum(y, axis=0) @ x.T)
 
 
-def problem(name):
-    """A function and its arguments."""
+def function_of(name):
+    """A function that returns a number, and its arguments."""
     random = np.random.default_rng(0)
     if name == "net":
         net, weights, x = network(6, 80)
-        return grad(net, (0, 1)), (weights, x)
+        return net, (weights, x)
+    if name == "stencil":
+        return stencil, (random.standard_normal((70, 70)),)
+    f, arguments = make_dag(int(name))
+    return lambda *args: f(*args)[0], tuple(arguments)
+
+
+def problem(name):
+    """A function and its arguments."""
+    random = np.random.default_rng(0)
     if name == "recurrent":
         params = [random.standard_normal((64, 64)) / 64 for _ in range(2)]
         return grad(recurrent), (params, [random.standard_normal((50, 64)) for _ in range(6)])
-    if name == "stencil":
-        return value_and_grad(stencil), (random.standard_normal((70, 70)),)
+    if name in ("net", "stencil"):
+        f, args = function_of(name)
+        return (grad(f, (0, 1)) if name == "net" else value_and_grad(f)), args
     if name == "gathers":
         return grad(sorted_parts), (random.standard_normal((60, 60)),)
     f, arguments = make_dag(int(name))
     return value_and_grad(f, (0, 1, 2), has_aux=True), tuple(arguments)
 
 
-@pytest.mark.parametrize("name", ["net", "recurrent", "stencil", "gathers", "8", "13", "21", "35"])
+NAMES = ("net", "recurrent", "stencil", "gathers")
+
+
+@pytest.mark.parametrize("name", [*NAMES, *map(str, sample(range(50), 11)), "8", "13", "21", "35"])
 def test_all_arrays_die_in_time(name):
     """At each operation of a program: no input, value or cotangent is there whose last use is behind."""
     f, args = problem(name)
@@ -132,6 +146,27 @@ def test_all_arrays_die_in_time(name):
     apart = {memory.buffers.get(v, v) for v in made if v in memory.ends and not memory.is_inside(v)}
     assert watcher.deaths >= len(apart) // 2
     assert watcher.deaths >= len(leaves) - len(found)
+
+
+@pytest.mark.parametrize("name", ["net", "stencil", *map(str, sample(range(50), 11)), "8", "13", "21", "35"])
+def test_saved_values_die_in_time_in_the_reverse_program(name):
+    """Where a jitted function is differentiated, no saved value is there at an operation after its last use, either."""
+    f, args = function_of(name)
+    slope = jit(f)
+    value, pullback = vjp(slope, *args)
+    expected = pullback(np.ones_like(value))
+    lent = optree.tree_leaves(args)
+    number = tuple(range(len(args)))
+    watchers = [Watcher(planned, lent) for planned in slope.reversed(*args, argnums=number)]
+    del value
+    value, pullback = vjp(slope, *args)
+    cotangent = np.ones_like(value)
+    watchers[1].constants.add(id(cotangent))
+    del value
+    found = pullback(cotangent)
+    for one, other in zip(optree.tree_leaves(found), optree.tree_leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert watchers[1].deaths >= 4, "the watcher sees nothing"
 
 
 def test_a_value_that_is_held_is_found():

@@ -416,6 +416,7 @@ def test_blocks_of_a_step():
     """At each moment of a step Python has at most 60 blocks more than before it."""
     arguments = nets(20, np.float32)
     run = machine(training, donate_argnums=(0, 1, 2), threads=1)
+    run(*arguments, 0.1)  # traces: millions of events
     most = []
     for _ in range(4):
         before = sys.getallocatedblocks()

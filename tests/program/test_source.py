@@ -135,12 +135,43 @@ def test_names_do_not_clash():
 
 def test_debuggers_show_the_source():
     """The functions that run have their lines: pdb lists them and stops in them."""
-    planned = jit(lambda x: np.sin(x) * 2.0).program(X)
+    # So long that the number stays in the text.
+    given = np.linspace(-1, 1, 1000)
+    planned = jit(lambda x: np.sin(x) * 2.0).program(given)
     assert "sin_1 = np.sin(x)" in inspect.getsource(planned._run)
     shown = io.StringIO()
     commands = io.StringIO("step\nnext\nnext\nlist\ncontinue\n")
     debugger = pdb.Pdb(stdin=commands, stdout=shown, nosigint=True, readrc=False)
     debugger.use_rawinput = False
-    debugger.runcall(planned._run, [X.copy()], planned._lay_out(np.empty(planned.arena_nbytes, np.uint8)), [])
+    debugger.runcall(planned._run, [given], planned._lay_out(np.empty(planned.arena_nbytes, np.uint8)), [])
     assert "values.clear()" in shown.getvalue()
     assert "np.multiply(sin_1, 2.0, out=multiply_2)" in shown.getvalue()
+
+
+def outcome(f):
+    """Return the bits of a result, or the text of the error."""
+    try:
+        return bits(f())
+    except FloatingPointError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("letter", "efdFD")
+@pytest.mark.parametrize("number", [0.1, -0.0, 3.0, 6e-8, 1e-40, 1e5, 1e300, np.inf])
+def test_numbers_of_short_operations_are_arrays(letter, number):
+    """A number that a short operation takes is read once, with the bits and the warnings that it has in the text."""
+    def f(x):
+        return np.subtract(number, np.maximum(x * number, number))
+
+    texts = []
+    for length in (5, 5000):
+        x = np.linspace(-2, 2, length).astype(letter)
+        with np.errstate(all="ignore"):
+            expected = f(x)
+            planned = jit(f).program(x)
+            assert bits(planned.run([x.copy()])[0]) == bits(expected)
+        with np.errstate(all="raise"):
+            assert outcome(lambda x=x: planned.run([x.copy()])[0]) == outcome(lambda x=x: f(x))
+        texts.append(f"({number!r}, {letter!r})" in planned.source)
+    info = np.finfo(letter)
+    assert texts == [number == 0.0 or (float(info.tiny) <= number <= float(info.max)), False]

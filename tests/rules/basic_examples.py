@@ -54,7 +54,7 @@ SELECTION: dict[Any, tuple[Example, ...]] = {
     np.astype: calls((M, Fixed(np.complex128))) + calls((M, np.float64), complex=False)
     + steps((M, np.int64), (M, bool)),
     np.copy: calls((M,), (M.T, {"order": "F"}), (S,), (Z,)),
-    np.nan_to_num: calls((M,), (np.array([1.0, 2.0]), {"nan": 3.0}))
+    np.nan_to_num: calls((M,), (M, {"copy": False}), (np.array([1.0, 2.0]), {"nan": 3.0}))
     + calls((np.array([1.0, np.nan, np.inf, -np.inf]), {"nan": 3.0, "posinf": 4.0, "neginf": -5.0}), complex=False),
 }  # fmt: skip
 
@@ -187,7 +187,7 @@ MOVING: dict[Any, tuple[Example, ...]] = {
     np.triu: calls((M,), (M, -1), (T, 1), (V,)),
     np.linspace: calls((S, S + 2, 5), (V, V + 1, 4), (S, 3.0, 4, False), (V, S, 3, {"axis": -1}), (S, S, 1),
                        (S, S + 2, 4, {"retstep": True}), (S, V, 3, True, True, np.complex128)),
-    np.full_like: calls((M, S), (M, S, {"dtype": np.complex128, "order": "F"})),
+    np.full_like: calls((M, S), (M, S, {"dtype": np.complex128, "order": "F"}), (M, V, {"shape": (2, 5)})),
 }  # fmt: skip
 
 CONSTANT: dict[Any, tuple[Example, ...]] = {

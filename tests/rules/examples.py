@@ -29,7 +29,7 @@ from .statistics_examples import STATISTICS
 # Not called by users, or with results that are not determined: tested elsewhere.
 INTERNAL = frozenset(
     {normal_index, np.flatiter, np.empty_like, np.zeros, np.ones, np.empty, np.full, np.arange, np.eye, np.identity}
-    | {np.tri, np.ufunc}
+    | {np.tri, np.ufunc, (np.ufunc, "at")}
     | {(function, "vector") for function in (np.add, np.subtract, np.multiply, np.true_divide, np.matmul)}
 )
 # Functions of `ebbtide.numpy` and `ebbtide.scipy`, which are called by these names; `__wrapped__` is the original.

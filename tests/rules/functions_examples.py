@@ -61,7 +61,7 @@ NUMBERS: dict[Any, tuple[Example, ...]] = {
     np.frexp: unary(0.55, 0.95),
     np.ldexp: calls((M, Fixed(np.arange(4))), (S, Fixed(3)), (Z, Fixed(np.array([2, -2]))), complex=False),
     np.divmod: binary(1.1, 1.4, 0.77, 0.83, second=False)[:4],
-    np.real_if_close: calls((M,), complex=False),
+    np.real_if_close: calls((M,), (M, {"tol": 50}), complex=False),
 }
 
 CHOICES: dict[Any, tuple[Example, ...]] = {
@@ -122,13 +122,13 @@ FUNCTIONS: dict[Any, tuple[Example, ...]] = {
 
 ARRAYS: dict[Any, tuple[Example, ...]] = {
     enp.array: calls(([S, 2.0, S],), ([[S, 1.0], V[:2]],), (M, {"ndmin": 3}), (M, {"order": "F"}), (V, Fixed(complex))),
-    enp.asarray: calls(([S, V[0]],), (M,)),
+    enp.asarray: calls(([S, V[0]],), (M,), ([M[0], M[1]], {"dtype": Fixed(complex), "order": "F", "copy": True})),
     enp.asanyarray: calls(([S, V[0]],)),
     enp.asarray_chkfinite: calls(([S, V[0]],)),
     enp.ascontiguousarray: calls((M.T,), (S,)),
     enp.asfortranarray: calls((M,)),
     enp.require: calls((M.T, None, "C"), (M, {"requirements": ["F", "W"]})),
-    enp.full: calls(((2, 3), S), ((3, 4), V[:4]), (3, S, {"dtype": Fixed(complex)})),
+    enp.full: calls(((2, 3), S), ((3, 4), V[:4]), (3, S, {"dtype": Fixed(complex)}), ((2, 4), V[:4], {"order": "F"})),
     enp.full_like: calls((Fixed(M), V[:4]), (Fixed(M), S, {"shape": 2}), complex=False),
     enp.arange: calls((S, S + 3.1, 0.7), (Fixed(0.0), 3.2, np.float64(0.7)), complex=False),
     enp.fromiter: calls(([S, V[0]], Fixed(np.complex128))),

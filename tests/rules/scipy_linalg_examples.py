@@ -28,8 +28,10 @@ SCIPY_LINALG: dict[Any, tuple[Example, ...]] = {
     linalg.lu_factor: matrices((A,), (STACK,)),
     linalg.lu: matrices((A,), (A, True), (STACK, {"p_indices": True})),
     linalg.lu_solve: matrices(((A, PIV), B), ((A, PIV), BS, 1), ((A, PIV), BS, 2)),
-    linalg.solve_triangular: matrices((A, B), (STACK, BS, "T", True), (A, BS, 2, False, True)),
-    linalg.solve_banded: matrices(((2, 1), AB, B), ((1, 2), AB[[0, 2, 1, 3]], BS)),
+    linalg.solve_triangular: matrices((A, B), (STACK, BS, "T", True), (A, BS, 2, False, True),
+                                       (A, B, {"check_finite": False})),
+    linalg.solve_banded: matrices(((2, 1), AB, B), ((1, 2), AB[[0, 2, 1, 3]], BS),
+                                   ((2, 1), AB, B, {"check_finite": False})),
     linalg.solveh_banded: matrices((HB, BS, {"lower": True}), (HB[::-1], B)),
     linalg.solve_sylvester: matrices((A, A[:2, :2], BS)),  # no eigenvalues whose sum is near 0
     linalg.solve_continuous_lyapunov: matrices((A, STACK[1])),

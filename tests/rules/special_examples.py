@@ -60,8 +60,7 @@ SPECIAL: dict[Any, tuple[Example, ...]] = {
        for f in (special.betaincc, special.betaincinv, special.betainccinv)},
     # Bessel functions.
     **{f: second(0.5, 0.4, 3, complex=True) for f in (special.jv, special.iv, special.yv, special.kv)},
-    special.ive: second(0.5, 0.4, 3)[:1],
-    special.kve: second(0.5, 0.4, 3, complex=True)[:1],
+    **{f: second(0.5, 0.4, 3, complex=True)[:1] for f in (special.ive, special.kve)},
     **{f: second(2, 0.4, 3) for f in (special.yn, special.kn, special.expn)},
     **{f: few(-3, 3) for f in (special.j0, special.j1, special.i0, special.i1, special.i0e, special.i1e)},
     **{f: few(0.4, 3) for f in (special.y0, special.y1, special.k0, special.k1, special.k0e, special.k1e)},

@@ -41,6 +41,15 @@ def test_recurrences(function, order):
     check_grads(lambda x: function(order, x), X)
 
 
+@pytest.mark.parametrize("order", [0, 2.5])
+def test_scaled_of_complex_numbers(order):
+    """The scale exp(-|Re z|) follows the real part of z, which may be negative, to any order."""
+    z = np.array([0.3 - 1.2j, -1.7 + 0.4j, -4.2 - 2j])
+    check_grads(lambda z: special.ive(order, z), z, order=3)
+    with pytest.raises(RuleMissingError, match="the order of ive"):
+        grad(lambda v: abs(special.ive(v, z[0])))(2.0)
+
+
 def test_at_zero():
     """At zero, where recurrences that divide are nan, the derivatives are those of the power series."""
     zero = np.zeros(1)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import special
 from tests.measure import peak_bytes
 
-from ebbtide import TraceError, grad, jvp, vjp
+from ebbtide import RuleMissingError, TraceError, grad, jit, jvp, vjp
 from ebbtide.arrays.views import bottom
 from ebbtide.testing import check_grads
 
@@ -64,7 +65,17 @@ WRITES: dict[str, Any] = {
     "add.at": lambda u, x: np.add.at(u, ([0, 0, 1], [1, 1, 2]), x[0, :3]),
     "subtract.at of a view": lambda u, x: np.subtract.at(u[1:], (slice(None), [1, 1]), x[1:, :2]),
     "multiply.at": lambda u, x: np.multiply.at(u, [0, 2], x[:2]),
+    "multiply.at of a place twice": lambda u, x: np.multiply.at(u, ([0, 1, 0, 0], [1, 1, 1, 2]), x[0]),
+    "divide.at of rows of a view": lambda u, x: np.divide.at(u.T[::2], [1, 1], x[:2, :3]),
+    "maximum.at": lambda u, x: np.maximum.at(u, (slice(None), [0, 0, 2]), x[:, :3]),
+    "minimum.at of a number": lambda u, x: np.minimum.at(u, [[0, 1], [1, 0]], 0.25),
+    "fmax.at": lambda u, x: np.fmax.at(u[0], [3, 1, 3], x[1, :3]),
+    "exp.at of a place twice": lambda u, x: np.exp.at(u, (0, [1, 1, 2])),
+    "hypot.at of a mask": lambda u, x: np.hypot.at(u, u > 0, x[0, 0]),
+    "at nowhere": lambda u, x: np.power.at(u, (np.zeros(0, int),), 2.0),
+    "erf.at": lambda u, x: special.erf.at(u, [1, 1]),
     "sort": lambda u, x: u.sort(axis=0),
+    "nan_to_num": lambda u, x: np.nan_to_num(u[1], copy=False, nan=2.0) if np.put(u, [4, 6], np.nan) is None else u,
     "fill": lambda u, x: u.fill(x[0, 0]),
     "element": lambda u, x: u[np.newaxis, ..., 0][0].__setitem__(1, x[1, 1]),
 }
@@ -122,7 +133,10 @@ def test_real_and_imaginary_parts_are_written():
         (lambda u, x: np.sin(x, where=x > 0), TraceError, r"np\.where\(condition"),
         (lambda u, x: np.sin(x, out=np.zeros(4), where=x > 0), TraceError, r"np\.zeros_like\(x\)"),
         (lambda u, x: np.add.at(np.zeros(3), [0], x[0, 0]), TraceError, r"np\.zeros_like\(x\)"),
-        (lambda u, x: np.multiply.at(u, [1, 1], 2.0), TraceError, "name a place twice"),
+        (lambda u, x: np.multiply.at(u * 1j, [1, 1], 2.0), TraceError, "of complex numbers"),
+        (lambda u, x: np.exp.at(np.zeros(3), x[0, :1]), TraceError, r"np\.zeros_like\(x\)"),
+        (lambda u, x: np.arctan2.reduceat(u, [1, 2]), RuleMissingError, r"no derivative rule for arctan2\.reduceat"),
+        (lambda u, x: special.modstruve.at(u, [1], 2.0), RuleMissingError, r"for modstruve\.at"),
         (lambda u, x: np.place(u, u > 9, x) or np.put(u, [99], x), IndexError, "out of bounds"),
         (lambda u, x: np.broadcast_to(u[0], (3, 4)).fill(1.0), TraceError, "read-only"),
     ],
@@ -131,6 +145,20 @@ def test_refused_writes(write, error, message):
     """What cannot be written, or what NumPy refuses, is an error."""
     with pytest.raises(error, match=message):
         vjp(lambda u, x: write(np.copy(u), x), *operands())
+
+
+def test_places_that_are_not_known():
+    """In a program the indices of `ufunc.at` are constants: of others it is not known which place they name twice."""
+
+    def f(x, places):
+        y = np.copy(x)
+        np.multiply.at(y, places, 3.0)
+        return np.sum(y * y)
+
+    x, places = np.arange(1.0, 6.0), np.array([0, 0, 2])
+    np.testing.assert_array_equal(jit(grad(lambda x: f(x, places)))(x), [162.0, 4.0, 54.0, 8.0, 10.0])
+    with pytest.raises(TraceError, match="indices that are known here"):
+        jit(grad(f))(x, places)
 
 
 def test_plain_results_go_into_plain_arrays():

@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
+
 import numpy as np
 import pytest
 
 from ebbtide import grad, jit, vjp, vmap
 from ebbtide.testing import check_grads
 
-from .example import M, T, between
+from .example import M, T, between, name_of
+from .examples import EXAMPLES
 
+
+def takes_out(key):
+    """Return whether a function of NumPy that is no ufunc has a parameter out."""
+    try:
+        is_numpys = getattr(key, "__module__", "").startswith("numpy") and not isinstance(key, np.ufunc)
+        return is_numpys and "out" in inspect.signature(key).parameters
+    except ValueError:  # of functions in C
+        return False
+
+
+
+# Functions that are no ufuncs and take out=, with a call of each; ufuncs have the same way to write, see test_in_place.
+WITH_OUT = sorted([(key, example) for key, some in EXAMPLES.items() for example in some[:1] if takes_out(key)], key=str)
 MASK = np.arange(12).reshape(3, 4) % 3 > 0
+
+
+@pytest.mark.parametrize("case", WITH_OUT, ids=lambda case: name_of(case[0]))
+def test_out(case):
+    """Each function writes what it returns into out=, which it returns, and the derivative is the same."""
+    function, example = case
+    operands = example.operands(np.float64)
+    plain = np.asarray(example.call(function, operands))
+
+    def into(*xs):
+        out = np.zeros_like(xs[0], plain.dtype, shape=plain.shape)
+        assert example.call(partial(function, out=out), list(xs)) is out
+        return out
+
+    value, pullback = vjp(into, *operands)
+    assert value.tobytes() == plain.tobytes()
+    expected = vjp(lambda *xs: example.call(function, list(xs)), *operands)[1](value)
+    for one, other in zip(pullback(value), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

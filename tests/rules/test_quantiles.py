@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebbtide import grad, jvp, vjp
+from ebbtide import grad, jit, jvp, vjp, vmap
 from ebbtide.rules.quantiles import SLOPES, positions
 
 X = np.array([0.9, -1.2, 2.5, 0.1, 1.7])
@@ -79,3 +79,60 @@ def test_positions(method):
     found = positions(np.array([[0.0, 0.3, 1.0]]), np.array([[1], [4]]), method)
     expected = [np.quantile(np.arange(float(n)), [0.0, 0.3, 1.0], method=method) for n in (1, 4)]
     np.testing.assert_array_equal(found, expected)
+
+
+WEIGHTS = np.array([0.3, 0.0, 1.2, 0.5, 0.9])
+TABLE = np.random.default_rng(4).standard_normal((3, 5, 2))
+TABLE[1, 2, 0] = TABLE[2, 3, 1] = np.nan
+OF_TABLE = np.random.default_rng(5).random((3, 5, 2))
+# Arrays, q, weights, and the other arguments.
+WEIGHTED = [
+    (X, 0.4, WEIGHTS, {}),
+    (X.astype(np.float32), np.array([[0.0, 0.5], [0.7, 1.0]]), WEIGHTS.astype(np.float32), {}),
+    (np.array([1.0, 1.0, 0.0, 1.0, 2.0]), np.array([0.3, 0.6]), WEIGHTS, {}),
+    (TABLE, np.array([0.2, 0.5]), WEIGHTS, {"axis": 1}),
+    (TABLE, 0.7, OF_TABLE, {"axis": (2, 0), "keepdims": True}),
+    (TABLE, 0.7, OF_TABLE[:, 0].T, {"axis": (2, 0)}),
+    (TABLE, 0.1, OF_TABLE, {}),
+]
+
+
+# NumPy's nanquantile takes weights of the shape of the array alone: with others it is an IndexError.
+NAMED = [
+    (name, k)
+    for name in ("quantile", "percentile", "nanquantile", "nanpercentile")
+    for k, (x, _, weights, _) in enumerate(WEIGHTED)
+    if "nan" not in name or x.ndim == weights.ndim
+]
+
+
+@pytest.mark.parametrize(("name", "number"), NAMED)
+def test_weights(name, number):
+    """With weights a quantile is NumPy's to the last bit: one element, which has all of the derivative."""
+    x, q, weights, options = WEIGHTED[number]
+    q = q * 100 if "percent" in name else q
+    original = getattr(np, name)
+    f = lambda x, w: original(x, q, weights=w, method="inverted_cdf", **options)
+    expected = np.asarray(f(x, weights))
+    value, pullback = vjp(f, x, weights)
+    assert (value.dtype, value.shape, value.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+    by_x, by_weights = pullback(np.ones_like(value))
+    assert (by_x.dtype, by_weights.dtype) == (x.dtype, weights.dtype)
+    assert not np.any(by_weights)
+    assert np.sum(by_x) == expected.size  # each in one place
+    np.testing.assert_array_equal(np.sum(np.nan_to_num(x * by_x)), np.sum(np.nan_to_num(expected)), strict=False)
+    np.testing.assert_array_equal(jvp(lambda x: f(x, weights), (x,), (x,))[1], expected)
+
+
+def test_weights_in_programs():
+    """Programs and batches choose by weights that are not known when they are made."""
+    f = lambda x, w: np.quantile(x, [0.3, 0.8], weights=w, method="inverted_cdf")
+    loss = grad(lambda x, w: np.sum(f(x, w) ** 2))
+    assert jit(loss)(X, WEIGHTS).tobytes() == loss(X, WEIGHTS).tobytes()
+    assert jit(lambda w: f(X, w))(WEIGHTS).tobytes() == f(X, WEIGHTS).tobytes()
+    members = np.stack([WEIGHTS, WEIGHTS[::-1]])
+    np.testing.assert_array_equal(vmap(loss, (None, 0))(X, members), [loss(X, w) for w in members])
+    with pytest.raises(ValueError, match="method='linear'"):
+        grad(lambda x: np.quantile(x, 0.5, weights=WEIGHTS))(X)
+    with pytest.raises(ValueError, match="non-negative"):
+        grad(lambda w: np.quantile(X, 0.5, weights=w, method="inverted_cdf"))(-WEIGHTS)

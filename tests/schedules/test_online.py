@@ -42,11 +42,12 @@ def run_until(schedule, stop, position=None, most=FAR):
 
 def forward_steps(schedule, steps):
     """All forward steps of a loop that ends, to its own surprise, after `steps` steps; by following the schedule."""
-    position, run = run_until(schedule, steps)
-    count = check_schedule(schedule, steps, start=position.ended(steps), slots={"memory": schedule.snapshots})
+    count = check_schedule(
+        schedule, FAR, start=Position(steps=FAR, open=True), ends=steps, slots={"memory": schedule.snapshots}
+    )
     assert count.snapshots_left == 0
     assert count.peak_saved <= 1
-    return run + count.forward_steps
+    return count.forward_steps
 
 
 def every_length(schedule, most):
@@ -69,17 +70,16 @@ def test_close_to_the_optimum_where_that_is_possible(snapshots):
     """For every n <= (s + 1)(s + 2)/2 at most 3 forward steps more than with the length known."""
     offline = Revolve(snapshots)
     for steps, count in every_length(Online(snapshots), (snapshots + 1) * (snapshots + 2) // 2):
-        assert offline.forward_steps(steps) < count <= offline.forward_steps(steps) + 3
+        assert offline.forward_steps(steps) + (steps > 2) <= count <= offline.forward_steps(steps) + 3 * (steps > 2)
 
 
 @pytest.mark.parametrize(("snapshots", "bound"), [(5, 1.067), (10, 1.023), (20, 1.006)])
 def test_every_length_to_1500(snapshots, bound):
-    """For every 3 <= n <= 1500 F is within 1.2 of the optimum, and within the bound for n > (s + 1)(s + 2)/2."""
+    """For every n <= 1500 F is within 1.2 of the optimum, and within the bound for n > (s + 1)(s + 2)/2."""
     offline = Revolve(snapshots)
     for steps, count in every_length(Online(snapshots), 1500):
         ratio = count / offline.forward_steps(steps)
-        # One or two steps take 2 for 1 and 4 for 3: an end that nobody foresaw is run once more to be saved.
-        assert ratio <= 1.2 or count == 2 * steps <= 4
+        assert ratio <= 1.2
         assert ratio <= bound or steps <= (snapshots + 1) * (snapshots + 2) // 2
 
 
@@ -130,6 +130,7 @@ def test_lost_snapshots(steps, snapshots, losses):
 
 
 @given(st.integers(2, 200), st.integers(1, 12), st.integers(1, 7))
+@settings(deadline=None)
 def test_an_interrupted_action_goes_on_at_no_cost(steps, snapshots, part):
     """A loop that stops after every few steps and is asked again stores the same snapshots."""
     schedule = Online(snapshots)
@@ -168,7 +169,8 @@ def test_the_upper_bound_ends_the_loop(most, snapshots):
     count = check_schedule(Online(snapshots), most, start=start, slots={"memory": snapshots})
     assert count.peak_snapshots <= Online(snapshots).peak_snapshots(most)
     assert count.snapshots_left == 0
-    assert count.forward_steps < Online(snapshots).forward_steps_open(most) + (most == 0)
+    # One or two steps are the fewest in any case.
+    assert count.forward_steps < Online(snapshots).forward_steps_open(most) + (most <= 2)
 
 
 @pytest.mark.parametrize(("steps", "snapshots"), [(1, 1), (10, 3), (100, 5), (300, 10)])
@@ -208,20 +210,41 @@ def test_few_evaluations_of_closed_forms(monkeypatch):
 
 
 def test_the_states_that_it_keeps():
-    """The first steps are all stored; then the first snapshot that can be spared gives its slot."""
+    """All first steps are stored, two are saved; then the first snapshot that can be spared gives its slot."""
     position, trace = Position(steps=FAR, open=True), []
     for _ in range(6):
         trace.append(Online(3).next_action(position))
         position = position.after(trace[-1])
     assert trace == [
-        Forward(start=0, stop=1, snapshot=True),
-        Forward(start=1, stop=2, snapshot=True),
-        Forward(start=2, stop=3, snapshot=True),
+        Forward(start=0, stop=1, snapshot=True, save=True),
+        Forward(start=1, stop=2, snapshot=True, save=True, drop=True),
+        Forward(start=2, stop=3, snapshot=True, drop=True),
         Delete(step=1),
         Forward(start=3, stop=4, snapshot=True),
         Delete(step=2),
     ]
     assert [action_from_json(json.loads(json.dumps(action_to_json(one)))) for one in trace] == trace
+
+
+@pytest.mark.parametrize("snapshots", [1, 2, 5])
+def test_what_the_first_steps_save_is_kept_until_the_next_one_runs(snapshots):
+    """One and two steps run as often as if that had been known, with one step saved at a time and one state."""
+    start = Position(steps=FAR, open=True)
+    for steps, state in ((1, 1), (2, 2)):
+        count = check_schedule(Online(snapshots), FAR, start=start, ends=steps, slots={"memory": min(snapshots, state)})
+        assert count.forward_steps == Revolve(snapshots).forward_steps(steps) == 2 * steps - 1
+        assert count.peak_saved == 1
+    position, _ = run_until(Online(snapshots), 3)
+    assert position.saved is None
+
+
+def test_saved_values_at_hand_of_another_schedule_are_given_up():
+    """Where the length is unknown saved values are many: with a way back to step 0 they are dropped."""
+    position = Position(steps=99, state=6, saved=(2, 6), open=True, snapshots=(Snapshot(0),))
+    action = Online(3).next_action(position)
+    assert (action.drop, action.save) == (True, False)
+    assert position.after(action).saved is None
+    assert check_schedule(Online(3), 99, start=position, ends=20, slots={"memory": 3}).peak_saved == 4
 
 
 def test_a_working_state_that_is_lost_is_loaded():

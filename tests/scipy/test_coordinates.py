@@ -44,6 +44,21 @@ def test_points_as_they_are_given():
     np.testing.assert_allclose(line, [np.diff(ARRAY[0])[[0, 2]]], rtol=1e-13)
 
 
+def test_output():
+    """The result is in the dtype of output=, or written into that array."""
+    f = lambda array: ndimage.map_coordinates(array, POINTS, np.float32, order=1)
+    value, pullback = vjp(f, ARRAY)
+    assert value.tobytes() == original.map_coordinates(ARRAY, POINTS, np.float32, order=1).tobytes()
+    assert pullback(value)[0].dtype == np.float64
+
+    def written(array):
+        out = np.zeros_like(array[0, :1] * np.ones(7))
+        assert ndimage.map_coordinates(array, POINTS, output=out, order=1) is out
+        return np.sum(out**2)
+
+    check_grads(written, ARRAY)
+
+
 def test_programs_and_batches():
     """In a program and under vmap the same is computed."""
 
@@ -59,7 +74,7 @@ def test_programs_and_batches():
     ("options", "error", "message"),
     [
         ({}, TraceError, "order=3 has no derivative rule"),
-        ({"order": 1, "output": np.float32}, TraceError, "output="),
+        ({"order": 1, "output": np.int32}, TraceError, "output=float"),
         ({"order": 1, "coordinates": POINTS[:1]}, ValueError, r"shape \(1, 7\) for an array of 2 axes"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import interpolate as original
+from scipy.sparse.linalg import spsolve
 
 from ebbtide import TraceError, grad, jit, jvp, vjp, vmap
 from ebbtide.scipy.interpolate import CubicSpline, PchipInterpolator, RegularGridInterpolator
@@ -49,6 +50,65 @@ def test_grid(call, method):
         np.testing.assert_allclose(found[k][1], other, rtol=1e-12, atol=1e-14)
 
 
+LONG = (np.array([0.0, 0.5, 1.2, 2.0, 2.4, 3.0, 3.3]), np.array([3.0, 2.5, 1.9, 1.0, 0.3, 0.0]))
+LARGE = RANDOM.random((7, 6, 2))
+INNER = np.stack([RANDOM.uniform(0, 3, 3), RANDOM.uniform(0, 3, 3)], axis=1)
+EXACT = {"solver": spsolve}  # SciPy's own solver stops at 1e-6
+METHODS = {
+    "slinear": EXACT, "cubic": EXACT, "quintic": EXACT, "pchip": {}, "cubic_legacy": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("bounds", [{}, {"fill_value": 0.5}, {"fill_value": None}], ids=["error", "fill", "extend"])
+def test_methods(method, bounds):
+    """Each method has SciPy's bits and dtypes, inside and outside of the grid, and the derivatives of its pieces."""
+    options = {**METHODS[method], **bounds, "bounds_error": not bounds}
+    points = INNER * 1.3 - 0.2 if bounds else INNER
+    f = lambda v, x: RegularGridInterpolator(LONG, v, method, **options)(x)
+    for dtype in (np.float32, np.float64) + (np.complex128,) * (method != "pchip"):
+        given = LARGE.astype(dtype)
+        expected = original.RegularGridInterpolator(LONG, given, method, **options)(points)
+        value, pullback = vjp(f, given, points)
+        assert (value.dtype, value.tobytes()) == (expected.dtype, expected.tobytes())
+        assert [g.dtype for g in pullback(value)] == [dtype, np.float64]
+        assert f(given, points).tobytes() == expected.tobytes()
+        assert jvp(f, (given, points), (given, points))[1].dtype == expected.dtype
+    check_grads(f, LARGE, points, order=1 if bounds else 2)
+
+
+@pytest.mark.parametrize("method", ["cubic", "pchip"])
+def test_methods_in_programs(method):
+    """Programs and batches interpolate by splines as what they are made from does."""
+    options = METHODS[method]
+    loss = lambda v, x: np.sum(np.sin(RegularGridInterpolator(LONG, v, method, **options)(x)))
+    gradient = grad(loss, (0, 1))
+    for one, other in zip(jit(gradient)(LARGE, INNER), gradient(LARGE, INNER), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+    found = vmap(gradient)(np.stack([LARGE, 2 * LARGE]), np.stack([INNER, INNER * 0.9]))
+    for k, other in enumerate(gradient(2 * LARGE, INNER * 0.9)):
+        np.testing.assert_allclose(found[k][1], other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("orders", [(1, 0), (2, 1), (0, 4)])
+def test_derivatives_along_the_axes(orders):
+    """With nu= the derivatives are SciPy's, and have derivatives; those of the pieces are what SciPy has for them."""
+    f = RegularGridInterpolator(LONG, LARGE, "cubic", **EXACT)
+    plain = original.RegularGridInterpolator(LONG, LARGE, "cubic", **EXACT)
+    assert f(INNER, nu=orders).tobytes() == plain(INNER, nu=orders).tobytes()
+    more = (orders[0], orders[1] + 1)
+    along = jvp(lambda x: f(x, nu=orders), (INNER,), (np.array([[0.0, 1.0]]) * np.ones((3, 1)),))[1]
+    np.testing.assert_allclose(along, plain(INNER, nu=more), rtol=1e-10, atol=1e-12)
+    check_grads(lambda v: RegularGridInterpolator(LONG, v, "cubic", **EXACT)(INNER, nu=orders), LARGE)
+
+
+def test_another_method():
+    """A call may name another method than the interpolation was made for."""
+    f, plain = (form(LONG, LARGE, "quintic") for form in (RegularGridInterpolator, original.RegularGridInterpolator))
+    assert f(INNER, "pchip").tobytes() == plain(INNER, "pchip").tobytes()
+    check_grads(lambda x: f(x, method="pchip"), INNER)
+
+
 def test_forms_of_points():
     """Points are given as an array, as one array for each axis, or as one point."""
     f = RegularGridInterpolator(GRID[:2], VALUES[:, :, 0])
@@ -62,9 +122,17 @@ def test_forms_of_points():
 
 
 def test_refusals():
-    """Methods without a derivative, and points outside, are errors."""
-    with pytest.raises(TraceError, match="method='cubic'"):
-        RegularGridInterpolator(GRID, VALUES, "cubic")
+    """Methods that there are not, points outside, and axes and orders that no derivative is for are errors."""
+    with pytest.raises(ValueError, match="Method 'septic' is not defined"):
+        RegularGridInterpolator(GRID, VALUES, "septic")
+    with pytest.raises(ValueError, match="nu=\\(1, 0, 0\\) for the methods"):
+        RegularGridInterpolator(GRID, VALUES)(POINTS, nu=(1, 0, 0))
+    with pytest.raises(ValueError, match="each of the 2 axes"):
+        RegularGridInterpolator(LONG, LARGE, "cubic")(INNER, nu=(1, -1))
+    with pytest.raises(TraceError, match="axis of one coordinate"):
+        RegularGridInterpolator((GRID[0], [1.0]), VALUES[:, :1, 0])
+    with pytest.raises(ValueError, match="only works with real values"):
+        grad(lambda v: abs(RegularGridInterpolator(LONG, v, "pchip")(INNER)[0, 0]))(LARGE * 1j)
     with pytest.raises(ValueError, match="out of bounds"):
         grad(lambda x: np.sum(RegularGridInterpolator(GRID, VALUES)(x)))(POINTS + 10)
     with pytest.raises(ValueError, match="2 coordinates were asked for on a grid of 3"):

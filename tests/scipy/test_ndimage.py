@@ -130,6 +130,32 @@ def test_other_arrays():
     )
 
 
+NO_AXES = ("gaussian_filter", IMAGE, (0.7,), {"axes": ()})
+
+
+@pytest.mark.parametrize("call", [*CALLS[8::3], NO_AXES], ids=lambda c: c[0])
+def test_output(call):
+    """With output= the result has that dtype, as each step on the way, or is written into an array that is returned."""
+    name, x, args, options = call
+    for dtype, output in ((np.float32, np.float64), (np.float64, "float32")):
+        expected = getattr(original, name)(x.astype(dtype), *args, output=output, **options)
+        value, pullback = vjp(lambda x: getattr(ndimage, name)(x, *args, output=output, **options), x.astype(dtype))
+        assert (value.dtype, value.tobytes()) == (expected.dtype, expected.tobytes())
+        assert pullback(value)[0].dtype == dtype
+
+    def written(x):
+        output = np.zeros_like(x)
+        made = getattr(ndimage, name)(x, *args, output=output, **options)
+        assert made is output
+        return output
+
+    f = lambda x: getattr(ndimage, name)(x, *args, **options)
+    assert written(x).tobytes() == vjp(written, x)[0].tobytes() == f(x).tobytes()
+    np.testing.assert_array_equal(grad(lambda x: np.sum(written(x) ** 2))(x), grad(lambda x: np.sum(f(x) ** 2))(x))
+    single = lambda x: getattr(ndimage, name)(x, *args, output="float32", **options)
+    assert jit(single)(x).tobytes() == single(x).tobytes()
+
+
 def test_axes():
     """Filters of some axes leave the others alone."""
     x = RANDOM.random((3, 4, 2))
@@ -145,8 +171,12 @@ def test_axes():
 
 def test_refusals():
     """What has no derivative is refused, with what to write instead; of plain arrays all is as SciPy does it."""
-    with pytest.raises(TraceError, match="astype"):
-        vjp(lambda x: ndimage.gaussian_filter(x, 1.0, output=np.float32), IMAGE)
+    with pytest.raises(TraceError, match="output=float"):
+        vjp(lambda x: ndimage.gaussian_filter(x, 1.0, output=np.int32), IMAGE)
+    with pytest.raises(TraceError, match=r"np\.zeros_like\(x\)"):
+        vjp(lambda x: ndimage.gaussian_filter(x, 1.0, output=np.zeros_like(IMAGE)), IMAGE)
+    with pytest.raises(ValueError, match=r"shape \(5, 4\) into out= of shape \(4,\)"):
+        vjp(lambda x: ndimage.sobel(x, output=x[0] * 1.0), IMAGE)
     with pytest.raises(TraceError, match="with respect to sigma"):
         grad(lambda s: np.sum(ndimage.gaussian_filter(IMAGE, s)))(1.0)
     with pytest.raises(TraceError, match=r"astype\(float\)"):

@@ -178,7 +178,7 @@ def test_saved_values_die_at_their_last_use(name, size):
 
 
 @pytest.mark.parametrize("columns", [3, 400])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(50))
 def test_saved_values_of_random_programs(seed, columns):
     """Nor in random programs of operations of all kinds."""
     rng = np.random.default_rng(seed)

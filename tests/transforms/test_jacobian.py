@@ -175,6 +175,18 @@ def test_peak(mode):
     assert peak_bytes(lambda: jacobian(f, mode=mode)(x)) < result + (1 << 21)
 
 
+def test_peak_of_a_hessian():
+    """A hessian in chunks has its peak a tenth above the result and what the columns of one chunk take, too."""
+    n, columns = 300, 10
+    w, x = RANDOM.normal(size=(n, n)) / n, RANDOM.normal(size=n)
+    gradient = grad(lambda x: np.sum(np.sin(w @ x) ** 2))
+    one = hessian(lambda x: np.sum(np.sin(w @ x) ** 2), chunk_size=columns)
+    one(x)
+    of_some = jacobian(lambda some: gradient(np.concatenate([some, x[columns:]])), mode="forward")
+    chunk = peak_bytes(lambda: of_some(x[:columns]))
+    assert peak_bytes(lambda: one(x)) < 1.1 * 8 * n * n + chunk
+
+
 def test_one_run():
     """In reverse mode the function runs once, whatever the number of rows; in forward mode once for each chunk."""
     runs = []

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 from tests.scale import bar, sample
 
 import ebbtide as eb
@@ -49,14 +50,7 @@ TRANSFORMS = {
     "vmap": (0, lambda f: lambda x: np.sum(eb.vmap(f)(np.reshape(x, (1,))))),
     "timeloop": (0, looped),
 }
-DERIVATIVES = [name for name, (order, _) in TRANSFORMS.items() if order]
-# A pushforward keeps steps that no other derivative of the loop has room for: these are refused.
-REFUSED = [("linearize", name, "timeloop") for name in DERIVATIVES] + [
-    (name, "linearize", "timeloop")
-    for name in DERIVATIVES
-    if name not in ("deriv", "jvp", "jacobian by columns", "linearize")
-]
-CASES = [names for names in itertools.product(TRANSFORMS, repeat=3) if names not in REFUSED]
+CASES = list(itertools.product(TRANSFORMS, repeat=3))
 POINT = 0.7
 
 
@@ -84,8 +78,30 @@ def test_every_nesting(outer):
         np.testing.assert_allclose(found, exact(order), rtol=1e-12, err_msg=" of ".join(names))
 
 
-def test_linearized_derivatives_of_loops_are_refused():
-    """Another derivative of a linearized time loop is an error that says why, and no wrong number."""
-    for names in REFUSED:
-        with pytest.raises(eb.TraceError, match="linearized in which another derivative of a time loop"):
-            nested(names)[0](POINT)
+WITH_LINEARIZE = [("linearize", "grad"), ("linearize", "hvp"), ("linearize", "linearize"), ("vjp", "linearize")]
+
+
+@pytest.mark.parametrize("names", WITH_LINEARIZE)
+def test_linearized_loops(names):
+    """A time loop is linearized together with other derivatives of it."""
+    f, order = nested((*names, "timeloop"))
+    np.testing.assert_allclose(f(POINT), exact(order), rtol=1e-12)
+
+
+@pytest.mark.parametrize("outer", [eb.grad, along, pushed])
+def test_a_loop_whose_budget_would_not_hold(outer):
+    """A linearized derivative of a time loop keeps all steps: a budget of the loop alone is refused, and says so."""
+    loop = lambda x: eb.timeloop(lambda u, _: np.sin(u), x, 9, budget=eb.Budget(memory=10**6))
+    transforms = [pushed, outer] if outer is not eb.grad else [outer, pushed]
+    f = transforms[0](transforms[1](loop))
+    with pytest.raises(eb.TraceError, match="Give the budget to linearize"):
+        f(POINT)
+
+
+def test_a_linearized_derivative_of_a_loop_keeps_the_budget_of_the_call():
+    """The steps that are kept count in the budget of linearize, which is refused or holds."""
+    x = np.linspace(0.1, 1.0, 1000)
+    gradient = eb.grad(lambda x: np.sum(eb.timeloop(lambda u, _: np.sin(u), x, 50)))
+    with pytest.raises(eb.BudgetError, match="Give at least"):
+        eb.linearize(gradient, x, budget=eb.Budget(memory=20 * x.nbytes))
+    assert peak_bytes(lambda: eb.linearize(gradient, x, budget=eb.Budget(memory=300 * x.nbytes))) < 310 * x.nbytes

@@ -84,6 +84,8 @@ class TracedArray:
         if key not in HANDLERS:
             declare_further()
         handler = HANDLERS.get(key)
+        if handler is None and method == "at" and ufunc in HANDLERS:
+            handler = partial(HANDLERS[np.ufunc, "at"], ufunc)
         if handler is None:
             raise misuse.no_rule(ufunc, self._trace.here(), "" if method == "__call__" else f".{method}")
         if where is not True and (out is None or len(out) > 1):

@@ -18,11 +18,13 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
 from ebbtide.loop.options import Options
+from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper, frozen
@@ -312,14 +314,21 @@ def linear_loop(
         What the loop returns.
 
     Raises:
-        TraceError: Other derivatives are taken of the loop at the same time.
+        TraceError: Other derivatives are taken of the loop at the same time, and it has a budget of its own.
+
+    Memory:
+        What the kept steps take. All steps, recorded one by one, where other derivatives are taken at the same time.
     """
     context = current()
     if not is_alone(trace, context):
-        raise TraceError(
-            "A function is linearized in which another derivative of a time loop is taken, as in the linearization of "
-            "a gradient: that would keep all steps of both. Use jvp or hvp, which follow the schedule of the loop."
-        )
+        # Each derivative records on the tapes of the others, step by step: whose budget there is bounds the call.
+        if options.budget is not None:
+            raise TraceError(
+                f"At {user_line()}: a time loop with budget= is linearized together with another derivative of it, as "
+                "in the linearization of a gradient, which keeps all its steps, so that the budget would not hold. "
+                "Give the budget to linearize in place of the loop, or use jvp or hvp, which follow a schedule."
+            )
+        return run_plain(step, leaves, structure, steps, inputs, options)
     ledger = context.ledger
     outputs, budget = options.outputs, options.budget
     stepper = Stepper(step, structure, frozen(inputs), outputs, None)

@@ -180,6 +180,11 @@ class Room:
             # The saved values of earlier steps were given up while it ran, and its own are of no use without them.
             rule.records.clear()
             return replace(action, save=False)
+        if passed and position.open and (action.drop or not position.saved):
+            # Kept in case the loop ends with it. If not, it runs again, beside fewer snapshots.
+            done = replace(action, save=False)
+            if not ahead.lacks_way_back(position.after(done)):
+                return done
         if passed:
             raise self._refusal(rule, index, record, record.forecast())
         return action
@@ -257,14 +262,17 @@ class Room:
         for kept in rule.position.snapshots:
             if kept not in after.snapshots:
                 rule.snapshots.drop(kept)
-        first = after.end if after.saved is None else after.saved[0]
-        for step in [step for step in rule.records if step < first]:
+        self.forget(rule, after.end if after.saved is None else after.saved[0])
+        rule.position, self.spare, self.stale = after, False, True
+        return True
+
+    def forget(self, rule: Any, first: int | None = None) -> None:
+        """Give up the saved values at hand of the steps before the *first* to keep; of all if there is none."""
+        for step in [step for step in rule.records if first is None or step < first]:
             record = rule.records.pop(step)
             if record.tape.pager is not None:
                 record.tape.pager.close()
             del record
-        rule.position, self.spare, self.stale = after, False, True
-        return True
 
     def _give_up_one(self, rule: Any) -> bool:
         """Give up one snapshot; return whether there was one."""

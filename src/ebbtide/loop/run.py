@@ -71,8 +71,7 @@ class LoopRule(JointRule):
         self.emitted: list[Any] = []
         self.cotangent: list[Any] = []
         self.stepper = stepper
-        self.snapshots = snapshots
-        self.verifier = verifier
+        self.snapshots, self.verifier = snapshots, verifier
         self.loss = Loss(stepper, ledger, plan.sizes.sweep)
         self._ledger, self.room = ledger, room
         self._until = until
@@ -140,6 +139,8 @@ class LoopRule(JointRule):
         if self._resumption is not None:
             restore_forward(self, self._resumption, first)
             first = None if self.position.state else first
+            if self.position.open and self.position.state and self._is_end():
+                self.position = self.position.ended(self.position.state)
         self.room.enlist(self)
         with self.watch.sweep("forward", None if self.position.open else self.plan.steps):
             while not self.position.forward_ended:
@@ -193,9 +194,9 @@ class LoopRule(JointRule):
     def _forward(self, action: Forward, after: Position, first: Any) -> Position:
         """Run steps, as far as the loop goes; return the position after that."""
         before = self.position
-        if before.open and self._is_end():
-            return before.ended(action.start)
         given = first if action.start == 0 else None
+        if action.drop:
+            self.room.forget(self)
         if action.snapshot and action.kind == "restart":
             vital = not any(kept.kind == "restart" and kept.step < action.start for kept in before.snapshots)
             self.snapshots.put_state(action.start, self.state, action.tier, vital=vital)
@@ -206,7 +207,9 @@ class LoopRule(JointRule):
             done = replace(action, stop=self._advance(action, given))
         if self.position is not before or done != action:
             after = self.position.after(done)
-        return after.ended(done.stop) if done.stop < action.stop else after
+        # Told at once: what the schedule does next may be to delete a snapshot for the steps to come.
+        is_last = done.stop < action.stop or (after.open and done.stop < after.steps and self._is_end())
+        return after.ended(done.stop) if is_last else after
 
     def _is_end(self) -> bool:
         """Return whether an open loop ends with the working state."""
@@ -257,7 +260,7 @@ class LoopRule(JointRule):
             elif done.snapshot and done.kind == "saved":
                 self.snapshots.put_saved(index, record, done.tier)
             del record
-            if done.snapshot and done.kind == "restart":
+            if done.kind != action.kind:
                 self.room.make_for(self, done)
                 self.snapshots.put_state(index, entering, done.tier)
             del entering
@@ -317,8 +320,7 @@ class LoopRule(JointRule):
         if retain and self._prefix is None:
             self.room.retain(self)
             self._prefix = ahead.prefix_of(self.position)
-        collector = Collector()
-        count = self.links.state_count
+        collector, count = Collector(), self.links.state_count
         self.cotangent = cotangents[:count]
         outputs = [None if pair is None else pair[0] for pair in cotangents[count:]]
         if self._resumption is not None and not retain:
@@ -328,10 +330,9 @@ class LoopRule(JointRule):
         try:
             around = entered(capture=self._region.around, ledger=self._ledger)
             with self.watch.sweep("reverse", self.position.steps), self.room.limited(), around:
-                sink = outputs, collector
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
                 while not self.position.finished:
-                    self.follow(self._next(), sink=sink)
+                    self.follow(self._next(), sink=(outputs, collector))
         except BaseException:
             self.fail()
             # Nothing to go on from: another pull of a retained loop is an error.
@@ -368,16 +369,15 @@ class LoopRule(JointRule):
         seeds = [None if g is None else g[index] for g in outputs]
         self.room.before_sweep(self, index, record)
         again = self.loss.reversing(index, self.cotangent)
-        state, x, sums = record.sweep(self.cotangent, seeds, retain=retained)
+        self.cotangent, x, sums = record.sweep(self.cotangent, seeds, retain=retained)
         if retained:
             self.snapshots.put_away(index)
         elif record.tape.pager is not None:
             record.tape.pager.close()
-        self.cotangent = state
         self.verifier.swept(index)
         collector.add(sums)
         if again is not None:
-            self.loss.reversed(again, seeds, state, sums, collector.static_sums)
+            self.loss.reversed(again, seeds, self.cotangent, sums, collector.static_sums)
         self.links.keep_inputs(index, x, collector)
         self.watch.passed()
         if self._resumption is not None and self._prefix is None:

@@ -37,7 +37,8 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
 
     Raises:
         RankError: Another rank failed; says which one, and with what. Whoever goes on after it does so with another
-            communicator for the steps: on this one messages may be under way that nobody took.
+            communicator for the steps: on this one messages may be under way that nobody took. Nor does one free it: a
+            communicator that is made later may get its number, and those messages.
 
     Memory:
         A duplicate of the communicator.
@@ -116,23 +117,34 @@ class Ranks:
                 time.sleep(_NAP)
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one failed, and wait until each has heard of it, or failed too."""
+        """
+        Tell the other ranks that this one failed, and wait until each has heard of it, or failed too.
+
+        Whoever is interrupted meanwhile waits no longer, and ends those that have not.
+        """
         mpi = library()
         note = (self.comm.rank, f"{type(error).__name__}: {error}")
         told = [self.comm.isend(note, rank, _FAILED) for rank in self._others()]
-        start, silent, status = time.perf_counter(), set(self._others()), mpi.Status()
-        while silent and time.perf_counter() - start < _PATIENCE:
-            for tag in (_HEARD, _FAILED):
-                while self.comm.Iprobe(mpi.ANY_SOURCE, tag, status):
-                    self.comm.recv(None, status.Get_source(), tag)
-                    silent.discard(status.Get_source())
-            time.sleep(_NAP)
+        silent = set(self._others())
+        with suppress(KeyboardInterrupt):
+            self._await_words(silent)
         if silent and self.abort:
             # Nothing else will say it.
             traceback.print_exception(error)
             sys.stderr.flush()
             self.comm.Abort(1)
         mpi.Request.Testall(told)
+
+    def _await_words(self, silent: set[int]) -> None:
+        """Wait for a word of each of some ranks, and take those out that gave one."""
+        mpi = library()
+        start, status = time.perf_counter(), mpi.Status()
+        while silent and time.perf_counter() - start < _PATIENCE:
+            for tag in (_HEARD, _FAILED):
+                while self.comm.Iprobe(mpi.ANY_SOURCE, tag, status):
+                    self.comm.recv(None, status.Get_source(), tag)
+                    silent.discard(status.Get_source())
+            time.sleep(_NAP)
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.comm.size) if rank != self.comm.rank]

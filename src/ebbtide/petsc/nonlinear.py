@@ -61,7 +61,7 @@ class Equations(System):
     @property
     def slope(self) -> LinearSystem:
         """See `System.slope`."""
-        return Tangent(self)
+        return Slope(self, solver=self.solve_linear)
 
     @contextmanager
     def fixed(self, operands: Sequence[Any]) -> Iterator[Callable[[Any], Any]]:
@@ -102,7 +102,7 @@ class Equations(System):
         """Return the type of x."""
         return start[0]
 
-    def solve_linear(self, b: Any, point: Any, operands: Sequence[Any], *, is_transposed: bool) -> Any:
+    def solve_linear(self, b: Any, point: Any, operands: Sequence[Any], is_transposed: bool) -> Any:
         """Return the solution of the linear equations at a point, by the KSP of the SNES."""
         ksp = self.snes.getKSP()
         before = ksp.getTolerances()
@@ -161,46 +161,6 @@ class Products:
     def multTranspose(self, matrix: Any, x: Any, y: Any) -> None:  # noqa: N802 - as petsc4py calls it
         """Set y to the pullback of x."""
         y.setArray(vjp(self.residual, self.point)[1](np.array(x.array_r))[0])
-
-
-@final
-class Tangent(LinearSystem):
-    """
-    The linear equations with the derivative of a residual: operands b, x, and those of the equations.
-
-    Args:
-        system: The equations.
-        is_transposed: Whether the matrix is transposed.
-    """
-
-    __slots__ = ("_is_transposed", "_system")
-
-    def __init__(self, system: Equations, is_transposed: bool = False) -> None:
-        self._system = system
-        self._is_transposed = is_transposed
-
-    @property
-    def level(self) -> int:
-        """See `System.level`."""
-        return self._system.level
-
-    @property
-    def transposed(self) -> LinearSystem:
-        """The system of the transposed matrix."""
-        return Tangent(self._system, not self._is_transposed)
-
-    def infer(self, start: Sequence[ArrayType], operands: Sequence[ArrayType]) -> ArrayType:
-        """Return the type of x."""
-        return operands[1]
-
-    def apply(self, x: Any, *operands: Any) -> Any:
-        """Return the derivative of the residual at a point, times x."""
-        return Slope(self._system, self._is_transposed).apply(x, *operands)
-
-    def solve(self, start: Sequence[Any], operands: Sequence[Any]) -> Any:
-        """Return the solution for plain arrays."""
-        b, point, *rest = operands
-        return self._system.solve_linear(b, point, rest, is_transposed=self._is_transposed)
 
 
 def solve_nonlinear(

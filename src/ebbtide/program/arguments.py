@@ -37,9 +37,18 @@ def kind_of_arguments(
     """
     if not kwargs and not static:
         # To take a container apart takes 2 us.
-        arrays = [arg if type(arg) is np.ndarray else plain_value(arg) for arg in args]
-        if all(type(array) is np.ndarray for array in arrays):
-            return list(args), tuple([(array.shape, array.dtype, array.strides) for array in arrays])
+        found: list[Any] = []
+        for arg in args:
+            value = arg if type(arg) is np.ndarray else plain_value(arg)
+            kind = type(value)
+            if kind is np.ndarray:
+                found.append((value.shape, value.dtype, value.strides))
+            elif kind in _NUMBERS or isinstance(value, np.inexact):
+                found.append(kind)
+            else:
+                break
+        else:
+            return list(args), tuple(found)
     leaves, structure = flatten((args, kwargs))
     kinds: list[Any] = []
     for leaf in leaves:

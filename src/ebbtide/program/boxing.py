@@ -96,7 +96,7 @@ def _kind_of(equation: Equation, layout: Layout) -> str | None:
         return None
     if name in MOVES and (ours or name == "add_scatter"):
         return "made" if _can_move(equation, layout) else None
-    # Where the bits of complex numbers depend on how they lie, see `Layout.is_free_of_order`, windows would change them.
+    # The bits of complex numbers depend on how they lie, see `Layout.is_free_of_order`.
     if any(x.type.dtype.kind == "c" for x in equation.inputs):
         return None
     return "made" if ufunc_of(equation) is not None and ufunc_loop_of(equation) is not None else None

@@ -24,6 +24,7 @@ from ebbtide.program.memory import plan_memory
 from ebbtide.program.placing import placements
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
+from ebbtide.program.scratch import add_scratch
 from ebbtide.program.source import Source
 from ebbtide.program.split import fused
 from ebbtide.program.stretches import find_stretches, lowered_outputs
@@ -81,7 +82,7 @@ class Executable:
             boxed = box_equations(self.rung.program, self.layout, given)
             for one in dict.fromkeys((boxed, self.rung.program)):
                 layout = self.layout.left_of(one)
-                chained = chain_equations(one, layout)
+                chained = add_scratch(chain_equations(one, layout), layout)
                 memory = plan_memory(chained, layout, room, given, lowered_outputs(chained, layout))
                 if memory.peak <= most:
                     self.rung, self.memory = replace(self.rung, program=chained, layout=layout), memory

@@ -11,7 +11,7 @@ import numpy as np
 
 from ebbtide.program.chains import Links
 from ebbtide.program.equation import Equation, Variable
-from ebbtide.program.kernels import allocation_text, expression_text, ufunc_text, view_text
+from ebbtide.program.kernels import allocation_text, expression_text, number_text, ufunc_text, view_text
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.literals import Literals
 from ebbtide.program.memory import Memory
@@ -338,7 +338,14 @@ class Source:
         """Return an argument as text: by the name of the result where nothing has to be copied into that."""
         buffers = self._memory.buffers
         same = type(argument) is Variable and argument in buffers and buffers[argument] is buffers[equation.output]
-        return self._names[equation.output] if same and ufunc_of(equation) is None else self._literals.value(argument)
+        if ufunc_of(equation) is not None:
+            return self._operand(argument, equation)
+        return self._names[equation.output] if same else self._literals.value(argument)
+
+    def _operand(self, argument: Any, equation: Equation) -> str:
+        """Return an operand of a ufunc as text: a number that is read by a short operation as an array."""
+        text = number_text(argument, equation)
+        return self._literals.value(argument) if text is None else self._literals.defined("number", text)
 
     def _expression(self, equation: Equation) -> str:
         """Return an expression for a result that NumPy allocates."""
@@ -354,7 +361,7 @@ class Source:
             return self._call(equation)
         if name.startswith("scipy"):
             self._literals.imports["import scipy.special"] = None
-        return f"{name}({', '.join(arguments)})"
+        return f"{name}({', '.join([self._operand(argument, equation) for argument in equation.arguments])})"
 
     def _call(self, equation: Equation) -> str:
         arguments = [self._literals.value(argument) for argument in equation.arguments]

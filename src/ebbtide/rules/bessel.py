@@ -16,25 +16,13 @@ from scipy import special
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.kinds import elementwise
-from ebbtide.arrays.location import user_line
-from ebbtide.errors import RuleMissingError
 from ebbtide.rules.answers import answer
 from ebbtide.rules.elementwise import declare
-from ebbtide.rules.special import declare_strong, declare_weak, without_rule
+from ebbtide.rules.special import declare_strong, declare_weak, register_weak, without_rule
 
 
 def _order(function: Any) -> Any:
     return without_rule(f"the order of {function.__name__}")
-
-
-def _sign(x: Any, function: Any) -> Any:
-    """Return the sign of a real *x*; exp(-|Re x|), by which *function* is scaled, has no complex derivative."""
-    if type_of(x).dtype.kind == "c":
-        raise RuleMissingError(
-            f"At {user_line()}: {function.__name__} is scaled by exp(-|Re z|), which has no complex derivative. "
-            "Write it with scipy.special.iv."
-        )
-    return np.sign(x)
 
 
 # Of any order: Z' = (Z of order v-1 less Z of order v+1) / 2, and the modified ones with other signs.
@@ -42,12 +30,27 @@ declare_weak(special.jv, d=(_order(special.jv), lambda x, y: (special.jv(x - 1, 
 declare_weak(special.yv, d=(_order(special.yv), lambda x, y: (special.yv(x - 1, y) - special.yv(x + 1, y)) * 0.5))
 declare_weak(special.iv, d=(_order(special.iv), lambda x, y: (special.iv(x - 1, y) + special.iv(x + 1, y)) * 0.5))
 declare_weak(special.kv, d=(_order(special.kv), lambda x, y: (special.kv(x - 1, y) + special.kv(x + 1, y)) * -0.5))
-declare_weak(
+# Of a complex number the factor exp(-|Re z|) follows its real part alone, which is then an operand of its own.
+_ive = elementwise(
+    lambda v, z, real: special.ive(v, z),
+    d=(
+        _order(special.ive),
+        lambda v, z, real: (_ive(v - 1, z, real) + _ive(v + 1, z, real)) * 0.5,
+        lambda real, out: np.negative(np.sign(real)) * out,
+    ),
+    operands=("v", "z", "real"),
+    name="ive",
+)
+_ive_real = elementwise(
     special.ive,
     d=(
         _order(special.ive),
-        lambda x, y, out: (special.ive(x - 1, y) + special.ive(x + 1, y)) * 0.5 - out * _sign(y, special.ive),
+        lambda x, y, out: (special.ive(x - 1, y) + special.ive(x + 1, y)) * 0.5 - out * np.sign(y),
     ),
+)
+register_weak(
+    special.ive,
+    lambda v, z: _ive(v, z, np.real(z)) if type_of(z).dtype.kind == "c" else _ive_real(v, z),
 )
 declare_weak(
     special.kve,

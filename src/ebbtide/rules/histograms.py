@@ -119,7 +119,8 @@ def histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = N
     points = [known(x) for x in sample] if isinstance(sample, (list, tuple)) else known(sample)
     if type(weights) is not TracedArray or points is None or any(x is None for x in points):
         return _constant_histogramdd(sample, bins, range, density, weights)
-    points = np.atleast_2d(points).T if isinstance(sample, (list, tuple)) or np.ndim(points) == 1 else points
+    by_axis = isinstance(sample, (list, tuple)) or np.ndim(points) == 1
+    points = np.atleast_2d(points).T if by_axis else np.asarray(points)
     _, edges = np.histogramdd(points, bins, range)
     places = [np.searchsorted(ends, x, "right") - (x == ends[-1]) for ends, x in zip(edges, points.T, strict=True)]
     # With a bin at both ends of each axis for what lies outside, as NumPy does it.

@@ -3,6 +3,7 @@ Rules of medians, quantiles and percentiles.
 
 Each is a mean of two elements that are neighbors when sorted: (1 - s) x[lower] + s x[upper]. Where they are is found
 once, and saved in small integers. The share s is an operand with a derivative, as it follows the wanted fraction q.
+With weights it is one element, which q and the weights choose, so that they have derivative zero almost everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ebbtide.arrays.batched import full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.constants import elementwise as elementwise_constant
 from ebbtide.arrays.kinds import elementwise
-from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted, unbroadcast
+from ebbtide.arrays.primitive import FRESH, Primitive, Pull, constant_like, matched, promoted, unbroadcast
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added_along
@@ -55,6 +56,11 @@ _followed = elementwise(
     operands=("q", "place", "slope"),
     name="place_of_quantile",
 )
+
+
+def _is_plain(rows: Any, index: Any) -> bool:
+    """Return whether an index that is not known chooses among numbers that are."""
+    return type(index) is TracedArray and type(rows) is not TracedArray
 
 
 def _at(x: Any, indices: Any) -> Any:
@@ -181,13 +187,36 @@ def _median(function: Callable[..., Any], skip: bool) -> Callable[..., Any]:
     return handler
 
 
+def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that says which element of each row a weighted quantile is; it has no derivative."""
+
+    def chosen(a: Any, q: Any, weights: Any, axes: tuple[int, ...]) -> Any:
+        rows = _rows(np.asarray(a), axes)
+        # NumPy chooses, among the places that the elements have when sorted; nan are the last ones.
+        order = np.argsort(rows, axis=-1, kind="stable")
+        places = np.where(np.isnan(rows), np.nan, np.argsort(order, axis=-1))
+        kept = [k for k in range(np.ndim(a)) if k not in axes]
+        there = np.reshape(places, [np.shape(a)[k] for k in (*kept, *axes)])
+        there = np.transpose(there, np.argsort((*kept, *axes)))
+        found = np.reshape(function(there, q, axis=axes, method="inverted_cdf", weights=weights), (-1, len(rows))).T
+        found = np.where(np.isnan(found), rows.shape[-1] - 1, found).astype(np.intp)
+        return np.take_along_axis(order, found, -1).astype(np.min_scalar_type(rows.shape[-1]))
+
+    def infer(a: ArrayType, q: Any, weights: Any, axes: tuple[int, ...]) -> ArrayType:
+        size = prod(a.shape[k] for k in axes)
+        return ArrayType((prod(a.shape) // size, prod(np.shape(q))), np.min_scalar_type(size))
+
+    chosen.__name__ = f"{function.__name__} with weights"
+    return constant(chosen, infer)
+
+
 def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[..., Any]:
     """Return the handler of a quantile or percentile, whose q goes from 0 to *whole*."""
-    primitive = _statistic(function, has_q=True)
+    primitive, choice = _statistic(function, has_q=True), _choice(function)
 
     def handler(
         a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, method: str = "linear",
-        keepdims: Any = False,
+        keepdims: Any = False, *, weights: Any = None,
     ) -> Any:  # fmt: skip
         a = a if type(a) is TracedArray else np.asarray(a)
         if type(q) not in (TracedArray, float, int):  # of a Python number the dtype is that of the array
@@ -195,9 +224,20 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
         axes = axes_of(axis, a.ndim)
         if not a.size:
             raise ValueError(f"np.{function.__name__} of no elements.")
-        fraction = np.reshape(q, (1, -1))
-        fraction = fraction if whole == 1 else np.true_divide(fraction, whole)
-        found = _found(primitive, _rows(a, axes), q, fraction, method, skip, {"method": method})
+        if weights is None:
+            fraction = np.reshape(q, (1, -1))
+            fraction = fraction if whole == 1 else np.true_divide(fraction, whole)
+            found = _found(primitive, _rows(a, axes), q, fraction, method, skip, {"method": method})
+        elif method != "inverted_cdf" or a.dtype.kind == "c":
+            raise ValueError(
+                f"np.{function.__name__} takes weights= of real numbers with method='inverted_cdf' alone, not of "
+                f"{a.dtype} with method={method!r}."
+            )
+        else:
+            weights = weights if type(weights) is TracedArray else np.asarray(weights)
+            index = choice(a, q, weights, axes)
+            rows = _rows(a, axes)
+            found = _at(constant_like(index, rows) if _is_plain(rows, index) else rows, index)
         rest = tuple(1 if k in axes else n for k, n in enumerate(a.shape))
         rest = rest if keepdims and keepdims is not np._NoValue else tuple(
             n for k, n in enumerate(a.shape) if k not in axes

@@ -170,7 +170,7 @@ def with_initial(reduce: Callable[[Any], Any], initial: Any, combine: np.ufunc) 
     if initial.ndim:
         raise ValueError(f"initial= has to be a number, and has the shape {initial.shape}.")
     found = reduce(None)
-    return combine(found, np.astype(initial, type_of(found).dtype))
+    return combine(found, initial.astype(type_of(found).dtype))
 
 
 def with_options(params: dict[str, Any], dtype: Any = None, initial: Any = None) -> dict[str, Any]:

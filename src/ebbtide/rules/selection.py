@@ -195,8 +195,12 @@ _finite = constant(np.nan_to_num, stand_in_type(np.nan_to_num), elementwise_cons
 
 
 def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """Return x with other numbers for nan and infinities, whose derivative is zero."""
-    return np.where(np.isfinite(x), x, _finite(x, nan=nan, posinf=posinf, neginf=neginf))
+    """Return x with other numbers for nan and infinities, whose derivative is zero; without *copy* they are written."""
+    made = np.where(np.isfinite(x), x, _finite(x, nan=nan, posinf=posinf, neginf=neginf))
+    if copy:
+        return made
+    x[...] = made
+    return x
 
 
 answer(np.nan_to_num, _nan_to_num)

@@ -28,7 +28,12 @@ def _declare(function: Any, number: Callable[..., Any], *args: Any, **kwargs: An
     """Declare an operation whose Python numbers become NumPy's: `number(value, operands)`."""
     primitive = elementwise(function, *args, **kwargs)
     handler = handler_of(primitive) if len(primitive.operands or ()) <= 2 else primitive
-    register(function, lambda *operands: handler(*[number(x, operands) if type(x) in NUMBERS else x for x in operands]))
+    register(function, _with_numbers(number, handler))
+
+
+def _with_numbers(number: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler that is given NumPy's numbers for Python's."""
+    return lambda *operands: handler(*[number(x, operands) if type(x) in NUMBERS else x for x in operands])
 
 
 def _strong(value: Any, operands: tuple[Any, ...]) -> Any:
@@ -53,6 +58,11 @@ def declare_weak(function: Any, *args: Any, **kwargs: Any) -> None:
     They become NumPy numbers, so that what a rule makes of them alone is in that precision, too.
     """
     _declare(function, _weak, *args, **kwargs)
+
+
+def register_weak(function: Any, handler: Callable[..., Any]) -> None:
+    """Let a handler answer for a function, with Python numbers in the precision of the arrays."""
+    register(function, _with_numbers(_weak, handler))
 
 
 def without_rule(what: str, advice: str = "Keep it a plain number.") -> Callable[[Any], Any]:

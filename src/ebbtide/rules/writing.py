@@ -6,6 +6,7 @@ NumPy's `ufunc.at` adds to places one after the other, also to a place that an i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import normal_index, replace
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.indexing import add_into
+from ebbtide.rules.originals import is_traced
 
 
 def _target(array: Any, name: str) -> Any:
@@ -104,26 +106,42 @@ def _added_at(a: Any, indices: Any, b: Any) -> None:
     replace(_target(a, "add.at").present(), add_into(a, indices, b), private=True)
 
 
-def _at(ufunc: np.ufunc) -> Any:
-    """Return the handler of `ufunc.at` for operations of which the order at a repeated place matters."""
+def _times(places: Any) -> Any:
+    """Return how often each of some places was named before."""
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    times = np.empty(places.size, np.intp)
+    times[order] = np.arange(places.size) - np.repeat(starts, np.diff([*starts, places.size]))
+    return times
 
-    def handler(a: Any, indices: Any, b: Any) -> None:
-        if type_of(_target(a, f"{ufunc.__name__}.at")).dtype.kind == "c":
-            # NumPy rounds complex products otherwise there.
-            raise refusal(f"np.{ufunc.__name__}.at of complex numbers has no derivative rule; write a[i] = a[i] * b.")
-        index = normal_index(indices)
-        places = np.arange(a.size).reshape(a.shape)[index]
-        if np.unique(places).size < np.size(places):
-            raise refusal(
-                f"np.{ufunc.__name__}.at with indices that name a place twice has no derivative rule. Do it in a loop, "
-                "or with one index for each time."
-            )
-        a[index] = HANDLERS[ufunc](a[index], b)
 
-    return handler
+def _at(ufunc: np.ufunc, a: Any, indices: Any, *operands: Any) -> None:
+    """Do `ufunc.at`: at a place that is named several times the operation is done as often, each on its last result."""
+    if type_of(_target(a, f"{ufunc.__name__}.at")).dtype.kind == "c":
+        # NumPy rounds complex products otherwise there.
+        raise refusal(f"np.{ufunc.__name__}.at of complex numbers has no derivative rule; write a[i] = a[i] * b.")
+    function, index = HANDLERS[ufunc], normal_index(indices)
+    if is_traced(index):
+        raise refusal(
+            f"np.{ufunc.__name__}.at wants indices that are known here, to find which place they name twice; those of "
+            "a program or a batch are not. Write a[index] = ... if they name none twice, or pass them in as constants."
+        )
+    places = np.arange(a.size).reshape(a.shape)[index]
+    times = _times(np.ravel(places)) if np.size(places) else np.zeros(0, np.intp)
+    if not np.any(times):
+        a[index] = function(a[index], *operands)
+        return
+    each = [b if type(b) in PYTHON_NUMBERS else np.ravel(np.broadcast_to(b, places.shape)) for b in operands]
+    for k in range(int(np.max(times)) + 1):
+        now = np.flatnonzero(times == k)
+        there = np.ravel(places)[now]
+        a.flat[there] = function(a.flat[there], *[b if type(b) in PYTHON_NUMBERS else b[now] for b in each])
 
 
 register(((np.add, "at"),), _added_at)
 register(((np.subtract, "at"),), lambda a, indices, b: _added_at(a, indices, np.negative(b)))
 for _ufunc in (np.multiply, np.true_divide, np.maximum, np.minimum):
-    register(((_ufunc, "at"),), _at(_ufunc))
+    register(((_ufunc, "at"),), partial(_at, _ufunc))
+# Of all others that have a rule.
+register(((np.ufunc, "at"),), _at)

@@ -27,9 +27,10 @@ class Forward:
             `"saved"`, what step `start` saves for its reverse sweep. The latter runs this one step, and keeps
             nothing at hand: `stop == start + 1` and `save=False`.
         tier: Where the snapshot is stored, `"memory"` or `"disk"`.
+        drop: Give up the saved values at hand before: of a loop that may have ended there, and goes on.
 
     Memory:
-        Holds six plain values. One action may span many steps; who follows it may run them in parts.
+        Holds seven plain values. One action may span many steps; who follows it may run them in parts.
     """
 
     start: int
@@ -38,6 +39,7 @@ class Forward:
     save: bool = False
     kind: str = "restart"
     tier: str = "memory"
+    drop: bool = False
 
 
 @final
@@ -117,7 +119,7 @@ Action = Forward | Reverse | Copy | Move | Delete | EndForward | EndReverse
 
 _KINDS: tuple[type[Action], ...] = (Forward, Reverse, Copy, Move, Delete, EndForward, EndReverse)
 _TYPES: Mapping[str, type] = MappingProxyType(
-    {"start": int, "stop": int, "step": int, "snapshot": bool, "save": bool, "kind": str, "tier": str}
+    {"start": int, "stop": int, "step": int, "snapshot": bool, "save": bool, "drop": bool, "kind": str, "tier": str}
 )
 
 

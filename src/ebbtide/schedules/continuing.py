@@ -149,6 +149,7 @@ def shift(action: Action, by: int) -> Action:
             save=action.save,
             kind=action.kind,
             tier=action.tier,
+            drop=action.drop,
         )
     if isinstance(action, Copy):
         return Copy(step=action.step + by)

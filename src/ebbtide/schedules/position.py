@@ -153,8 +153,7 @@ class Position:
                 f"Cannot follow {action}: the steps that are not yet reversed end at {self.end}. "
                 f"Give start < stop <= {self.end}."
             )
-        snapshots, saved = self.snapshots, self.saved
-        more_on_disk = 0
+        snapshots, saved, more_on_disk = self.snapshots, None if action.drop else self.saved, 0
         if action.snapshot:
             snapshots, more_on_disk = self._stored(action), int(action.tier == "disk")
         if action.save:

@@ -171,7 +171,7 @@ class Revolve(Schedule):
         >>> Revolve(10).forward_steps(1000)
         4636
         >>> Revolve(2).next_action(Position(steps=10))
-        Forward(start=0, stop=6, snapshot=True, save=False, kind='restart', tier='memory')
+        Forward(start=0, stop=6, snapshot=True, save=False, kind='restart', tier='memory', drop=False)
     """
 
     snapshots: int

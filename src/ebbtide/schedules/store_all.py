@@ -35,9 +35,9 @@ class StoreAll(Schedule):
 
     Example:
         >>> StoreAll().next_action(Position(steps=7))
-        Forward(start=0, stop=7, snapshot=False, save=True, kind='restart', tier='memory')
+        Forward(start=0, stop=7, snapshot=False, save=True, kind='restart', tier='memory', drop=False)
         >>> StoreAll("disk").next_action(Position(steps=7))
-        Forward(start=0, stop=1, snapshot=True, save=False, kind='saved', tier='disk')
+        Forward(start=0, stop=1, snapshot=True, save=False, kind='saved', tier='disk', drop=False)
     """
 
     tier: str = "memory"

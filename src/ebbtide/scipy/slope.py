@@ -21,6 +21,9 @@ _DENSE = 64
 # How near Krylov's method has to come, relative to the right-hand side, in double precision.
 _GOAL, _ACCEPTED = 2.0**-43, 2.0**-27
 
+# Takes the right-hand side, the point, the other operands, and whether the matrix is transposed.
+Solver = Callable[[Any, Any, Sequence[Any], bool], Any]
+
 
 @final
 class Slope(LinearSystem):
@@ -30,13 +33,15 @@ class Slope(LinearSystem):
     Args:
         system: The system.
         is_transposed: Whether the matrix is transposed.
+        solver: How plain arrays are solved for.
     """
 
-    __slots__ = ("_is_transposed", "_system")
+    __slots__ = ("_is_transposed", "_solver", "_system")
 
-    def __init__(self, system: System, is_transposed: bool = False) -> None:
+    def __init__(self, system: System, is_transposed: bool = False, solver: Solver | None = None) -> None:
         self._system = system
         self._is_transposed = is_transposed
+        self._solver = solver
 
     @property
     def level(self) -> int:
@@ -46,7 +51,7 @@ class Slope(LinearSystem):
     @property
     def transposed(self) -> LinearSystem:
         """The system of the transposed matrix."""
-        return Slope(self._system, not self._is_transposed)
+        return Slope(self._system, not self._is_transposed, self._solver)
 
     def infer(self, start: Sequence[ArrayType], operands: Sequence[ArrayType]) -> ArrayType:
         """Return the type of x."""
@@ -61,8 +66,10 @@ class Slope(LinearSystem):
             return jvp(residual, (point,), (x,))[1]
 
     def solve(self, start: Sequence[Any], operands: Sequence[Any]) -> Any:
-        """Return the solution for plain arrays: by elimination if there are few unknowns, else by Krylov's method."""
+        """Return the solution for plain arrays: the solver's, else by elimination or, of many, Krylov's method."""
         b, point, *rest = operands
+        if self._solver is not None:
+            return self._solver(b, point, rest, self._is_transposed)
         with self._system.fixed(rest) as residual:
             if np.size(point) <= _DENSE:
                 matrix = jacobian(residual, holomorphic=np.iscomplexobj(point))(point)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import final
 
@@ -49,6 +49,7 @@ def check_schedule(
     steps: int,
     *,
     start: Position | None = None,
+    ends: int | None = None,
     slots: Mapping[str, int] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> ScheduleCount:
@@ -59,6 +60,7 @@ def check_schedule(
         schedule: The schedule.
         steps: The number of steps of the loop.
         start: The position to begin at, that of a loop which has not begun if None.
+        ends: The step after which an open loop ends, to the surprise of the schedule; None for its upper bound.
         slots: The size that the snapshots in each tier may have together; a tier that is not named has no bound.
             A start position may hold more; then nothing may be stored in this tier until it holds less.
         sizes: The size of a snapshot of each kind; 1 of a kind that is not named.
@@ -97,12 +99,16 @@ def check_schedule(
     )
     books.measure()
     while (action := schedule.next_action(position)) is not None:
+        if ends is not None and position.open and isinstance(action, Forward):
+            action = replace(action, stop=min(action.stop, ends))
         books.follow(action)
         try:
             position = position.after(action)
         except ScheduleError as error:
             books.fail(action, f"Position.after refuses it: {error}")
         books.compare(action, position)
+        if position.open and position.state == ends:
+            position, books.steps, books.end = position.ended(ends), ends, ends
     if not books.finished:
         raise ScheduleError(
             f"The schedule stops after {books.actions} actions, but {books.end} of {steps} steps are not "
@@ -186,6 +192,8 @@ class _Books:
         self.require(start < stop <= self.end, action, f"steps below {self.end} are left")
         if action.snapshot:
             self.store(action)
+        if action.drop:
+            self.saved.clear()
         if action.save:
             self.saved.update(range(start, stop))
         self.state = stop

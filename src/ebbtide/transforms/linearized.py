@@ -37,12 +37,13 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
     Raises:
         TypeError: An input is no floating-point number, or an output is no array and no number.
         BudgetError: The budget is too small; says the least that would do.
-        TraceError: *f* takes the gradient of a time loop; use `jvp`.
+        TraceError: *f* takes a derivative of a time loop that has a budget of its own; use `jvp`.
 
     Memory:
         The derivatives of all operations at this point, until the pushforward is freed or dropped. Of a time loop those
         of as many of its first steps as its schedule keeps saved values of, or as the budget has room for, and two
-        states; the other steps, and what is checkpointed, run again for each call.
+        states; the other steps, and what is checkpointed, run again for each call. Where *f* takes a derivative of a
+        time loop, or a derivative is taken of the pushforward, all its steps.
 
     Source:
         Griewank and Walther, Evaluating Derivatives (2008), chapters 3 and 6: the linearized evaluation procedure.

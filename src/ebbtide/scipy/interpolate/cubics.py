@@ -9,6 +9,7 @@ from scipy import interpolate
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.rules.answers import refusal
+from ebbtide.scipy.interpolate.hermite import hermite, slopes_of_shape
 from ebbtide.scipy.interpolate.pieces import LINEAR, SHAPED, find_place, inexact, is_outside, taken
 
 
@@ -44,20 +45,11 @@ class _Cubic:
         """See `Pieces.pieces`."""
         x, flat = self._x, np.reshape(values, (len(self._x), -1))
         place = find_place(x, points)
-        slopes = self._kept(flat) if self._form == "pchip" else self._smooth(flat, values.shape)
+        slopes = slopes_of_shape(x, flat) if self._form == "pchip" else self._smooth(flat, values.shape)
         width = np.reshape(taken(np.diff(x), place), (-1, 1))
         step = np.reshape(points - taken(x, place), (-1, 1))
-        low, high = flat[place], flat[place + 1]
-        before, after = slopes[place], slopes[place + 1]
-        mean = (high - low) / width
-        bend = (before + after - 2 * mean) / width
-        coefficients = [bend / width, (mean - before) / width - bend, before, low]
-        for _ in range(self._nu):
-            degrees = range(len(coefficients) - 1, 0, -1)
-            coefficients = [c * degree for c, degree in zip(coefficients, degrees, strict=False)] or [0 * low]
-        total = coefficients[0] + 0 * step
-        for coefficient in coefficients[1:]:
-            total = total * step + coefficient
+        ends, beside = (flat[place], flat[place + 1]), (slopes[place], slopes[place + 1])
+        total = hermite(step, width, ends, beside, self._nu)
         if not self._extrapolate:
             total = np.where(np.reshape(is_outside(points, x), (-1, 1)), 0.0, total)
         return np.reshape(total, (points.shape[0], *values.shape[1:]))
@@ -76,28 +68,9 @@ class _Cubic:
         fixed = interpolate.CubicSpline(self._x, np.zeros(shape), bc_type=self._bc_type)(self._x, 1)
         return slopes + np.reshape(fixed, (count, -1))
 
-    def _kept(self, flat: Any) -> Any:
-        """Return the slopes at the knots that keep the shape: the harmonic means of those beside, where signs agree."""
-        h = np.reshape(np.diff(self._x), (-1, 1))
-        m = (flat[1:] - flat[:-1]) / h
-        if len(self._x) == 2:
-            return np.concatenate([m, m])
-        w1, w2 = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
-        agree = np.sign(m[1:]) * np.sign(m[:-1]) > 0
-        left, right = np.where(agree, m[:-1], 1.0), np.where(agree, m[1:], 1.0)
-        inner = np.where(agree, (w1 + w2) / (w1 / left + w2 / right), 0.0)
-        return np.concatenate([_end(h[0], h[1], m[0], m[1]), inner, _end(h[-1], h[-2], m[-1], m[-2])])
-
     def infer(self, values: ArrayType, points: ArrayType) -> ArrayType:
         """See `Pieces.infer`."""
         return ArrayType((*points.shape, *values.shape[1:]), np.result_type(values.dtype, np.float64))
-
-
-def _end(h0: Any, h1: Any, m0: Any, m1: Any) -> Any:
-    """Return the slope at an end: of the parabola through three points, unless that would change the shape."""
-    slope = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1)
-    slope = np.where(np.logical_and(np.sign(m0) != np.sign(m1), np.abs(slope) > 3 * np.abs(m0)), 3 * m0, slope)
-    return np.reshape(np.where(np.sign(slope) != np.sign(m0), 0.0, slope), (1, -1))
 
 
 def _called(self: Any, x: Any, nu: int, extrapolate: Any, form: str, bc_type: Any) -> Any:

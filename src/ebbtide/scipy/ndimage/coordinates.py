@@ -27,10 +27,11 @@ class _Between:
     order: int
     mode: str
     cval: Any
+    dtype: Any
 
     def plain(self, values: Any, points: Any) -> Any:
         """See `Pieces.plain`."""
-        return ndimage.map_coordinates(values, points.T, None, self.order, self.mode, self.cval)
+        return ndimage.map_coordinates(values, points.T, self.dtype, self.order, self.mode, self.cval)
 
     def pieces(self, values: Any, points: Any) -> Any:
         """See `Pieces.pieces`."""
@@ -59,17 +60,20 @@ class _Between:
 
     def infer(self, values: ArrayType, points: ArrayType) -> ArrayType:
         """See `Pieces.infer`."""
-        return ArrayType((points.shape[0],), values.dtype)
+        return ArrayType((points.shape[0],), values.dtype if self.dtype is None else self.dtype)
 
 
 @filters(ndimage.map_coordinates)
-def map_coordinates(input: Any, coordinates: Any, order: int, mode: str, cval: Any, prefilter: bool) -> Any:
+def map_coordinates(
+    input: Any, coordinates: Any, output: Any, order: int, mode: str, cval: Any, prefilter: bool
+) -> Any:
     """
     Return an array at points between its elements, with derivatives with respect to the array and to the points.
 
     Args:
         input: The array.
         coordinates: The points: one array for each axis of *input*, in an array or a sequence.
+        output: The dtype of the result, or an array that it is written into; None for the dtype of *input*.
         order: Of the spline: 1, or 0, whose derivative by the points is zero. Where two pieces meet, the derivative is
             that of the piece from which the value is taken.
         mode: How the array goes on beyond its boundary.
@@ -77,7 +81,7 @@ def map_coordinates(input: Any, coordinates: Any, order: int, mode: str, cval: A
         prefilter: Without effect on these orders.
 
     Returns:
-        An array of the shape of the points, of the dtype of *input*.
+        An array of the shape of the points, of the dtype of *input* or *output*.
 
     Raises:
         TraceError: *order* is another one.
@@ -99,5 +103,5 @@ def map_coordinates(input: Any, coordinates: Any, order: int, mode: str, cval: A
         )
     shape = points.shape[1:]
     flat = np.transpose(np.reshape(points.astype(np.float64), (input.ndim, prod(shape))))
-    how = _Between(int(order), mode, cval)
+    how = _Between(int(order), mode, cval, output)
     return np.reshape((LINEAR if order else NEAREST).bind((input, flat), {"how": how}), shape)

@@ -14,18 +14,19 @@ from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.scipy.ndimage.borders import Border, extend, extended, fold
 
 # Sums of products: operands x and the weights, which SciPy conjugates, and which are conjugated before that.
-# Parameters: the axis of weights of one axis, None for weights of the axes of x; mode; constant; origin for each axis.
+# Parameters: the axis of weights of one axis, None for weights of the axes of x; mode; constant; origin for each axis;
+# dtype of the result, None for that of x.
 
 
 def _axes_of(x: Any, axis: int | None) -> tuple[int, ...]:
     return tuple(range(len(x.shape))) if axis is None else (axis,)
 
 
-def _correlation(x: Any, w: Any, axis: int | None, mode: str, cval: float, origins: Any) -> Any:
+def _correlation(x: Any, w: Any, axis: int | None, mode: str, cval: float, origins: Any, dtype: Any) -> Any:
     w = np.conjugate(w)
     if axis is None:
-        return ndimage.correlate(x, w, None, mode, cval, origins)
-    return ndimage.correlate1d(x, w, axis, None, mode, cval, origins[0])
+        return ndimage.correlate(x, w, dtype, mode, cval, origins)
+    return ndimage.correlate1d(x, w, axis, dtype, mode, cval, origins[0])
 
 
 def _borders(x: Any, w: Any, axis: int | None, mode: str, origins: tuple[int, ...]) -> tuple[Border, ...]:
@@ -43,7 +44,7 @@ def _spread(g: Any, w: Any, kind: ArrayType, axis: int | None, mode: str, origin
     if not kind.size:
         return np.zeros(kind.shape, kind.dtype)
     whole = tuple([(a, n, size - 1, size - 1, "constant") for (a, n, *_), size in zip(borders, w.shape, strict=True)])
-    params = {"axis": axis, "mode": "constant", "cval": 0.0, "origins": (0,) * len(borders)}
+    params = {"axis": axis, "mode": "constant", "cval": 0.0, "origins": (0,) * len(borders), "dtype": None}
     spread = correlation.bind((extend.bind((g,), {"borders": whole}), np.flip(w)), params)
     index = [slice(None)] * len(kind.shape)
     for (a, n, *_), size in zip(borders, w.shape, strict=True):
@@ -84,9 +85,10 @@ def _push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) ->
     return promoted(terms, out)
 
 
-def _type(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
+def _type(x: ArrayType, w: ArrayType, dtype: Any, **params: Any) -> ArrayType:
     is_complex = x.dtype.kind == "c" or w.dtype.kind == "c"
-    return ArrayType(x.shape, np.promote_types(x.dtype, np.complex64) if is_complex else x.dtype)
+    made = x.dtype if dtype is None else dtype
+    return ArrayType(x.shape, np.promote_types(made, np.complex64) if is_complex else made)
 
 
 def _members(values: Any, mapped: Any, params: Any, size: int) -> Any:
@@ -110,7 +112,7 @@ correlation = Primitive(
 )
 
 
-# Means of so many neighbours, which SciPy computes as a running sum. Parameters: size, axis, mode, cval and origin.
+# Means of so many neighbours, which SciPy computes as a running sum. Parameters: size, axis, mode, cval, origin, dtype.
 
 
 def _spread_mean(g: Any, kind: ArrayType, params: Any) -> Any:
@@ -120,7 +122,8 @@ def _spread_mean(g: Any, kind: ArrayType, params: Any) -> Any:
         return np.zeros(kind.shape, kind.dtype)
     before = size // 2 + origin
     wide = extend.bind((g,), {"borders": ((axis, length, size - 1, size - 1, "constant"),)})
-    spread = mean.bind((wide,), {"size": size, "axis": axis, "mode": "constant", "cval": 0.0, "origin": 0})
+    params = {"size": size, "axis": axis, "mode": "constant", "cval": 0.0, "origin": 0, "dtype": None}
+    spread = mean.bind((wide,), params)
     index = [slice(None)] * len(kind.shape)
     index[axis] = slice(size // 2, size // 2 + length + size - 1)
     whole = fold.bind((spread[tuple(index)],), {"borders": ((axis, length, before, size - 1 - before, mode),)})
@@ -129,11 +132,13 @@ def _spread_mean(g: Any, kind: ArrayType, params: Any) -> Any:
 
 _MEAN_PULL = Pull(_spread_mean, (), FRESH, temporaries=4)
 mean = Primitive(
-    lambda x, size, axis, mode, cval, origin: ndimage.uniform_filter1d(x, size, axis, None, mode, cval, origin),
+    lambda x, size, axis, mode, cval, origin, dtype: ndimage.uniform_filter1d(
+        x, size, axis, dtype, mode, cval, origin
+    ),
     name="uniform_filter1d",
     operands=("x",),
     pull=lambda k: _MEAN_PULL,
     push=lambda tangents, values, out, params, kept: mean.bind((tangents[0],), {**params, "cval": 0.0}),
-    infer=lambda x, **params: x,
+    infer=lambda x, dtype, **params: x if dtype is None else ArrayType(x.shape, dtype),
     batch=lambda values, mapped, params, size: mean.bind(values, {**params, "axis": params["axis"] + 1}),
 )
