@@ -5,8 +5,8 @@ Two cores share caches and memory: two processes that have nothing to do with ea
 They are the limit: two processes, each with one half of the problem and without a message, as they gain on one process
 with the whole. The speed-up of two ranks beside this gain is what the communication costs; bar: 0.93 of it. malloc is
 told to keep what it has, as fresh pages take a quarter of the time, and now and then a second. With states on a disk,
-what is hidden is the part of the time that the disk adds where each transfer is waited for, and not where it goes on behind
-the steps. The disk is throttled, as what goes to the page cache is a copy, which needs the core that the steps need.
+what is hidden is the part of the time that the disk adds where each transfer is waited for, and not where it goes on
+behind the steps. The disk is throttled, as what goes to the page cache is a copy, which needs the core of the steps.
 
 `mpiexec -n 2` starts this module again, for the measurement.
 """
@@ -141,7 +141,7 @@ def speed(world: Any, problem: burgers.Problem, runs: int) -> dict[str, list[flo
 
 
 def disk(world: Any, problem: burgers.Problem, runs: int) -> dict[str, list[float]]:
-    """Return the seconds of two ranks with all states in memory, and within a budget on a disk, with a buffer or not."""
+    """Return the seconds of two ranks with all states in memory, and on a disk with and without a buffer."""
     guess = burgers.guess(problem)
     start = time.perf_counter()
     for _ in range(2):
@@ -215,7 +215,7 @@ def show_speed(nodes: int, steps: int, runs: int) -> None:
 
 def show_disk(nodes: int, steps: int, runs: int) -> None:
     """Print the table of the disk."""
-    title = f"Gradient of {steps} steps on two ranks, each state on a throttled disk of each rank, in {STATES} states: s"
+    title = f"Gradient of {steps} steps on two ranks in {STATES} states of memory, snapshots on throttled disks: s"
     table = Table(title, ("each transfer waited for",), "in memory")
     times = started("disk", nodes, steps, runs)
     if times is None:

@@ -69,7 +69,10 @@ def grids(group: Group) -> Iterator[tuple[str, Any, Any, Any, tuple[int, ...]]]:
         x, y = comm.coords
         yield f"halo {periods}", comm, 1, None, (3 + x, 2 + y)
         yield f"halo of two {periods}", comm, (2, 1), (2, 0), (2 + y, 2, 3 + x)
-    yield "line of parts", group.comm.Create_cart([group.size]), 1, (1,), (2, 3)
+    line = group.comm.Create_cart([group.size])
+    yield "line of parts", line, 1, (1,), (2, 3)
+    yield "line of empty parts", line, 1, (1,), (0, 3)
+    yield "no layers", line, 0, (0,), (group.rank, 2)
 
 
 def check_linear(group: Group) -> None:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from tests.mpi.launch import on_ranks
 from tests.scale import FULL
 
 pytest.importorskip("mpi4py", reason="the extra `mpi` is not installed")
-
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
-PROGRAMS = Path(__file__).with_name("programs")
-
-
-def on_ranks(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run programs/burgers.py on ranks."""
-    command = [str(MPIEXEC), "-n", str(count), sys.executable, "-W", "error", str(PROGRAMS / "burgers.py"), *arguments]
-    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))  # for tests.scale
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=alone, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +16,10 @@ def done(tmp_path_factory):
     """What programs/burgers.py said on four ranks, after it was killed on two, and where its picture is."""
     directory = tmp_path_factory.mktemp("demo")
     size, fatal_write = (("41", "60"), "40") if FULL else (("15", "6"), "5")
-    killed = on_ranks(2, *size, str(directory), fatal_write)
+    program = ("programs/burgers.py", *size, str(directory))
+    killed = on_ranks(2, *program, fatal_write)
     assert (killed.returncode, killed.stderr) == (signal.SIGKILL, "")
-    return on_ranks(4, *size, str(directory)), directory
+    return on_ranks(4, *program), directory
 
 
 def test_the_gradient_is_that_of_one_process(done):
