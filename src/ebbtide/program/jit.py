@@ -218,9 +218,9 @@ class Jitted:
         if not self._bind() and self._limit is not None:
             raise TraceError(
                 f"{name_of(self._f)} was given a budget by jit and is called on traced arrays at {user_line()}, where "
-                "it runs as it stands, as it has a time loop or a solver, or meets arrays that cannot be told: what it takes is not "
-                "known beforehand. Put jit(..., budget=) around the derivative, or give the budget to the derivative "
-                "or to the loop."
+                "it runs as it stands, as it has a time loop or a solver, or meets arrays that cannot be told: what it "
+                "takes is not known beforehand. Put jit(..., budget=) around the derivative, or give the budget to the "
+                "derivative or to the loop."
             )
         return self._f(*args, **kwargs)
 
