@@ -19,6 +19,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python; do \
 MEMORY := $(firstword $(wildcard /dev/shm) $(TMPDIR) /tmp)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 READY := $(VENV)/.stamp
+COMPILED := $(wildcard src/ebbtide/*/*.pyx src/ebbtide/*/*.pxd src/ebbtide/*/*.h)
 
 .DEFAULT_GOAL := help
 # Targets share one environment, and two installations at a time would break it.
@@ -62,7 +63,7 @@ clean:
 	rm -f src/ebbtide/machine/*.so src/ebbtide/storage/*.so
 
 # One stamp per extra; a change of pyproject.toml or of the compiled parts installs again.
-$(READY)-%: $(READY) pyproject.toml setup.py src/ebbtide/machine/_interpreter.pyx src/ebbtide/storage/_crc32c.pyx
+$(READY)-%: $(READY) pyproject.toml setup.py $(COMPILED)
 	@echo "Installing ebbtide[$*] into $(VENV)"
 	@$(PIP) install --editable '.[$*]'
 	@touch $@

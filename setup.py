@@ -4,13 +4,13 @@ import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-PARTS = ("_steps", "_axes", "_chains", "_reductions", "_products", "_indices", "_interpreter")
+PARTS = ("_steps", "_axes", "_chains", "_reductions", "_products", "_indices", "_windows", "_interpreter")
 machine = [
     Extension(
         f"ebbtide.machine.{name}",
         [f"src/ebbtide/machine/{name}.pyx"],
         include_dirs=[np.get_include(), "src/ebbtide/machine"],
-        depends=[f"src/ebbtide/machine/{name}.h" for name in ("loops", "fused", "sums", "workers")],
+        depends=[f"src/ebbtide/machine/{name}.h" for name in ("loops", "fused", "sums", "windows", "workers")],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno", "-pthread"],
         extra_link_args=["-pthread"],
@@ -26,4 +26,7 @@ checksums = Extension(
     extra_compile_args=["-O2"],
     optional=True,
 )
-setup(ext_modules=cythonize([*machine, checksums], build_dir="build", include_path=["src"]))
+setup(
+    ext_modules=cythonize([*machine, checksums], build_dir="build", include_path=["src"]),
+    options={"build_ext": {"parallel": True}},  # as many compilers as there are processors
+)

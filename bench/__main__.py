@@ -7,7 +7,7 @@ from bench.measure import machine
 
 NAMES = (
     "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner",
-    "programs", "calling", "ensembles", "lenet", "schedules", "storage",
+    "programs", "calling", "ensembles", "larger_nets", "lenet", "schedules", "storage",
     "ranks", "scaling", "faults", "adjoints", "linearize", "burgers_machine", "recurrent",
 )  # fmt: skip
 

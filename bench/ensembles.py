@@ -244,13 +244,22 @@ def times_of(job: Job, library: Any, table: Table, case: str, runs: int, steps: 
     table.add(case, median_of(times, mine, 1e3), cells, limit, bar, all(met) if len(met) == 3 else None)
 
 
-def steady(job: Job, table: Table, case: str, steps: int) -> None:
-    """Add the row of what our steady state allocates."""
-    do, _, program = ours(job, 2)
-    random = generator(4)
-    batches = [job.rows(random) for _ in range(8)]
-    for rows in batches:
-        do(rows)
+@dataclass(frozen=True)
+class Steady:
+    """What some steps leave behind, take for a moment and cost the system, after the first ones."""
+
+    net: int
+    cells: tuple[str, ...]
+    met: bool
+
+
+COLUMNS = ("faults a step", "blocks", "RSS, MiB", "collections", "peak bytes")
+
+
+def steady_state(step: Callable[[int], None], steps: int) -> Steady:
+    """Return what steps, numbered from 0, allocate in the long run."""
+    for k in range(8):
+        step(k)
     collections: list[Any] = []
 
     def collected(phase: str, info: Any) -> None:
@@ -262,26 +271,36 @@ def steady(job: Job, table: Table, case: str, steps: int) -> None:
     try:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, sys.getallocatedblocks(), resident() or 0
         for k in range(steps):
-            do(batches[k % 8])
+            step(k)
         after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, sys.getallocatedblocks(), resident() or 0
     finally:
         gc.callbacks.remove(collected)
     tracemalloc.start()
-    # The interpreter's lists of free objects fill up with objects that are traced.
-    for k in range(steps // 2 or 1):
-        do(batches[k % 8])
+    for k in range(8):
+        step(k)
+    gc.collect()  # which empties the interpreter's lists of free objects, that else fill up with traced ones
     first = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     for k in range(steps // 10 or 1):
-        do(batches[k % 8])
-    last, peak = tracemalloc.get_traced_memory()
+        step(k)
+    peak = tracemalloc.get_traced_memory()[1]
+    gc.collect()
+    last = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    cells = [
-        f"{(after[0] - before[0]) / steps:.2f}", f"{after[1] - before[1]}", f"{(after[2] - before[2]) / 2**20:.2f}",
-        f"{len(collections)}", f"{peak - first:,}", f"{program().arena_nbytes:,}",
-    ]  # fmt: skip
-    met = last - first <= 0 and not collections and (after[0] - before[0]) / steps < 5
-    table.add(case, f"{last - first}", cells, "0", "0; < 5 faults; 0 collections", met)
+    faults = (after[0] - before[0]) / steps
+    grown = f"{after[1] - before[1]}", f"{(after[2] - before[2]) / 2**20:.2f}"
+    cells = (f"{faults:.2f}", *grown, f"{len(collections)}", f"{peak - first:,}")
+    return Steady(last - first, cells, last - first <= 0 and not collections and faults < 5)
+
+
+def steady(job: Job, table: Table, case: str, steps: int) -> None:
+    """Add the row of what our steady state allocates."""
+    do, _, program = ours(job, 2)
+    random = generator(4)
+    batches = [job.rows(random) for _ in range(8)]
+    found = steady_state(lambda k: do(batches[k % 8]), steps)
+    cells = [*found.cells, f"{program().arena_nbytes:,}"]
+    table.add(case, f"{found.net}", cells, "0", "0; < 5 faults; 0 collections", found.met)
 
 
 def main(quick: bool = False) -> None:
@@ -290,7 +309,7 @@ def main(quick: bool = False) -> None:
     times = Table(
         f"A step of {nets} nets: ms, medians", ("1 thread", "JAX jit(vmap)", "torch, one by one"), "by hand"
     )
-    columns = ("faults a step", "blocks", "RSS, MiB", "collections", "peak bytes", "workspace, bytes")
+    columns = (*COLUMNS, "workspace, bytes")
     memory = Table(f"Net bytes of a steady state of {3 if quick else STEADY} steps", columns)
     with tempfile.TemporaryDirectory() as directory:
         library = None if quick else ensemble_plan.compiled(directory)

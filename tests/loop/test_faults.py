@@ -21,7 +21,7 @@ from tests.scale import FULL, SEED, bar
 from tests.storages import OutOfOrder
 
 import ebbtide
-from ebbtide import MutationError, StorageError, grad, timeloop, vjp
+from ebbtide import Budget, BudgetError, MutationError, StorageError, grad, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, system
 from ebbtide.storage.system import POSIX
@@ -252,3 +252,28 @@ def test_a_retained_sweep_that_lost_its_start_is_over() -> None:
         pullback(1.0)
     with pytest.raises(MutationError, match="its snapshots are gone"):
         pullback(1.0)
+
+
+@pytest.mark.parametrize("memory", [None, 60, 40])
+def test_a_users_disk_loses_what_steps_saved_within_a_budget(memory: int | None, tmp_path: Path) -> None:
+    """Where the initial state has room in memory, in that of a budget too, the loop goes on from it."""
+    budget = None if memory is None else Budget(memory=memory * U.nbytes)
+    told = pytest.warns(RuntimeWarning, match="are lost")
+    with Disk(tmp_path, limit=9 * U.nbytes) as storage, told:
+        found = grad(lambda u: objective(u, schedule=StoreAll("disk"), storage=storage), budget=budget)(U)
+    assert np.array_equal(found, EXPECTED)
+
+
+def test_a_users_disk_and_no_room_for_the_initial_state(tmp_path: Path) -> None:
+    """In the least budget there is no room for one more state: the error of the disk says what to do."""
+
+    def gradient(memory: int) -> Any:
+        with Disk(tmp_path, limit=9 * U.nbytes) as storage:
+            budget = Budget(memory=memory)
+            return grad(lambda u: objective(u, schedule=StoreAll("disk"), storage=storage), budget=budget)(U)
+
+    with pytest.raises(BudgetError) as refused:
+        gradient(1)
+    with pytest.warns(RuntimeWarning, match="are lost"), pytest.raises(StorageError) as caught:
+        gradient(refused.value.least)
+    assert "memory for one more state" in caught.value.__notes__[0]

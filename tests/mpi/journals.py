@@ -101,6 +101,13 @@ def check_other_counts(group: Group) -> None:
         assert list(directory.iterdir()) == []
 
 
+def check_no_directory(group: Group) -> None:
+    """Where the directory to resume from cannot be made all ranks raise, and one that did not try says whose it is."""
+    with group.directory() as directory, refused((StorageError, RankError), "Cannot use the directory"):
+        own = Group(group.comm.Dup())
+        gradient(own, directory / "scratch", resume=directory / "none" / "run", **RESUME)
+
+
 def alone(path: Path, *, fails: bool = False) -> None:
     """Take a gradient in this process alone, with a journal; perhaps one that ends too early."""
     def step(u: Any, i: int) -> Any:

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
+import jobs
 import journals
 import loops
 import operations
@@ -20,7 +21,7 @@ from mpi4py import MPI
 WORLD = MPI.COMM_WORLD
 CHECKS = {
     name.removeprefix("check_"): check
-    for module in (operations, loops, storages, journals)
+    for module in (operations, loops, storages, journals, jobs)
     for name, check in vars(module).items()
     if name.startswith("check_")
 }
@@ -28,16 +29,18 @@ CHECKS = {
 
 def groups() -> Iterator[Group]:
     """Yield the groups that this process is in: all four; three and one beside it; two and two."""
+    everyone = Group(WORLD)
     for colors in ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1)):
         yield Group(WORLD.Split(colors[WORLD.rank]))
+        everyone.meet()  # asleep: MPI waits in a loop that takes a core
 
 
 def main() -> None:
-    """Run the checks that are named, some for groups of one size only: `name@size`."""
+    """Run the checks that are named, on all groups, or on the first one of a size: `name@size`."""
     for group in groups():
         for argument in sys.argv[1:]:
             name, _, size = argument.partition("@")
-            if size and int(size) != group.size:
+            if size and (int(size) != group.size or group.world):
                 continue
             CHECKS[name](group)
             group.meet()

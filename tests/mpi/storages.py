@@ -152,3 +152,5 @@ def check_unshared_directories(group: Group) -> None:
         group.meet()
         assert os.listdir(directory) == []  # noqa: PTH208 - Path is not itself here
         group.meet()
+        with refused(TypeError, "is no communicator"):
+            Disk(directory, comm=MPI.COMM_NULL)

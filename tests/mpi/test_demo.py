@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import signal
 
 import pytest
+from tests.mpi.launch import on_ranks
 from tests.scale import FULL
 
 pytest.importorskip("mpi4py", reason="the extra `mpi` is not installed")
 
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
-PROGRAMS = Path(__file__).with_name("programs")
-
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """What programs/burgers.py said on four ranks, and where its picture is."""
-    picture = tmp_path_factory.mktemp("demo") / "memory.png"
-    program = str(PROGRAMS / "burgers.py")
-    size = ("41", "60") if FULL else ("15", "6")
-    command = [str(MPIEXEC), "-n", "4", sys.executable, "-W", "error", program, *size, str(picture)]
-    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))  # for tests.scale
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=alone, check=False), picture
+    """What programs/burgers.py said on four ranks, after it was killed on two, and where its picture is."""
+    directory = tmp_path_factory.mktemp("demo")
+    size, fatal_write = (("41", "60"), "40") if FULL else (("15", "6"), "5")
+    program = ("programs/burgers.py", *size, str(directory))
+    killed = on_ranks(2, *program, fatal_write)
+    assert (killed.returncode, killed.stderr) == (signal.SIGKILL, "")
+    return on_ranks(4, *program), directory
 
 
 def test_the_gradient_is_that_of_one_process(done):
-    """On 1, 2 and 4 ranks it is the gradient of one process to 1e-13, and one number for all schedules and storages."""
+    """
+    On 1, 2 and 4 ranks it is the gradient of one process to 1e-13, and one number for all schedules and storages.
+
+    On two ranks also where it goes on after one of them was killed in the reverse sweep.
+    """
     run, _ = done
     assert run.returncode == 0, run.stderr
     assert [line.split(":")[0] for line in run.stdout.splitlines()[:3]] == ["1 ranks", "2 ranks", "4 ranks"]
@@ -45,7 +43,7 @@ def test_one_message(done):
 
 def test_one_report(done):
     """`ebbtide demo burgers` on ranks draws the bars of one, and gives one report with the verdicts of all."""
-    run, picture = done
+    run, directory = done
     report = run.stdout.partition("statuses [2, 2, 2, 2]\n")[2]
     assert "2 x 2 ranks" in report
     assert report.count("Verdict of all ranks") == report.count("Plan\n") == 1
@@ -53,4 +51,6 @@ def test_one_report(done):
     assert report.endswith("statuses [0, 0, 0, 0]\n")
     bars = [text.split(":")[0] for text in run.stderr.replace("\r", "\n").splitlines() if "100%" in text]
     assert [bar for k, bar in enumerate(bars) if bars[:k][-1:] != [bar]] == ["forward", "reverse"] * 2
+    # Also of the run that was killed nothing is left.
+    (picture,) = directory.iterdir()
     assert picture.stat().st_size > 1000

@@ -13,7 +13,7 @@ from tests.scale import FULL, SEED, bar
 pytest.importorskip("mpi4py", reason="the extra `mpi` is not installed")
 
 # What each run meets in turn: the faults of failing.py. A run goes on where the one before was ended.
-CHAINS = {"chain": [["kill@5"], ["block@14"], ["interrupt@9"], ["none"]]}
+CHAINS = {"chain": [["kill@5"], ["stuck@14"], ["raise@9"], ["none"]]}
 # In a whole run there are 59 places for a fault, the first 16 of them in the forward sweep.
 PLACES = random.Random(SEED).sample(range(1, 59), 50)
 if FULL:

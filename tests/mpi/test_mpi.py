@@ -8,24 +8,25 @@ from tests.scale import FULL
 
 pytest.importorskip("mpi4py", reason="the extra `mpi` is not installed")
 
-# What is checked on groups of one, two, three and four ranks; what is checked on some of them, in the gate.
+# What is checked on groups of one, two, three and four ranks; what is in the campaign, in the gate on some; programs.
 CHECKS = (
     "transposes", "linear", "extremes", "owners", "refusals", "checkpoints",
     "files", "templates", "reservations", "endings", "parts_of_ranks_load", "unshared_directories",
 )  # fmt: skip
 SOME = (
-    "loops@3", "hot_path@4", "page@4", "second_order@2", "contract@2", "faults@2", "other_counts@3", "behind@2",
-    "killed_between@3", "times@2", "leaks@2",
+    "loops@3", "hot_path@2", "second_order@2", "contract@2", "faults@2", "other_counts@3", "behind@2",
+    "killed_between@3", "no_directory@2", "times@2", "leaks@2",
 )  # fmt: skip
+PROGRAMS = ("page@2", "job@2", "training@2")
 
 
 def test_on_ranks():
     """All that the checks state is true on one, two, three and four ranks; some of it on some, in the gate."""
-    some = [check if check == "page@4" else check.partition("@")[0] for check in SOME] if FULL else list(SOME)
-    run = on_ranks(4, "on_ranks.py", *CHECKS, *some)
+    checks = (*CHECKS, *([check.partition("@")[0] for check in SOME] if FULL else SOME), *PROGRAMS)
+    run = on_ranks(4, "on_ranks.py", *checks)
     expected = []
-    for check in (*CHECKS, *some):
+    for check in checks:
         name, _, size = check.partition("@")
-        expected += [f"{name} on {ranks}" for ranks in (4, 3, 1, 2, 2) if not size or ranks == int(size)]
-    assert run.returncode == 0, run.stderr
-    assert sorted(run.stdout.splitlines()) == sorted(expected), run.stderr
+        expected += [f"{name} on {size}"] if size else [f"{name} on {ranks}" for ranks in (4, 3, 1, 2, 2)]
+    assert (run.returncode, run.stderr) == (0, ""), run.stderr
+    assert sorted(run.stdout.splitlines()) == sorted(expected)

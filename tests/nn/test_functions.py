@@ -49,7 +49,7 @@ def test_convolution_in_pieces(monkeypatch):
         return np.sum(nn.conv2d(x, kernels) * weights)
 
     whole = value_and_grad(loss, (0, 1))(X, KERNELS)
-    monkeypatch.setattr("ebbtide.nn.windows.PIECE_BYTES", 3000)
+    monkeypatch.setattr("ebbtide.machine.pieces.PIECE_BYTES", 3000)
     parts = value_and_grad(loss, (0, 1))(X, KERNELS)
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-12)
     for found, wanted in zip(parts[1], whole[1], strict=True):

@@ -10,11 +10,12 @@ from tests.program.test_reference import executable, make_graph, poisoned
 from tests.program.test_tracing import bits
 from tests.scale import sample
 
-from ebbtide import grad, jit, trace
+from ebbtide import grad, jit, timeloop, trace
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.errors import ProgramError
 from ebbtide.program.accumulation import add_products
 from ebbtide.program.check import check_plan, check_structure, check_types, passed
+from ebbtide.program.equation import Variable, substitute
 from ebbtide.program.layout import find_layout
 from ebbtide.program.memory import plan_memory
 from ebbtide.program.source import Source, find_drops
@@ -280,6 +281,25 @@ def test_what_passes_the_check_is_right(seed):
             assert bits(poisoned(moved).run(list(inputs))) == expected
         buffer.offset = before
     assert refused
+
+
+def test_a_copy_where_a_reverse_sweep_goes_by_reference():
+    """What a time loop has saved by reference is the value that it was given, and not one that was computed again."""
+    def f(u):
+        v = np.exp(u)
+        return np.sum(timeloop(lambda u, i: np.sin(u) * v, u, 5))
+
+    program = trace(grad(f), X)
+    made = next(equation for equation in program.equations if equation.name == "exp")
+    last = next(n for n, eq in enumerate(program.equations) if eq.name == "timeloop_reverse")
+    copy = Variable(made.output.type, "copy")
+    reverse = program.equations[last]
+    params = substitute(reverse.params, lambda x: copy if x is made.output else x)
+    again = (made.of(made.arguments, made.params, copy), reverse.of(reverse.arguments, params, reverse.output))
+    broken = replace(program, equations=(*program.equations[:last], *again, *program.equations[last + 1 :]))
+    executable(program, [X])
+    with pytest.raises(ProgramError, match=r"exp_\d+ is used by reference, and is another than it was given"):
+        executable(broken, [X])
 
 
 def test_all_that_is_traced_is_checked():

@@ -5,6 +5,7 @@ import gc
 import os
 import tempfile
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, StorageFullError, entry_nbytes
+from ebbtide.storage.places import start_of
 from ebbtide.storage.system import POSIX
 
 from .helpers import blocks, count_descriptors, find_files, measure_peak, run_python, storage_threads, takes
@@ -372,3 +374,16 @@ def test_names_of_other_directories_are_left_alone(tmp_path):
     with Disk(tmp_path) as storage:
         storage.put(0, [np.zeros(3)])
     assert {path.name for path in Path(tmp_path).iterdir()} == {"ebbtide", "ebbtide-1-2", "ebbtide-notes", "other"}
+
+
+def test_a_storage_is_made_in_a_few_kilobytes(tmp_path):
+    """Nor does the first one of a process take more: budgets of loops on a few numbers are 50 KB."""
+
+    def make():
+        Disk(tmp_path).close()
+
+    make()
+    # Forgets which classes are no mappings, of which there may be hundreds: to ask for one is an entry in each.
+    Mapping.register(type("Other", (), {}))
+    assert measure_peak(make) < 4096
+    assert measure_peak(lambda: start_of(os.getpid())) < 4096

@@ -133,6 +133,31 @@ def test_what_one_rank_cannot_make_none_has(tmp_path):
     assert "Rank 0 failed: Cannot make the directory" in str(second)
 
 
+def test_what_all_ranks_miss_is_said_once():
+    """Where several fail the first raises its error, and the others that it failed; those that did not put back."""
+    undone = []
+
+    def call(comm: Comm) -> None:
+        def fail() -> None:
+            if comm.rank:
+                raise StorageError(f"no room for {comm.rank}")
+
+        sharing.together(comm, fail, lambda: undone.append(comm.rank))
+
+    found = run_ranks(call, 3)
+    assert [type(error) for error in found] == [RankError, StorageError, RankError]
+    assert {str(error) for error in found} == {"Rank 1 failed: no room for 1", "no room for 1"}
+    assert str(found[2].__cause__) == "no room for 2"
+    assert undone == [0]
+
+
+@pytest.mark.parametrize("comm", ["world", 0, ()])
+def test_what_is_no_communicator_is_refused(comm, tmp_path):
+    """Names and numbers are none, and neither is one that was freed, which counts as false."""
+    with pytest.raises(TypeError, match="is no communicator"):
+        Disk(tmp_path, comm=comm)
+
+
 def test_ranks_do_not_share_what_lasts(tmp_path):
     """A durable file belongs to one process."""
     with pytest.raises(ValueError, match="one for each rank"):

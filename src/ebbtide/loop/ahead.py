@@ -44,6 +44,10 @@ def next_action(schedule: Schedule, position: Position, lost: Mapping[str, Stora
         action = schedule.next_action(position)
     except ScheduleError as error:
         for reason in lost.values():
+            reason.add_note(
+                "No state is left from which the first steps can run again. Give a schedule that stores restart states "
+                "(Revolve or Hierarchical), or a budget with memory for one more state: the loop then keeps its first."
+            )
             raise reason from error
         raise
     if action is None:
@@ -190,9 +194,9 @@ def is_among(prefix: Position | None, kept: Snapshot) -> bool:
     return any((one.step, one.kind) == (kept.step, kept.kind) for one in held)
 
 
-def reads_after(schedule: Any, position: Position) -> Iterator[Snapshot]:
-    """Yield the next snapshots that a schedule will read from disk."""
-    if not position.on_disk:
+def reads_after(schedule: Any, position: Position, tiers: tuple[str, ...]) -> Iterator[Snapshot]:
+    """Yield the next snapshots that a schedule will read from some tiers."""
+    if not any(kept.tier in tiers for kept in position.snapshots):
         return
     found = 0
     for _ in range(ACTIONS_AHEAD):
@@ -201,7 +205,7 @@ def reads_after(schedule: Any, position: Position) -> Iterator[Snapshot]:
             return
         if isinstance(action, (Copy, Move)):
             kept = stored(position, action.step)
-            if kept.tier == "disk":
+            if kept.tier in tiers:
                 found += 1
                 yield kept
         position = position.after(action)

@@ -12,6 +12,7 @@ from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage.failures import make_error
 from ebbtide.storage.places import OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System
@@ -56,9 +57,20 @@ class ResumeDirectory:
         if self._disk is None:
             self._check_kind()
             if self.path != self._whole:
-                self._whole.mkdir(exist_ok=True)
+                self._make_whole()
             self._disk = Disk(self.path, durable=True, system=self._system)
         return self._disk
+
+    def _make_whole(self) -> None:
+        """Make the directory that holds those of all ranks."""
+        try:
+            self._whole.mkdir(exist_ok=True)
+        except OSError as cause:
+            raise make_error(
+                f"Cannot use the directory {self._whole} to resume from: {cause.strerror}. Give one that may be "
+                "written, or made in one that exists, as resume=.",
+                cause.errno,
+            ) from cause
 
     def _check_kind(self) -> None:
         """Refuse a directory of one process for many ranks, and the reverse."""

@@ -101,10 +101,15 @@ class Room:
             # Until the reverse sweep begins, the bytes of its cotangents are free.
             rule.snapshots.put_state(0, rule.state, tier, vital=True)
             self.spare = True
-        elif tier == "disk" and not (rule.snapshots.are_theirs and self.bounded):
-            # A user's storage takes what the schedule says and no more; memory is free where there is no bound.
+        elif tier == "disk" and (not rule.snapshots.are_theirs or self._has_room(rule.plan)):
+            # A user's storage takes what the schedule says and no more.
             rule.snapshots.put_state(0, rule.state, "spare" if rule.snapshots.are_theirs else tier, vital=True)
             self._fallback = True
+
+    def _has_room(self, plan: Plan) -> bool:
+        """Return whether there is room in memory for one more state than the plan has, which is not given up."""
+        limit = self._ledger.limit
+        return limit is None or self._ledger.live + plan.predicted_peak_bytes + plan.sizes.restart <= limit
 
     def without_lost(self, rule: Any, position: Position) -> Position:
         """Return a position without snapshots that were lost, and with the initial state if there is no other way."""

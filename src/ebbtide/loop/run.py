@@ -286,8 +286,8 @@ class LoopRule(JointRule):
             self.plan, left = ahead.without(self.plan, self.position, kept)
             return left
         self.loss.loaded(step, kept.kind, self.snapshots.error, self.verifier)
-        if kept.tier == "disk":
-            self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after))
+        if kept.tier in self.snapshots.ahead:
+            self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after, self.snapshots.ahead))
         return after
 
     def _emit(self, index: int, output: list[Any]) -> None:
@@ -330,7 +330,7 @@ class LoopRule(JointRule):
         try:
             around = entered(capture=self._region.around, ledger=self._ledger)
             with self.watch.sweep("reverse", self.position.steps), self.room.limited(), around:
-                self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position))
+                self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
                 while not self.position.finished:
                     self.follow(self._next(), sink=(outputs, collector))
         except BaseException:

@@ -75,6 +75,11 @@ class Snapshots:
         """Bytes of the buffers of the loop's own storages."""
         return 0 if self.are_theirs else sum(storage.buffer_nbytes for storage in self._storages.values())
 
+    @property
+    def ahead(self) -> tuple[str, ...]:
+        """The tiers that are read ahead: the disk; all of them where they are a storage of the user with a buffer."""
+        return ("memory", "disk") if self.are_theirs and self._storages["disk"].buffer_nbytes else ("disk",)
+
     def give_up_buffers(self) -> bool:
         """Go on with transfers in line; return whether there were buffers."""
         freed = self.buffer_nbytes

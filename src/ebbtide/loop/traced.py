@@ -108,10 +108,6 @@ def _refuse(leaves: list[Any], options: Options) -> None:
         problem = "a random generator in its state, which no program returns", "Draw the numbers outside as inputs="
     elif options.resume is not None or context.resume is not None:
         problem = "a journal (resume=), which would not tell the arrays of two calls apart", "Leave resume= out"
-    elif context.budget is not None:
-        problem = "a budget from the derivative around it, which ends before the program runs", (
-            "Give the budget to the loop itself"
-        )
     if problem is not None:
         raise TraceError(
             f"The time loop called at {user_line()} is in a traced function, and has {problem[0]}. {problem[1]}, or "

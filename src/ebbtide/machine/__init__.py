@@ -12,8 +12,9 @@ try:
     from ebbtide.machine._interpreter import Machine
     from ebbtide.machine._products import Product, ProductSum
     from ebbtide.machine._reductions import Reduction
+    from ebbtide.machine._windows import Convolution, Pooling
 except ImportError:  # not built
-    Chain = Elementwise = Indexed = Machine = Product = ProductSum = Reduction = None
+    Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = None
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "MOST_OPERANDS",
     "MOST_VALUES",
     "Chain",
+    "Convolution",
     "Elementwise",
     "Indexed",
     "Machine",
+    "Pooling",
     "Product",
     "ProductSum",
     "Reduction",

@@ -16,7 +16,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.kinds import multilinear
 from ebbtide.arrays.primitive import plain
-from ebbtide.nn.windows import length_of, padded, pair_of, pieces, window_rows
+from ebbtide.nn.windows import length_of, pair_of, pieces, window_rows
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 Pair = tuple[int, int]
@@ -38,10 +38,10 @@ def _convolved(x: Any, w: Any, strides: Pair, padding: Padding) -> Any:
     """Return the results, of images and kernels."""
     height, width = _sizes(x.shape[-3:-1], w.shape[:2], strides, padding)
     images, matrix = _images(x), np.reshape(w, (-1, w.shape[-1]))
-    made = np.empty((len(images), height * width, w.shape[-1]), np.result_type(x, w))
-    for piece in pieces(len(images), height * width * len(matrix) * x.dtype.itemsize):
-        rows = window_rows(padded(images[piece], padding), w.shape[:2], strides)
-        np.matmul(rows, matrix, out=made[piece].reshape(len(rows), -1))
+    made = np.empty((len(images), height, width, w.shape[-1]), np.result_type(x, w))
+    for some, lines in pieces(len(images), height, width * len(matrix) * made.dtype.itemsize):
+        rows = window_rows(images[some], lines, w.shape[:2], strides, padding)
+        np.matmul(rows, matrix, out=made[some, lines].reshape(len(rows), -1))
     return np.reshape(made, (*x.shape[:-3], height, width, w.shape[-1]))
 
 
@@ -53,12 +53,12 @@ def _of_images(g: Any, w: Any, strides: Pair, padding: Padding, size: Pair) -> A
     wide = np.zeros(
         (len(results), top + size[0] + bottom, left + size[1] + right, channels), np.result_type(g, w)
     )
-    for piece in pieces(len(results), height * width * matrix.shape[1] * g.dtype.itemsize):
-        rows = np.matmul(np.reshape(results[piece], (-1, g.shape[-1])), matrix)
-        windows = np.reshape(rows, (-1, height, width, kernel_height, kernel_width, channels))
+    for some, lines in pieces(len(results), height, width * matrix.shape[1] * wide.dtype.itemsize):
+        rows = np.matmul(np.reshape(results[some, lines], (-1, g.shape[-1])), matrix)
+        windows = np.reshape(rows, (-1, lines.stop - lines.start, width, kernel_height, kernel_width, channels))
         for i in range(kernel_height):
             for j in range(kernel_width):
-                target = wide[piece, i :: strides[0], j :: strides[1]][:, :height, :width]
+                target = wide[some, i :: strides[0], j :: strides[1]][:, lines, :width]
                 target += windows[:, :, :, i, j]
     # In memory of its own: the margins die here.
     inner = np.ascontiguousarray(wide[:, top : top + size[0], left : left + size[1]])
@@ -70,9 +70,9 @@ def _of_kernels(x: Any, g: Any, strides: Pair, padding: Padding, window: Pair) -
     images, results = _images(x), _images(g)
     length = prod(window) * x.shape[-1]
     total = np.zeros((length, g.shape[-1]), np.result_type(x, g))
-    for piece in pieces(len(images), prod(g.shape[-3:-1]) * length * x.dtype.itemsize):
-        rows = window_rows(padded(images[piece], padding), window, strides)
-        total += np.matmul(rows.T, np.reshape(results[piece], (-1, g.shape[-1])))
+    for some, lines in pieces(len(images), g.shape[-3], g.shape[-2] * length * total.dtype.itemsize):
+        rows = window_rows(images[some], lines, window, strides, padding)
+        total += np.matmul(rows.T, np.reshape(results[some, lines], (-1, g.shape[-1])))
     return np.reshape(total, (*window, x.shape[-1], g.shape[-1]))
 
 

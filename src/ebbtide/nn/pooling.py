@@ -8,9 +8,9 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import full
+from ebbtide.arrays.constants import constant
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.nn.windows import length_of, pair_of
-from ebbtide.transforms.constant import stop_gradient
 
 # Operands of all three: an array (..., H, W, C) or its cotangent, and which element of each window is the largest one.
 
@@ -26,21 +26,31 @@ def _parts(x: Any, window: tuple[int, int], strides: tuple[int, int]) -> list[An
 
 
 def _largest(x: Any, places: Any, window: tuple[int, int], strides: tuple[int, int]) -> Any:
-    found, *rest = _parts(x, window, strides)
-    for part in rest:
-        found = np.maximum(found, part)
-    return found if rest else np.copy(found)
+    # All rows of a window first, so that there are half as many elements to take apart by columns.
+    lines = _largest_of(_parts(x, (window[0], 1), (strides[0], 1)))
+    found = _largest_of(_parts(lines, (1, window[1]), (1, strides[1])))
+    return np.copy(found) if window[1] == 1 else found
 
 
-def _places(x: Any, window: tuple[int, int], strides: tuple[int, int]) -> Any:
+def _largest_of(parts: list[Any]) -> Any:
+    """Return the largest elements of arrays; of one array that itself."""
+    if len(parts) == 1:
+        return parts[0]
+    found = np.maximum(*parts[:2])
+    for part in parts[2:]:
+        np.maximum(found, part, out=found)
+    return found
+
+
+def places_of_largest(x: Any, window: tuple[int, int], strides: tuple[int, int]) -> Any:
     """Return the place of the largest element of each window: the first of several, one byte for each."""
     parts = _parts(x, window, strides)
     largest = _largest(x, None, window, strides)
-    dtype = np.min_scalar_type(len(parts))
-    places = np.zeros(largest.shape, dtype)
-    for k in range(len(parts) - 1, 0, -1):
-        places = np.where(np.equal(parts[k], largest), dtype.type(k), places)
-    return np.where(np.equal(parts[0], largest), dtype.type(0), places)
+    places = np.zeros(largest.shape, np.min_scalar_type(len(parts)))
+    here = np.empty(largest.shape, np.bool_)
+    for k in range(len(parts) - 1, -1, -1):
+        np.copyto(places, k, where=np.equal(parts[k], largest, out=here))
+    return places
 
 
 def _chosen(x: Any, places: Any, window: tuple[int, int], strides: tuple[int, int]) -> Any:
@@ -107,7 +117,13 @@ _pooling = Primitive(
     push=lambda tangents, values, out, params, kept: _choosing.bind((tangents[0], values[1]), params),
     infer=lambda x, y, window, strides: _pooled_type(x, window, strides),
     batch=lambda values, mapped, params, size: _pooling.bind(_members(values, mapped, size), params),
-    composite=True,
+)
+_places = constant(
+    places_of_largest,
+    lambda x, window, strides: ArrayType(
+        _pooled_type(x, window, strides).shape, np.min_scalar_type(window[0] * window[1])
+    ),
+    lambda handler, args, params, mapped, size: handler(*args, **params),
 )
 
 
@@ -144,4 +160,4 @@ def max_pool2d(x: Any, window: int | tuple[int, int] = 2, stride: int | tuple[in
             "are at least as large."
         )
     params = {"window": sizes, "strides": strides}
-    return _pooling.bind((x, _places(stop_gradient(x), **params)), params)
+    return _pooling.bind((x, _places(x, **params)), params)

@@ -20,6 +20,7 @@ from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
 from ebbtide.arrays.primitive import broadcast_type
 from ebbtide.errors import ProgramError
 from ebbtide.program.equation import Equation, Variable, stand_in
+from ebbtide.program.holding import lent_to
 from ebbtide.program.layout import Layout
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
@@ -145,6 +146,7 @@ class _Simulation:
         self._program = program
         self._layout = layout
         self._memory = memory
+        self._made_by = {equation.output: equation for equation in program.equations}
         # Values, no views, whose memory is theirs now; names of `run`; bytes of the block, or of an array, in order.
         self._present = {variable for variable in program.inputs if memory.ends.get(variable, -1) >= 0}
         self._names = set(self._present)
@@ -173,6 +175,13 @@ class _Simulation:
                 self._fail(place, f"{self._call(variable)} is read and not there: {how} {self._call(other)}")
             if not self._memory.is_inside(base) and variable not in self._names:
                 self._fail(place, f"{self._call(variable)} is read after its name was let go")
+        lent = lent_to(equation)
+        if lent:
+            part = self._made_by[equation.params["held"]]
+            given = {self._layout.base(variable) for variable in self._made_by[part.inputs[0]].inputs}
+            for variable in lent:
+                if self._layout.base(variable) not in given:
+                    self._fail(place, f"{self._call(variable)} is used by reference, and is another than it was given")
 
     def define(self, place: int, equation: Equation) -> None:
         """Let the result have its memory."""

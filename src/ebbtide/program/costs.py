@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.program.equation import Equation, Inner, Variable
+from ebbtide.program.equation import OBJECT, Equation, Inner, Variable
 from ebbtide.program.layout import Layout, ufunc_of
+from ebbtide.program.program import Program
 from ebbtide.program.rooms import filled, room
+from ebbtide.program.windowed import moment_of, multiplications_of
+from ebbtide.tape.joint import part
 
 # The unit is a byte read or written by a simple operation. On the processor of the measurements (2 cores, arrays of
 # 4 MiB) that was 45 GB/s; products of matrices did 30 Gflop/s in single precision, and 16 in double precision;
@@ -22,7 +25,7 @@ SIMPLE = frozenset({
     "logical_or", "logical_not", "logical_xor", "sign", "floor", "ceil", "rint", "trunc", "isnan", "isfinite", "isinf",
     "signbit", "conjugate", "reciprocal", "sqrt",
 })  # fmt: skip
-PRODUCTS = frozenset({"matmul", "add_product"})
+PRODUCTS = frozenset({"matmul", "dot", "add_product"})
 # Their functions compute from their arguments alone, and give the same bits each time.
 _PURE = ("numpy", "_operator", "scipy.special", "ebbtide.rules", "ebbtide.program")
 
@@ -39,8 +42,8 @@ def may_repeat(equation: Equation) -> bool:
 
 
 def is_product(equation: Equation) -> bool:
-    """Return whether an equation is a product of matrices."""
-    return equation.name in PRODUCTS
+    """Return whether an equation is a product of matrices, or made of such."""
+    return equation.name in PRODUCTS or multiplications_of(equation) is not None
 
 
 def cost_of(equation: Equation) -> int:
@@ -51,7 +54,7 @@ def cost_of(equation: Equation) -> int:
     moved = output.nbytes + sum(variable.nbytes for variable in equation.inputs)
     if is_product(equation):
         inner = _shape(equation.arguments[-2])[-1:] or (1,)
-        flops = 2 * inner[0] * math.prod(output.type.shape)
+        flops = 2 * (multiplications_of(equation) or inner[0] * math.prod(output.type.shape))
         # Double precision has half as many elements in a register, complex numbers four products in one.
         width = output.type.dtype.itemsize / 4 * (2 if output.type.dtype.kind == "c" else 1)
         return moved + int(_FLOP * width * flops)
@@ -64,8 +67,11 @@ def workspace(equation: Equation, layout: Layout) -> int:
     arrays = [argument for argument in equation.arguments if type(argument) is Variable]
     if isinstance(equation.function, Inner):
         return equation.function.moment_nbytes
-    if is_product(equation):
-        return sum(_copied(v, layout.strides[v], packed=equation.name != "matmul") for v in arrays[-2:])
+    if equation.name in PRODUCTS:
+        return sum(_copied(v, layout.strides[v], packed=equation.name == "add_product") for v in arrays[-2:])
+    moment = moment_of(equation)
+    if moment is not None:
+        return moment
     ufunc, output = ufunc_of(equation), equation.output
     size = min(np.getbufsize(), max((math.prod(v.type.shape) for v in (*arrays, output)), default=0))
     kinds = {v.type.dtype for v in (*arrays, output)}
@@ -89,6 +95,18 @@ def weighed(equation: Equation, layout: Layout) -> tuple[int, int]:
         view = equation.output in layout.bases
         found = layout.known[equation.output] = (0 if view else cost_of(equation)), workspace(equation, layout)
     return found
+
+
+def loops_of(program: Program) -> list[Equation]:
+    """Return the equations of which it is not known what they hold: time loops, and functions that have some."""
+    return [e for e in program.equations if e.output.type is OBJECT and not _is_known(e.function)]
+
+
+def _is_known(function: Any) -> bool:
+    """Return whether it is known what a function takes whose result is no array."""
+    if isinstance(function, Inner):
+        return not loops_of(function.program)
+    return function is part
 
 
 def _in_elements(variable: Variable, layout: Layout) -> list[float]:

@@ -10,7 +10,7 @@ from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.calls import Call, Held, Pushed, apart, hold, joined, named, unnamed
-from ebbtide.program.equation import OBJECT, Variable
+from ebbtide.program.equation import OBJECT, Equation, Variable
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.tangent import TangentTrace
@@ -185,6 +185,12 @@ def reverse_equation(
     if retain:
         params["retain"] = True
     return symbols.call(pull_back, f"{name}_reverse", params, [Variable(kind, "part") for kind in kinds])
+
+
+def lent_to(equation: Equation) -> list[Variable]:
+    """Return the values that a reverse sweep uses by reference: in the memory in which the call has met them."""
+    kept = equation.params.get("keep", ()) if equation.function is pull_back else ()
+    return [variable for variable in kept if type(variable) is Variable]
 
 
 def pull_back(

@@ -9,10 +9,12 @@ from functools import update_wrapper
 from typing import Any, final
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, check_budget
+from ebbtide.errors import TraceError
 from ebbtide.machine import Chain
 from ebbtide.program.aliases import AliasedProgram
 from ebbtide.program.arguments import (
@@ -24,9 +26,8 @@ from ebbtide.program.arguments import (
     name_of_leaf,
 )
 from ebbtide.program.blocks import Blocks
-from ebbtide.program.equation import OBJECT, Inner
+from ebbtide.program.costs import loops_of
 from ebbtide.program.planned import PlannedProgram, strides_of
-from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
 from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
 from ebbtide.program.tracing import name_of, trace_leaves
@@ -192,17 +193,36 @@ class Jitted:
         """Call the function: see `jit`."""
         known, values = self._look_up(args, kwargs)
         if known is None:
-            return self._f(*args, **kwargs)
+            return self._as_it_stands(args, kwargs)
         if innermost(tuple(values)) is None:
             if known.planned.donated:
                 known.planned.check_donated(values)
             del args, kwargs
             results = known.executable.run(values)
         elif known.derived is not None:
+            self._bind()
             results = known.derived.apply(values)
         else:
-            return self._f(*args, **kwargs)
+            return self._as_it_stands(args, kwargs)
         return results[0] if known.single else unflatten(known.structure, results)
+
+    def _bind(self) -> bool:
+        """Hand the budget on to a function that is traced around this one; return whether there is one."""
+        trace = current().follower
+        if trace is not None and self._limit is not None:
+            trace.bound(Budget(memory=self._limit))
+        return trace is not None
+
+    def _as_it_stands(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function itself, where what it meets cannot be planned for."""
+        if not self._bind() and self._limit is not None:
+            raise TraceError(
+                f"{name_of(self._f)} was given a budget by jit and is called on traced arrays at {user_line()}, where "
+                "it runs as it stands, as it has a time loop or a solver, or meets arrays that cannot be told: what it takes is not "
+                "known beforehand. Put jit(..., budget=) around the derivative, or give the budget to the derivative "
+                "or to the loop."
+            )
+        return self._f(*args, **kwargs)
 
     def program(self, *args: Any, **kwargs: Any) -> Executable:
         """
@@ -309,11 +329,12 @@ class Jitted:
             return None
         self._note_miss(key)
         captured = tuple([numbers[id(array)] for array in origins])
-        planned = PlannedProgram(traced.program, self._blocks, donated, self._limit)
+        limits = [limit for limit in (self._limit, traced.limit) if limit is not None]
+        planned = PlannedProgram(traced.program, self._blocks, donated, min(limits, default=None))
         strides = strides_of([*values, *origins])
         executable = planned.planned(strides, donated)
         # What a loop holds is known when it runs: it is differentiated where it keeps to the budget of who asks.
-        derived = None if _has_loops(traced.program) else AliasedProgram(planned, strides)
+        derived = None if loops_of(traced.program) else AliasedProgram(planned, strides)
         known = _Known(
             planned, executable, derived, surroundings, captured, _pattern(around),
             found[0], found[0].type is None, dynamic,
@@ -338,12 +359,6 @@ class Jitted:
                 "shapes, and pass numbers that change as floats or arrays.",
                 stacklevel=5,
             )
-
-
-def _has_loops(program: Program) -> bool:
-    """Return whether a program, or one that it runs, has a result of which the bytes are not known."""
-    whole = [equation.function for equation in program.equations if equation.output.type is OBJECT]
-    return any(not isinstance(function, Inner) or _has_loops(function.program) for function in whole)
 
 
 def _pattern(arrays: list[TracedArray]) -> tuple[int, ...]:

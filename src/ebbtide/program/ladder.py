@@ -14,7 +14,7 @@ from typing import final
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.program.chain import chain_orders
-from ebbtide.program.costs import is_product, weighed
+from ebbtide.program.costs import is_product, loops_of, weighed
 from ebbtide.program.cuts import smallest_cut
 from ebbtide.program.delay import delayed
 from ebbtide.program.equation import Inner
@@ -83,10 +83,11 @@ def within(rungs: Sequence[Rung], limit: int) -> Rung:
     if found:
         return found[-1]
     least = min(needs)
+    more = ", and its time loops more" if loops_of(rungs[0].program) else ""
     raise BudgetError(
         f"{rungs[0].program.name} cannot run in {format_bytes(limit)} above its arguments: of the ways to compute "
         f"values again that were found, the one that holds least takes {least:,} bytes ({format_bytes(least)}), "
-        f"results included. Give it Budget(memory={least}) or more.",
+        f"results included{more}. Give it Budget(memory={least}) or more.",
         least,
     )
 

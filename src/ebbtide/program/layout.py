@@ -45,7 +45,8 @@ class Layout:
     def left_of(self, program: Program) -> Layout:
         """Return the layout of a program with some of the values."""
         left = {equation.output for equation in program.equations}
-        return Layout(self.strides, {view: base for view, base in self.bases.items() if view in left}, self.known)
+        bases = {view: base for view, base in self.bases.items() if view in left}
+        return Layout(self.strides, bases, dict(self.known))
 
     def add(self, equation: Equation) -> None:
         """Find how the result of an equation lies whose inputs are known."""

@@ -29,12 +29,13 @@ from ebbtide.program.names import find_drops
 from ebbtide.program.placed import PlacedMembers
 from ebbtide.program.program import Program
 from ebbtide.program.rooms import filled, result, room
+from ebbtide.program.scratch import add_scratch
 from ebbtide.program.simplify import remove_dead
 from ebbtide.program.split import fused
 from ebbtide.program.stretches import find_stretches, lowered_outputs
 
-# Threads pay for so much work (see `costs`): of the machine altogether, which starts them for each run; of NumPy in
-# each of its calls, between which Python runs one thread at a time.
+# Threads pay for so much work (see `costs`): of the machine altogether, whose threads wait for the next run but have to
+# be woken; of NumPy in each of its calls, between which Python runs one thread at a time.
 _WORTH = 1 << 23
 
 
@@ -184,7 +185,7 @@ def plan_member(batch: _Batch, rung: Rung, threads: int | None, chained: bool) -
     homes = [batch.rooms[x] if x in batch.rooms else batch.homes[x][0] for x in batch.program.outputs]
 
     layout = rung.layout
-    program = chain_equations(rung.program, layout) if chained else rung.program
+    program = add_scratch(chain_equations(rung.program, layout), layout) if chained else rung.program
     program, found = settle_homes(program, layout, homes)
     memory = plan_memory(program, layout, None, homes, lowered_outputs(program, layout), found)
     stretches = find_stretches(program, layout, memory, shortest=1)

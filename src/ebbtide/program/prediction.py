@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-from ebbtide.program.costs import weighed
-from ebbtide.program.equation import OBJECT, Inner
+from ebbtide.program.costs import loops_of, weighed
 from ebbtide.program.ladder import Rung
 from ebbtide.program.memory import Memory
 from ebbtide.program.text import name_variables
-from ebbtide.tape.joint import part
 
 
 @final
@@ -93,17 +91,8 @@ def predict(rung: Rung, memory: Memory) -> Prediction:
         found[0] = Held("copies inside of NumPy", moment, program.equations[place].line)
     held = sorted(found.values(), key=lambda value: -value.nbytes)
     at = names[program.equations[place].output]
-    loops = [e for e in program.equations if e.output.type is OBJECT and not _is_known(e.function)]
-    unknown = tuple((names[equation.output], equation.line) for equation in loops)
+    unknown = tuple((names[equation.output], equation.line) for equation in loops_of(program))
     return Prediction(
         memory.held[place], memory.nbytes, at, tuple(held), rung.again, rung.products,
         rung.extra_work, unknown,
     )  # fmt: skip
-
-
-def _is_known(function: Any) -> bool:
-    """Return whether it is known what a function takes whose result is no array."""
-    if isinstance(function, Inner):
-        inside = function.program.equations
-        return all(_is_known(equation.function) for equation in inside if equation.output.type is OBJECT)
-    return function is part

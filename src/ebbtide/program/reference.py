@@ -12,11 +12,14 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.context import entered
+from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.boxing import box_equations
 from ebbtide.program.chains import chain_equations
 from ebbtide.program.check import check_plan, passed
+from ebbtide.program.costs import loops_of
 from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
 from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
@@ -24,12 +27,16 @@ from ebbtide.program.memory import plan_memory
 from ebbtide.program.placing import placements
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
+from ebbtide.program.scratch import add_scratch
 from ebbtide.program.source import Source
 from ebbtide.program.split import fused
 from ebbtide.program.stretches import find_stretches, lowered_outputs
+from ebbtide.tape.account import account
 
 # Numbers that NumPy has as objects are in the block where the machine computes them, in 64 bytes each.
 _ROOM = 1 << 12
+# NumPy would take several times as long: for that many times fewer bytes the machine is not given up.
+_SLACK = 64
 
 
 @final
@@ -69,24 +76,34 @@ class Executable:
     ) -> None:
         self._blocks = Blocks() if blocks is None else blocks
         given = [program.inputs[number] for number in donated]
+        has_loops = limit is not None and bool(loops_of(program))
         if rung is not None:
             self.rung, room = rung, 0
         else:
             self.rung = self._chosen(program, strides, given, limit, rungs)
             room = None if limit is None else limit - objects_of(self.rung.program)
+        # A time loop knows better than the others what to do with bytes.
+        left, room = room, 0 if has_loops else room
         self.layout = self.rung.layout
         self.memory = plan_memory(self.rung.program, self.layout, room, given)
         if self._blocks.chained:
-            most = self.memory.peak + (_ROOM if room is None else max(0, room - self.memory.peak))
+            peak = self.memory.peak
+            most = peak + max(_ROOM, peak // _SLACK) if room is None else max(peak, room)
             boxed = box_equations(self.rung.program, self.layout, given)
             for one in dict.fromkeys((boxed, self.rung.program)):
                 layout = self.layout.left_of(one)
-                chained = chain_equations(one, layout)
-                memory = plan_memory(chained, layout, room, given, lowered_outputs(chained, layout))
+                chained = add_scratch(chain_equations(one, layout), layout)
+                lowered = lowered_outputs(chained, layout)
+                memory = plan_memory(chained, layout, room, given, lowered)
+                if memory.peak > most and room is None:
+                    memory = plan_memory(chained, layout, most, given, lowered)
                 if memory.peak <= most:
                     self.rung, self.memory = replace(self.rung, program=chained, layout=layout), memory
                     self.layout = layout
                     break
+        self._limit = limit
+        # What is left of a budget to the time loops, whose plans are made when they run; None without either.
+        self._left = left - self.memory.peak if has_loops and left is not None else None
         self.program = program = passed(self.rung.program)
         bases = [self.layout.base(x) if type(x) is Variable else None for x in program.outputs]
         # Whether each result is in memory that neither an input nor another result is in.
@@ -113,7 +130,8 @@ class Executable:
             if limit is None:
                 return plain_rung(one, strides)
             try:
-                return within(rungs or ladder(one, strides), limit)
+                found = rungs or ladder(one, strides)
+                return within(found[:1] if loops_of(one) else found, limit)
             except BudgetError as error:
                 refused = error if refused is None or error.least < refused.least else refused
         assert refused is not None
@@ -161,13 +179,30 @@ class Executable:
                 block.grow(self.memory.nbytes)
             arrays = block.views[self._key] = self._lay_out(block.memory)
         try:
-            return self._run(values, arrays, self._constants)
+            if self._left is None:
+                return self._run(values, arrays, self._constants)
+            return self._run_within(self._left, values, arrays)
         except BaseException as error:
             _empty(error, self._run.__code__)
             raise
         finally:
             values.clear()
             self._blocks.give(block)
+
+    def _run_within(self, left: int, values: list[Any], arrays: tuple[Any, ...]) -> list[Any]:
+        """Return the results; the time loops in the program take no more than so many bytes together."""
+        with entered(follower=None), account(Budget(memory=left)) as acct:
+            try:
+                with entered(ledger=acct.ledger, budget=acct.budget):
+                    return self._run(values, arrays, self._constants)
+            except BudgetError as error:
+                least = error.least
+        own = (self._limit or 0) - left
+        raise BudgetError(
+            f"{self.program.name} cannot run in {format_bytes(own + left)} above its arguments: a time loop in it "
+            f"takes {least:,} bytes at least, and all else {own:,}. Give it Budget(memory={own + least}) or more.",
+            own + least,
+        )
 
 
 def _empty(error: BaseException, code: CodeType) -> None:

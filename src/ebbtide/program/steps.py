@@ -23,6 +23,7 @@ from ebbtide.program.chains import ufunc_loop_of
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.orders import order_of
+from ebbtide.program.windowed import CONVOLUTIONS, POOLINGS, Scratched, convolution, pooling
 from ebbtide.program.windows import start_of_sums
 
 
@@ -43,6 +44,7 @@ def actions_of(equation: Equation, operands: Operands, given_up: Variable | None
     # Functions without a derivative, and with a name that NumPy uses, may be the user's own.
     ours = equation.primitive is not None or equation.name in ("chain", "boxes", "add_product", "add_scatter")
     ours = ours or getattr(equation.function, "__module__", "") == _CONSTANT.get(equation.name)
+    ours = ours or type(equation.function) is Scratched
     make = _LOWERED.get(equation.name) if ours else None
     make = _elementwise if make is None else make
     try:
@@ -339,6 +341,10 @@ def _put(equation: Equation, operands: Operands, given_up: Variable | None) -> l
     return [*first, _indexed("put", out, operands.of(value, out.type), places)]
 
 
+def _nothing(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    return []
+
+
 def _result(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
     x, out = equation.arguments[0], operands.of(equation.output)
     return [] if given_up is x else [moved(operands.of(x, out.type), out)]
@@ -357,7 +363,9 @@ _REDUCED: Mapping[str, tuple[np.ufunc, Any]] = MappingProxyType({
 # Where those of our functions are that have no derivative.
 _CONSTANT: Mapping[str, str] = MappingProxyType({
     "_cast": "ebbtide.rules.selection",
+    "places_of_largest": "ebbtide.nn.pooling",
     "result": "ebbtide.program.rooms",
+    "scratch": "ebbtide.program.rooms",
     "stop_gradient": "ebbtide.transforms.constant",
 })  # fmt: skip
 _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Action] | None]] = MappingProxyType({
@@ -383,4 +391,7 @@ _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Acti
     "add_at": _add_at,
     "put": _put,
     "result": _result,
+    "scratch": _nothing,
+    **dict.fromkeys(CONVOLUTIONS, convolution),
+    **dict.fromkeys(POOLINGS, pooling),
 })  # fmt: skip

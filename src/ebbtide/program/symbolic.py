@@ -17,6 +17,7 @@ from ebbtide.arrays.location import is_library, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
+from ebbtide.budget import Budget
 from ebbtide.errors import TraceError
 from ebbtide.program.equation import OBJECT, Equation, Place, Variable, stand_in
 from ebbtide.program.layout import Layout, packed_strides
@@ -46,7 +47,7 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "by_members", "captured", "closed", "equations", "fast", "level", "node",
+        "_known", "_laid", "_layout", "by_members", "captured", "closed", "equations", "fast", "level", "limit", "node",
         "origins", "within",
     )  # fmt: skip
 
@@ -60,6 +61,8 @@ class SymbolicTrace:
         # Where the innermost sweep is, which says so.
         self.node: Node | None = None
         self.equations: list[Equation] = []
+        # The bytes that a run may take; None where nobody said.
+        self.limit: int | None = None
         # Variables of arrays from outside, in the order in which they were met.
         self.captured: list[tuple[Variable, TracedArray]] = []
         # The objects that these were then.
@@ -92,6 +95,21 @@ class SymbolicTrace:
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* come from outside."""
         return trace is not self and trace.level <= self.level
+
+    def bound(self, budget: Budget) -> None:
+        """
+        Let no run of the program take more than the budget of a derivative or program inside of it.
+
+        Raises:
+            ValueError: The budget has a disk.
+        """
+        if budget.disk:
+            raise ValueError(
+                f"A derivative in a traced function was given {budget}, and a program has no use for a disk: it "
+                f"computes values again instead. Write Budget(memory={budget.memory}), and give the disk to the time "
+                "loops inside: timeloop(..., budget=)."
+            )
+        self.limit = budget.memory if self.limit is None else min(self.limit, budget.memory)
 
     def input(self, value: Any, name: str) -> tuple[Variable, TracedArray]:
         """Return a new variable of the type of a value, and the array that stands for it."""

@@ -34,10 +34,12 @@ class Traced:
     Args:
         program: The program.
         captured: The arrays from outside that it met, as the function has them: they are its last inputs.
+        limit: The bytes that a run may take, by the budgets of derivatives and programs in it; None without any.
     """
 
     program: Program
     captured: tuple[TracedArray, ...]
+    limit: int | None = None
 
 
 def trace_leaves(
@@ -86,7 +88,7 @@ def trace_leaves(
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), equations)
     program = passed(program, remove_dead, skip_identities, merge_common)
-    return Traced(program, tuple(trace.origins))
+    return Traced(program, tuple(trace.origins), trace.limit)
 
 
 @final
@@ -166,11 +168,11 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
         return flatten(f(*unflatten(structure, arrays)))[0]
 
     traced = trace_leaves(on_leaves, leaves, names, name_of(f))
-    return replace(traced.program, plan=partial(_planned, strides_of([*leaves, *traced.captured])))
+    return replace(traced.program, plan=partial(_planned, strides_of([*leaves, *traced.captured]), traced.limit))
 
 
-def _planned(strides: Sequence[tuple[int, ...]], program: Program) -> Executable:
-    return Executable(program, strides)
+def _planned(strides: Sequence[tuple[int, ...]], limit: int | None, program: Program) -> Executable:
+    return Executable(program, strides, limit=limit)
 
 
 def name_of(f: Callable[..., Any]) -> str:

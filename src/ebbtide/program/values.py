@@ -7,6 +7,7 @@ from typing import final
 
 from ebbtide.program.costs import is_product, may_repeat, weighed
 from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.holding import lent_to
 from ebbtide.program.kernels import kernel_in
 from ebbtide.program.layout import Layout
 from ebbtide.program.program import Program
@@ -61,7 +62,8 @@ def values_of(program: Program, layout: Layout) -> Values:
             steps.append(number)
             for one in found:
                 readers[one].append(number)
-    repeated = [may_repeat(equation) for equation in program.equations]
+    lent = {layout.base(variable) for equation in program.equations for variable in lent_to(equation)}
+    repeated = [may_repeat(equation) and equation.output not in lent for equation in program.equations]
     return Values(
         steps=tuple(steps),
         nbytes=tuple(0 if e.output in layout.bases else e.output.nbytes for e in program.equations),

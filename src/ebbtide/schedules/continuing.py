@@ -22,25 +22,23 @@ def forced_action(position: Position) -> Action | None:
     Raises:
         ScheduleError: Saved values at hand cannot be used.
     """
-    action = _end_action(position)
-    if action is None and position.saved is not None:
-        action = _close_gap(position)
-        if action is None:
-            raise describe_loss(position)
-    return action
-
-
-def _end_action(position: Position) -> Action | None:
-    """Return the action at an end of a sweep, or for a step whose saved values are at hand; else None."""
+    saved, end = position.saved, position.end
     if position.forward_ended:
-        saved = position.saved
-        if saved is not None and saved[1] == position.end:
-            return Reverse(start=saved[1], stop=saved[0])
-        if position.end > 0:
+        if saved is None and end > 0:
             return None
-        # What another schedule left behind at the very end.
-        return Delete(step=position.snapshots[-1].step) if position.snapshots else EndReverse()
-    return EndForward() if position.state == position.steps else None
+        if saved is None:
+            # What another schedule left behind at the very end.
+            return Delete(step=position.snapshots[-1].step) if position.snapshots else EndReverse()
+        if saved[1] == end:
+            return Reverse(start=end, stop=saved[0])
+    elif position.state == position.steps:
+        return EndForward()
+    elif saved is None:
+        return None
+    action = _close_gap(position)
+    if action is None:
+        raise describe_loss(position)
+    return action
 
 
 def _close_gap(position: Position) -> Action | None:
@@ -50,7 +48,7 @@ def _close_gap(position: Position) -> Action | None:
     Saved values at hand cannot be given up and are one range, so that all steps behind them have to be saved, too.
 
     Args:
-        position: A position with saved values at hand which `_end_action` has no action for.
+        position: A position with saved values at hand, before the end of a sweep.
 
     Returns:
         The action, None if no state is held from which the steps behind the range can be run.

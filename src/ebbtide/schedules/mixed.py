@@ -141,7 +141,7 @@ class Mixed(Schedule):
             action = self._keep_way_back(position, free)
             if action is not None:
                 return action
-        latest = _latest_restart(snapshots)
+        latest = top if top.kind == "restart" else _latest_restart(snapshots)
         if state is None or state >= end or (latest is not None and state < latest.step):
             if latest is None:
                 raise describe_loss(position)

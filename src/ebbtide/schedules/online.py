@@ -159,11 +159,14 @@ class Online(Schedule):
             return Forward(start=0, stop=1, snapshot=True)
         if state is None or state < held[-1]:
             return Copy(step=held[-1])
-        place = self._find_store(held, steps)
-        if state < place:
-            return Forward(start=state, stop=min(place, steps - 1))
         if len(held) == self.snapshots:
-            return Delete(step=held[self._find_spare(held, state)[0]])
+            full = _Full.of(held) if len(held) > 1 else None
+            if full is not None and full.pays(state - held[-1]):
+                return Delete(step=held[full.find_spare(state - held[-1])[0]])
+            place = steps if full is None else held[-1] + full.find_place(steps - held[-1])
+            return Forward(start=state, stop=min(place, steps - 1))
+        if state == held[-1]:
+            return Forward(start=state, stop=min(state + 1, steps - 1))
         after = self._find_store([*held, state], steps)
         return Forward(start=state, stop=min(after, steps - 1), snapshot=True)
 
@@ -172,21 +175,7 @@ class Online(Schedule):
         latest = held[-1]
         if len(held) < self.snapshots:
             return min(latest + 1, steps)
-        if len(held) == 1:
-            return steps
-        # If the loop ended at `latest + length + 1`: the last of these steps is all that follows a snapshot which
-        # is stored now, and the others follow the latest that is left, with two states.
-        *early, last = _count_without(held, self.snapshots)
-        kept = _count_intervals(held, self.snapshots)
-        gap = latest - held[-2]
-
-        def pays(length: int) -> bool:
-            least = last + _count(gap + length, 2)
-            if early:
-                least = min(least, min(early) + _count(length, 2))
-            return least + 1 <= kept + _count(length + 1, 1)
-
-        return latest + _find_first(pays, steps - latest)
+        return steps if len(held) == 1 else latest + _Full.of(held).find_place(steps - latest)
 
     def _find_spare(self, held: Sequence[int], stop: int) -> tuple[int, int]:
         """The place of the snapshot to do without, and how many forward steps then reverse all steps below `stop`."""
@@ -195,12 +184,13 @@ class Online(Schedule):
     def _find_hindrance(self, position: Position) -> int | None:
         """The length is known: a snapshot without which fewer forward steps are left, if there is one."""
         state, end = position.state, position.end
-        held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
         # At the end of the forward sweep `EndForward` comes first. From the first load on, `Revolve` keeps to the plan.
         late = position.reversed > 0 or position.saved is not None or position.finished
-        begun = late or (state != end if position.forward_ended and state is not None else state == end)
+        if late or (state != end if position.forward_ended and state is not None else state == end):
+            return None
+        held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
         others = len(held) < len(position.snapshots) or held[:1] != [0]
-        if begun or others or len(held) < 2:
+        if others or len(held) < 2:
             return None
 
         def count_tail(latest: int, slots: int) -> int:
@@ -254,9 +244,24 @@ def _count(length: int, slots: int) -> int:
     return count_forward(length, slots)
 
 
+def _count_each(lengths: Sequence[int], slots: int) -> list[int]:
+    """The same for intervals one after the other, each of which has one state less than the one before."""
+    found = list[int]()
+    for length in lengths:
+        # As in `_count`, whose call takes longer than this.
+        if 0 < length <= slots + 1:
+            found.append(2 * length - 1)
+        elif 2 * length <= (slots + 1) * (slots + 2):
+            found.append(3 * length - slots - 2)
+        else:
+            found.append(_count(length, slots))
+        slots = max(1, slots - 1)
+    return found
+
+
 def _count_intervals(held: Sequence[int], snapshots: int) -> int:
     """Forward steps to reverse all intervals between neighboring snapshots, from the last to the first."""
-    return sum(_count(stop - start, snapshots - index) for index, (start, stop) in enumerate(pairwise(held)))
+    return sum(_count_each([stop - start for start, stop in pairwise(held)], snapshots))
 
 
 def _count_without(held: Sequence[int], snapshots: int) -> list[int]:
@@ -266,15 +271,63 @@ def _count_without(held: Sequence[int], snapshots: int) -> list[int]:
     The last number is that without the last snapshot, and the interval before it.
     """
     lengths = [stop - start for start, stop in pairwise(held)]
-    after = sum(_count(length, snapshots - index + 1) for index, length in enumerate(lengths))
-    before, found = 0, list[int]()
-    for index, length in enumerate(lengths):
-        after -= _count(length, snapshots - index + 1)
-        if index > 0:
-            joined = lengths[index - 1] + length
-            found.append(before + _count(joined, snapshots - index + 1) + after)
-            before += _count(lengths[index - 1], snapshots - index + 1)
+    one_more = _count_each(lengths, snapshots + 1)
+    joined = _count_each([first + second for first, second in pairwise(lengths)], snapshots)
+    before, after, found = 0, sum(one_more) - one_more[0], list[int]()
+    for one, more, kept in zip(joined, one_more[1:], _count_each(lengths, snapshots), strict=False):
+        after -= more
+        found.append(before + one + after)
+        before += kept
     return [*found, before]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Full:
+    """
+    All slots are taken: what it takes to reverse the steps from the latest snapshot on with a slot of another one.
+
+    Args:
+        spare: The place of the snapshot, not the first and not the latest, that can best be done without; 0 if there is
+            none.
+        early: Forward steps for the intervals before the latest without that one.
+        last: The same without the latest.
+        kept: The same with all of them.
+        gap: The length of the interval before the latest.
+    """
+
+    spare: int
+    early: int
+    last: int
+    kept: int
+    gap: int
+
+    @staticmethod
+    def of(held: Sequence[int]) -> _Full:
+        """Return that of at least two snapshots."""
+        *early, last = _count_without(held, len(held))
+        gap, least = held[-1] - held[-2], min(early, default=0)
+        # Of equal ones the first: early intervals have the most states, so that they bear it best to become longer.
+        spare = early.index(least) + 1 if early else 0
+        return _Full(spare, least, last, last + _count(gap, 2), gap)
+
+    def pays(self, length: int) -> bool:
+        """
+        Return whether to store a snapshot so many steps after the latest.
+
+        If the loop ended one step later: that step is all that follows the new snapshot, and the others follow the
+        latest that is left, with two states.
+        """
+        return length > 0 and self.find_spare(length)[1] + 1 <= self.kept + _count(length + 1, 1)
+
+    def find_place(self, most: int) -> int:
+        """Return after how many steps it first pays, at most so many."""
+        return _find_first(self.pays, most)
+
+    def find_spare(self, length: int) -> tuple[int, int]:
+        """Return the place of the snapshot to do without, -1 for the latest, and the forward steps then left."""
+        without, early = self.last + _count(self.gap + length, 2), self.early + _count(length, 2)
+        return (-1, without) if self.spare == 0 or without < early else (self.spare, early)
 
 
 def _find_least(held: Sequence[int], snapshots: int, count_tail: Callable[[int, int], int]) -> tuple[int, int]:

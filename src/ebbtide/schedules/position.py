@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import cast, final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward, Move, Reverse
@@ -31,9 +31,37 @@ class Snapshot:
     tier: str = "memory"
 
 
+class _Fields:
+    """
+    The fields of a position while it is made.
+
+    The initializer of a frozen dataclass takes several times as long as this one, and a sweep makes a position for each
+    action: it is made of these, and its class then is `Position`, which has the same slots and cannot be changed.
+    """
+
+    __slots__ = (
+        "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved", "snapshots", "state", "steps",
+    )  # fmt: skip
+
+    def __init__(
+        self, steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
+        snapshots: tuple[Snapshot, ...], still_open: bool, on_disk: int,
+    ) -> None:  # fmt: skip
+        self.steps = steps
+        self.reversed = done
+        self.state = state
+        self.saved = saved
+        self.forward_ended = ended
+        self.finished = finished
+        self.snapshots = snapshots
+        self.open = still_open
+        self.on_disk = on_disk
+        self.end = steps - done
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(_Fields):
     """
     The place of a loop of `steps` steps in its forward and reverse sweeps.
 
@@ -47,7 +75,8 @@ class Position:
         snapshots: What is stored, by ascending step; of a step there is at most one.
         open: The loop may end before `steps`; see `ended`.
 
-    The attribute `on_disk` is the number of snapshots on disk.
+    The attribute `on_disk` is the number of snapshots on disk, and `end` that of the steps that are not yet reversed;
+    the next one to reverse is `end - 1`.
 
     Raises:
         ScheduleError: A number lies outside of the loop.
@@ -68,11 +97,13 @@ class Position:
     finished: bool = False
     snapshots: tuple[Snapshot, ...] = ()
     open: bool = False
-    # Derived, and carried from position to position: schedules of two tiers ask for it before each action.
+    # Derived, as schedules ask for them before each action.
     on_disk: int = field(init=False, compare=False, repr=False)
+    end: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))
+        object.__setattr__(self, "end", self.steps - self.reversed)
         if not 0 <= self.reversed <= self.steps:
             raise ScheduleError(
                 f"A loop of {self.steps} steps cannot have {self.reversed} steps reversed. "
@@ -88,11 +119,6 @@ class Position:
                 f"Saved values cannot be held for the range {self.saved}: the steps that are not yet "
                 f"reversed are (0, {self.end}). Give a range (first, stop) inside it, or None."
             )
-
-    @property
-    def end(self) -> int:
-        """The number of steps that are not yet reversed; the next one to reverse is `end - 1`."""
-        return self.steps - self.reversed
 
     def after(self, action: Action) -> Position:
         """
@@ -163,7 +189,10 @@ class Position:
                     "open. Reverse these steps first, or go on where they end."
                 )
             saved = (start if saved is None else saved[0], stop)
-        return self._moved(stop, saved, snapshots, more_on_disk)
+        return _made(
+            self.steps, self.reversed, stop, saved, self.forward_ended, False, snapshots, self.open,
+            self.on_disk + more_on_disk,
+        )  # fmt: skip
 
     def _after_reverse(self, action: Reverse) -> Position:
         start, stop = action.start, action.stop
@@ -224,7 +253,10 @@ class Position:
                 saved = self._joined(action)
             else:
                 state = step
-        return self._moved(state, saved, snapshots, more)
+        return _made(
+            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open,
+            self.on_disk + more,
+        )  # fmt: skip
 
     def _joined(self, action: Copy | Move) -> tuple[int, int]:
         """The range of the saved values at hand, with those that a snapshot brings."""
@@ -252,15 +284,6 @@ class Position:
         while place > 0 and snapshots[place - 1].step >= step:
             place -= 1
         return place
-
-    def _moved(
-        self, state: int | None, saved: tuple[int, int] | None, snapshots: tuple[Snapshot, ...], more_on_disk: int = 0
-    ) -> Position:
-        """A copy at another place of the same sweep, whose numbers are known to fit; see `_SETTERS`."""
-        return _made(
-            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open,
-            self.on_disk + more_on_disk,
-        )  # fmt: skip
 
     def ended(self, at: int) -> Position:
         """
@@ -362,35 +385,11 @@ class Position:
         return position
 
 
-# One for each field, in their order. The initializer of a frozen dataclass takes several times as long as these, and
-# a sweep makes a position for each action.
-_SETTERS = tuple(
-    cast("Callable[[Position, object], None]", Position.__dict__[field.name].__set__) for field in fields(Position)
-)
-
-
-def _make_maker() -> Callable[..., Position]:
-    """Return what makes a position of its fields, without looking at them; they are given in their order."""
-    new = object.__new__
-    set_steps, set_reversed, set_state, set_saved, set_ended, set_done, set_snapshots, set_open, set_disk = _SETTERS
-
-    def made(
-        steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
-        snapshots: tuple[Snapshot, ...], still_open: bool, on_disk: int,
-    ) -> Position:  # fmt: skip
-        position = new(Position)
-        set_steps(position, steps)
-        set_reversed(position, done)
-        set_state(position, state)
-        set_saved(position, saved)
-        set_ended(position, ended)
-        set_done(position, finished)
-        set_snapshots(position, snapshots)
-        set_open(position, still_open)
-        set_disk(position, on_disk)
-        return position
-
-    return made
-
-
-_made = _make_maker()
+def _made(
+    steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
+    snapshots: tuple[Snapshot, ...], still_open: bool, on_disk: int,
+) -> Position:  # fmt: skip
+    """Return a position of its fields, without looking at them."""
+    fields: Any = _Fields(steps, done, state, saved, ended, finished, snapshots, still_open, on_disk)
+    fields.__class__ = Position
+    return fields

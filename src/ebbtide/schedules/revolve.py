@@ -15,6 +15,9 @@ from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
 
+# So many repetitions are tried one by one, which is all that loops within reason take.
+_FEW = 8
+
 
 def count_reach(snapshots: int, repetitions: int) -> int:
     """The most steps that can be reversed if no step runs more than `repetitions` times unsaved."""
@@ -22,11 +25,23 @@ def count_reach(snapshots: int, repetitions: int) -> int:
 
 
 def find_repetitions(steps: int, snapshots: int) -> int:
-    """The least number of repetitions whose reach is at least `steps`; by doubling and bisection."""
-    high = 1
+    """The least number of repetitions whose reach is at least `steps`."""
+    return _find_reach(steps, snapshots)[0]
+
+
+def _find_reach(steps: int, snapshots: int) -> tuple[int, int]:
+    """The least number of repetitions whose reach is at least `steps`, and that reach."""
+    reach, few = 1, 0
+    while reach < steps and few < _FEW:
+        few += 1
+        reach = reach * (snapshots + few) // few
+    if reach >= steps:
+        return few, reach
+    # By doubling and bisection.
+    high = 2 * _FEW
     while count_reach(snapshots, high) < steps:
         high *= 2
-    low = -1 if high == 1 else high // 2
+    low = high // 2
     # The reach of `low` is too short, that of `high` is not.
     while high - low > 1:
         middle = (low + high) // 2
@@ -34,14 +49,14 @@ def find_repetitions(steps: int, snapshots: int) -> int:
             low = middle
         else:
             high = middle
-    return high
+    return high, count_reach(snapshots, high)
 
 
 def count_forward(steps: int, snapshots: int) -> int:
     """All runs of all of `steps` steps with `snapshots` states, the first one included."""
     snapshots = max(1, min(snapshots, steps))
-    repetitions = find_repetitions(steps, snapshots)
-    return steps + repetitions * steps - comb(snapshots + repetitions, snapshots + 1)
+    repetitions, reach = _find_reach(steps, snapshots)
+    return steps + repetitions * steps - reach * repetitions // (snapshots + 1)
 
 
 def split(steps: int, snapshots: int) -> int:
@@ -54,12 +69,11 @@ def split(steps: int, snapshots: int) -> int:
     for 715 at 1000 steps and 10 states, 846 for 902 at 20 states).
     """
     snapshots = min(snapshots, steps)
-    repetitions = find_repetitions(steps, snapshots)
-    return max(
-        1,
-        count_reach(snapshots, repetitions - 2),
-        steps - count_reach(snapshots - 1, repetitions),
-    )
+    repetitions, reach = _find_reach(steps, snapshots)
+    # The reaches with two repetitions less, and with one state less.
+    both = snapshots + repetitions
+    short = reach * repetitions * (repetitions - 1) // (both * (both - 1))
+    return max(1, short, steps - reach * snapshots // both)
 
 
 def run_to_next(end: int, state: int, latest: int | None, free: int) -> Forward:

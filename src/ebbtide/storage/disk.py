@@ -18,6 +18,7 @@ from ebbtide.storage.entries import EntryRecord, plan_entry
 from ebbtide.storage.failures import EntryLostError
 from ebbtide.storage.pipeline import copy_staged
 from ebbtide.storage.resources import Resources
+from ebbtide.storage.sharing import is_shared
 from ebbtide.storage.system import POSIX, System
 from ebbtide.storage.transfer import JOINED, describe_loss, read_entry
 from ebbtide.storage.worker import Entry, Job
@@ -55,6 +56,7 @@ class Disk(Storage):
         system: How to reach the operating system; for tests.
 
     Raises:
+        TypeError: `comm` is no communicator.
         ValueError: `limit` or `buffer` is no number of bytes, there is no such compression, or ranks would share a
             durable file.
         StorageLockedError: Another storage uses the durable directory.
@@ -95,7 +97,7 @@ class Disk(Storage):
         self._relative_error = 0.0
         self._closed = False
         self._pid = os.getpid()
-        shares = comm is not None and comm.size > 1
+        shares = is_shared(comm)
         if durable and (directory is None or shares):
             raise ValueError(
                 "A durable Disk storage needs a directory=, where it can be found again, and one for each rank."

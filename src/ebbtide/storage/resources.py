@@ -15,7 +15,7 @@ from ebbtide.storage.failures import StorageFullError, make_error
 from ebbtide.storage.pipeline import Pipeline
 from ebbtide.storage.places import DirectoryLock, is_locked, make_scratch, name_scratch, scratch_parent, take_lock
 from ebbtide.storage.segment import NAME, Segment
-from ebbtide.storage.sharing import Part, fill_template, make_parents, make_part, remove_parents, together
+from ebbtide.storage.sharing import Part, fill_template, is_shared, make_parents, make_part, remove_parents, together
 from ebbtide.storage.system import System
 from ebbtide.storage.transfer import Target
 from ebbtide.storage.worker import Entry, Job
@@ -70,7 +70,7 @@ class Resources:
         # An earlier attempt may have been interrupted.
         self.finish()
         parent = self._find_parent()
-        if self._comm is not None and self._comm.size > 1:
+        if is_shared(self._comm):
             self._part = make_part(self._comm, parent, self._limit)
             self.directory = self._part.directory
             together(self._comm, self._open_file, undo=self.finish)

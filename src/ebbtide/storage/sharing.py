@@ -46,6 +46,23 @@ class Part:
     nbytes: int
 
 
+def is_shared(comm: Any) -> bool:
+    """
+    Return whether there are several ranks.
+
+    Args:
+        comm: A communicator of mpi4py; None for a process alone.
+
+    Raises:
+        TypeError: It is another thing, or no communicator any more.
+    """
+    if comm is None:
+        return False
+    if not (hasattr(comm, "allgather") and comm):
+        raise TypeError(f"comm={comm!r} is no communicator. Give one of mpi4py that is in use, such as MPI.COMM_SELF.")
+    return bool(comm.size > 1)
+
+
 def fill_template(directory: str | Path, comm: Any) -> Path:
     """
     Return a directory with the names that this process has: `{hostname}`, and `{rank}`, that in `COMM_WORLD`.
@@ -140,10 +157,10 @@ def together(comm: Any, call: Callable[[], object], undo: Callable[[], object] |
         undo: What those do on which it succeeded, if it failed on another one.
 
     Raises:
-        StorageError: That of the call.
+        StorageError: That of the call, on the first rank where it failed: what all ranks miss is said once.
         RankError: It failed on another rank.
     """
-    if comm is None or comm.size == 1:
+    if not is_shared(comm):
         call()
         return
     failed: StorageError | None = None
@@ -152,10 +169,11 @@ def together(comm: Any, call: Callable[[], object], undo: Callable[[], object] |
     except StorageError as error:
         failed = error
     told: list[str | None] = comm.allgather(None if failed is None else str(failed))
-    if failed is not None:
+    first = next((rank for rank, reason in enumerate(told) if reason is not None), None)
+    if first is None:
+        return
+    if failed is not None and first == comm.rank:
         raise failed
-    for rank, reason in enumerate(told):
-        if reason is not None:
-            if undo is not None:
-                undo()
-            raise RankError(f"Rank {rank} failed: {reason}")
+    if failed is None and undo is not None:
+        undo()
+    raise RankError(f"Rank {first} failed: {told[first]}") from failed

@@ -81,13 +81,17 @@ def account(budget: Budget | None) -> Iterator[Account]:
 
     Args:
         budget: What the call may take; inside of another budget the smaller of this and what that
-            has left.
+            has left. In a function that is traced, what its program may take.
 
     Yields:
         The account, closed at the end of the block.
     """
     check_budget(budget)
     context = current()
+    if budget is not None and context.follower is not None:
+        # Nothing is held now: the program that is traced keeps to the budget when it runs.
+        context.follower.bound(budget)
+        budget = None
     ledger = context.ledger
     if budget is not None and not ledger.watched:
         ledger = Ledger(watched=True)

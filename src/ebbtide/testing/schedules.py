@@ -107,7 +107,7 @@ def check_schedule(
         except ScheduleError as error:
             books.fail(action, f"Position.after refuses it: {error}")
         books.compare(action, position)
-        if position.open and position.state == ends:
+        if ends is not None and position.open and position.state == ends:
             position, books.steps, books.end = position.ended(ends), ends, ends
     if not books.finished:
         raise ScheduleError(

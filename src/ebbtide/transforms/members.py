@@ -13,6 +13,7 @@ from ebbtide.arrays.containers import flatten, objects_in, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
+from ebbtide.budget import Budget
 from ebbtide.errors import TraceError
 from ebbtide.program.check import passed
 from ebbtide.program.equation import Variable, substitute
@@ -80,6 +81,8 @@ def record_members(
     found, are_vectors = after
     if any(array._trace is not symbols for array in traced.captured) or any(are_vectors) or _refused(traced.program):
         return None
+    if traced.limit is not None:
+        symbols.bound(Budget(memory=traced.limit))
     return _recorded(traced, each, len(places), size, symbols), found, are_vectors
 
 

@@ -1,10 +1,17 @@
-"""The demo on ranks, and its gradient beside that of one process; started by `mpiexec` from test_demo.py."""
+"""
+The demo on ranks, and its gradient beside that of one process; started by `mpiexec` from test_demo.py.
+
+First on two ranks, with the number of the write at which one of them is killed; then on four, where two go on with it.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +25,11 @@ from ebbtide.demo.cartesian import Cartesian
 from ebbtide.mpi.waiting import wait
 from ebbtide.schedules import Mixed, Revolve
 from ebbtide.storage import Disk, Memory
+from ebbtide.storage.system import POSIX, System
 
-NODES, STEPS, PICTURE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+NODES, STEPS, PLACE = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+RUN, PICTURE = PLACE / "run", PLACE / "memory.png"
+FATAL_WRITE = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 WORLD = MPI.COMM_WORLD
 
 
@@ -42,6 +52,21 @@ def same(found: Any, expected: Any) -> bool:
     return found[0] == expected[0] and found[2] == expected[2] and np.array_equal(found[1], expected[1])
 
 
+def resumed(problem: burgers.Problem, fatal: int = 0) -> tuple[Any, int]:
+    """Return a gradient that goes on where another run was killed, and how often it wrote; one write may be fatal."""
+    count = 0
+
+    def write(descriptor: int, content: Any, offset: int) -> int:
+        nonlocal count
+        count += 1
+        if count == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return POSIX.pwrite(descriptor, content, offset)
+
+    with Disk(PLACE, system=System(pwrite=write)) as disk:
+        return gradient(problem, schedule=Revolve(3), storage=disk, resume=RUN, resume_every=2), count
+
+
 def others(problem: burgers.Problem, directory: str) -> Iterator[Any]:
     """Yield the gradient by other schedules, from other storages and within budgets."""
     yield gradient(problem, schedule=Revolve(3), storage=Memory())
@@ -62,6 +87,14 @@ def check(comm: Any) -> Any:
         found = gradient(problem)
         for other in others(problem, directory):
             assert same(other, found)
+        if comm.size == 2:
+            assert any(RUN.iterdir())
+            (other, count), (again, in_all) = resumed(problem), resumed(problem)
+            assert same(other, found)
+            assert same(again, found)
+            assert 0 < count < in_all
+            wait([comm.Ibarrier()])
+            assert not RUN.exists()
     parts = comm.gather((problem.window, problem.own, found[1]))
     whole = np.full(problem.shape, np.nan)
     for window, own, part in parts or ():
@@ -86,9 +119,14 @@ def check_gradients() -> None:
 
 def main() -> None:
     """Compare gradients; then the command, with a budget that is too small and with one that is not."""
+    if FATAL_WRITE:
+        problem = burgers.Problem(NODES, STEPS, Cartesian(WORLD.Create_cart([2, 1])))
+        with mpi.distributed(WORLD):
+            resumed(problem, FATAL_WRITE if WORLD.rank else 0)
+        return
     check_gradients()
     for memory in ("1 KiB", "8 MiB"):
-        options = ("--nodes", str(NODES), "--steps", str(STEPS), "--memory", memory, "--plot", PICTURE)
+        options = ("--nodes", str(NODES), "--steps", str(STEPS), "--memory", memory, "--plot", str(PICTURE))
         statuses = WORLD.gather(cli.main(["demo", "burgers", *options]))
         if WORLD.rank == 0:
             print(f"statuses {statuses}", flush=True)

@@ -1,0 +1,67 @@
+"""What a time loop says of the snapshots that it will read next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import grad, timeloop
+from ebbtide.schedules import Hierarchical, Revolve
+from ebbtide.storage import Disk, Tiered
+
+
+def gradient(**loop: Any) -> Any:
+    """Return the gradient of the sum of a state after twelve steps."""
+    return grad(lambda x: np.sum(timeloop(lambda u, i: np.sin(u) + 0.1 * u, x, 12, **loop)))(np.linspace(0.5, 1.0, 20))
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The keys that a disk stores, that it is told will be read, and that are read, in their order."""
+    events: list[tuple[str, Any]] = []
+    put, prefetch, get = Disk.put, Disk.prefetch, Disk.get
+
+    def stored(self: Disk, key: Any, *args: Any, **kwargs: Any) -> int:
+        events.append(("stored", key))
+        return put(self, key, *args, **kwargs)
+
+    def told(self: Disk, keys: Iterable[Any]) -> None:
+        keys = list(keys)
+        events.extend([("told", key) for key in keys])
+        prefetch(self, keys)
+
+    def read(self: Disk, key: Any) -> Any:
+        events.append(("read", key))
+        return get(self, key)
+
+    monkeypatch.setattr(Disk, "put", stored)
+    monkeypatch.setattr(Disk, "prefetch", told)
+    monkeypatch.setattr(Disk, "get", read)
+    return events
+
+
+@pytest.mark.parametrize("schedule", [Revolve(3), Revolve(12), Hierarchical(2, 3)], ids=repr)
+def test_a_storage_of_the_user_is_read_ahead(schedule, seen, tmp_path):
+    """Each snapshot that is there at a read is announced before its own, whatever tier the schedule thinks of."""
+    for make in (lambda: Disk(tmp_path, buffer="1 MiB"), lambda: Tiered(0, Disk(tmp_path, buffer="1 MiB"))):
+        seen.clear()
+        with make() as storage:
+            found = gradient(schedule=schedule, storage=storage)
+        np.testing.assert_array_equal(found, gradient())
+        reads = [place for place, (event, _) in enumerate(seen) if event == "read"]
+        assert reads
+        for before, place in pairwise(reads):
+            key = seen[place][1]
+            assert ("told", key) in seen[:place] or ("stored", key) in seen[before:place]
+
+
+def test_a_storage_without_a_buffer_is_told_nothing(seen, tmp_path):
+    """Where nothing can be read ahead the loop does not look ahead."""
+    with Disk(tmp_path) as storage:
+        gradient(schedule=Revolve(3), storage=storage)
+    assert seen
+    assert all(event != "told" for event, _ in seen)
