@@ -259,7 +259,7 @@ def test_the_least_is_a_step_and_few_states(shape, disk, tmp_path):
 
 
 def test_the_least_counts_cotangents_that_wait():
-    """Of the maximum of eight branches eight cotangents wait for the sweep: the least has these and a restart state."""
+    """Eight cotangents wait at the maximum of eight branches: they and a restart state, less what f alone has."""
 
     def step(u: Any, i: Any) -> Any:
         values = [u * (0.9 + 0.01 * k) for k in range(8)]
@@ -267,12 +267,20 @@ def test_the_least_counts_cotangents_that_wait():
             values = [np.maximum(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
         return values[0]
 
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(step, u, 5))
+
     with pytest.raises(BudgetError) as error:
-        grad(lambda u: np.sum(timeloop(step, u, 5)), budget=Budget(memory=1))(LARGE)
+        grad(f, budget=Budget(memory=1))(LARGE)
     with ebbtide.profile() as p:
-        grad(lambda u: np.sum(timeloop(step, u, 5)))(LARGE)
-    states = (error.value.least - p.loops[-1].plan.saved_bytes - RESERVE - BLOCK - 4096) / LARGE.nbytes
+        grad(f)(LARGE)
+    saved, beside = p.loops[-1].plan.saved_bytes, RESERVE + BLOCK + 4096
+    states = (error.value.least - saved - beside) / LARGE.nbytes
     assert 8 < states <= 9
+    gradient = grad(f, budget=Budget(memory=error.value.least))
+    f(LARGE)
+    alone = peak_bytes(lambda: f(LARGE))
+    assert peak_bytes(lambda: gradient(LARGE)) - alone <= saved + 4 * LARGE.nbytes + beside
 
 
 # What all steps share.
