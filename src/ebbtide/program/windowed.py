@@ -13,6 +13,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.machine.pieces import piece_of, scratch_of
 from ebbtide.program.actions import Action, Operand, Operands
@@ -95,6 +97,7 @@ def moment_of(equation: Equation) -> int | None:
         return prod(equation.arguments[1].type.shape)
     x = equation.arguments[0].type
     lines = x.nbytes // x.shape[-3] * out.shape[-3] if params["window"][0] > 1 else 0
+    lines += 2 * np.getbufsize() * x.dtype.itemsize  # of what lies with gaps
     return lines if out.dtype == x.dtype else masks * x.dtype.itemsize + max(lines, masks)
 
 
