@@ -256,9 +256,16 @@ class Steady:
 COLUMNS = ("faults a step", "blocks", "RSS, MiB", "collections", "peak bytes")
 
 
-def steady_state(step: Callable[[int], None], steps: int) -> Steady:
-    """Return what steps, numbered from 0, allocate in the long run."""
-    for k in range(8):
+def steady_state(step: Callable[[int], None], steps: int, stock: int | None = None) -> Steady:
+    """
+    Return what steps, numbered from 0, allocate in the long run.
+
+    Args:
+        step: Does one.
+        steps: How many are watched.
+        stock: After how many the interpreter has its stock of free objects; half as many by default.
+    """
+    for k in range(8 if stock is None else stock):
         step(k)
     collections: list[Any] = []
 
@@ -276,16 +283,14 @@ def steady_state(step: Callable[[int], None], steps: int) -> Steady:
     finally:
         gc.callbacks.remove(collected)
     tracemalloc.start()
-    for k in range(8):
+    # The interpreter's lists of free objects fill up with objects that are traced.
+    for k in range(steps // 2 or 1 if stock is None else stock):
         step(k)
-    gc.collect()  # which empties the interpreter's lists of free objects, that else fill up with traced ones
     first = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     for k in range(steps // 10 or 1):
         step(k)
-    peak = tracemalloc.get_traced_memory()[1]
-    gc.collect()
-    last = tracemalloc.get_traced_memory()[0]
+    last, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     faults = (after[0] - before[0]) / steps
     grown = f"{after[1] - before[1]}", f"{(after[2] - before[2]) / 2**20:.2f}"

@@ -85,6 +85,17 @@ def test_images_that_lie_otherwise_are_numpys():
         assert np.array_equal(jit(max_pool2d, executor="machine")(x), max_pool2d(x))
 
 
+def test_kernels_and_images_from_around_the_function():
+    """Operands that are plain arrays are read as others are."""
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((2, 6, 6, 2)), random.standard_normal((3, 3, 2, 4))
+    assert "Convolution(" in steps_of(lambda x: conv2d(x, w), x)
+    for executor in ("machine", "reference"):
+        assert np.array_equal(jit(lambda x: conv2d(x, w), executor=executor)(x), conv2d(x, w))
+        assert np.array_equal(jit(lambda w: conv2d(x, w), executor=executor)(w), conv2d(x, w))
+        assert np.array_equal(jit(lambda y: y + max_pool2d(x), executor=executor)(1.0), 1.0 + max_pool2d(x))
+
+
 def test_floating_point_errors_are_heard_of():
     """A product that overflows in a piece is one that np.errstate is asked about."""
     x, w = np.full((2, 4, 4, 1), 1e300), np.full((2, 2, 1, 1), 1e300)

@@ -42,6 +42,7 @@ def _convolved(x: Any, w: Any, strides: Pair, padding: Padding) -> Any:
     for some, lines in pieces(len(images), height, width * len(matrix) * made.dtype.itemsize):
         rows = window_rows(images[some], lines, w.shape[:2], strides, padding)
         np.matmul(rows, matrix, out=made[some, lines].reshape(len(rows), -1))
+        del rows  # before the next piece is made
     return np.reshape(made, (*x.shape[:-3], height, width, w.shape[-1]))
 
 
@@ -60,6 +61,7 @@ def _of_images(g: Any, w: Any, strides: Pair, padding: Padding, size: Pair) -> A
             for j in range(kernel_width):
                 target = wide[some, i :: strides[0], j :: strides[1]][:, lines, :width]
                 target += windows[:, :, :, i, j]
+        del rows, windows
     # In memory of its own: the margins die here.
     inner = np.ascontiguousarray(wide[:, top : top + size[0], left : left + size[1]])
     return np.reshape(inner, (*g.shape[:-3], *size, channels))
@@ -73,6 +75,7 @@ def _of_kernels(x: Any, g: Any, strides: Pair, padding: Padding, window: Pair) -
     for some, lines in pieces(len(images), g.shape[-3], g.shape[-2] * length * total.dtype.itemsize):
         rows = window_rows(images[some], lines, window, strides, padding)
         total += np.matmul(rows.T, np.reshape(results[some, lines], (-1, g.shape[-1])))
+        del rows
     return np.reshape(total, (*window, x.shape[-1], g.shape[-1]))
 
 
