@@ -79,12 +79,12 @@ def gradient(
     """
     Return the bits of a gradient whose steps communicate and whose states are in a file of each rank.
 
-    The fault comes to the last rank at a place: after so many steps and sweeps of steps. Where it *blocks*, or is
-    *stuck*, the others wait there, where Ebbtide does not see them.
+    The fault comes to the last rank at a place: after so many steps and sweeps of steps. Where it *blocks*, in a
+    *hurry* or not, or is *stuck*, the others wait there, where Ebbtide does not see them.
     """
     last = group.rank == group.size - 1
-    of_last = {"block": "raise", "stuck": "linger", "interrupt": "linger"}
-    fault = of_last.get(kind, kind) if last else "wait" if kind in {"block", "stuck"} else ""
+    of_last = {"block": "raise", "hurry": "raise", "stuck": "linger", "interrupt": "linger"}
+    fault = of_last.get(kind, kind) if last else "wait" if kind in {"block", "hurry", "stuck"} else ""
     os.environ.update(FAULT=fault, PLACE=str(place), COUNT="0")
 
     def step(u: Any, i: int) -> Any:

@@ -31,6 +31,7 @@ def on_ranks(
         try:
             if interrupted_at is not None:
                 _wait_for(interrupted_at, process)
+                time.sleep(0.3)  # until a rank is in its fault
                 os.killpg(process.pid, signal.SIGINT)
             output, errors = process.communicate(timeout=LIMIT)
         except BaseException:

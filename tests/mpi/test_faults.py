@@ -17,11 +17,12 @@ CHAINS = {"chain": [["kill@5"], ["stuck@14"], ["raise@9"], ["none"]]}
 # In a whole run there are 59 places for a fault, the first 16 of them in the forward sweep.
 PLACES = random.Random(SEED).sample(range(1, 59), 50)
 if FULL:
-    for kind in ("kill", "raise", "full", "collect", "block", "interrupt", "stuck"):
+    for kind in ("kill", "raise", "full", "collect", "block", "hurry", "interrupt", "stuck"):
         for part in range(5 if kind in {"kill", "raise", "full", "collect"} else 1):
             first, *others = [f"{kind}@{place}" for place in PLACES[part::5]]
             CHAINS[f"{kind} {part}"] = [[first], *[["none", fault] for fault in others], ["none"]]
-ENDS, GOES_ON = {"kill", "raise", "block", "interrupt", "stuck"}, {"none", "collect"}
+INTERRUPTED = {"hurry", "interrupt", "stuck"}
+ENDS, GOES_ON = {"kill", "raise", "block"} | INTERRUPTED, {"none", "collect"}
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -31,7 +32,7 @@ def test_ranks_end_and_go_on(name, tmp_path, record_property):
     for faults in bar(CHAINS[name], name):
         stamp.unlink(missing_ok=True)
         kind = faults[-1].partition("@")[0]
-        interrupted_at = stamp if kind in {"interrupt", "stuck"} else None
+        interrupted_at = stamp if kind in INTERRUPTED else None
         run = on_ranks(2, "failing.py", str(tmp_path), *faults, STAMP=str(stamp), interrupted_at=interrupted_at)
         ended = run.returncode != 0
         if ended:
@@ -51,7 +52,7 @@ def test_ranks_end_and_go_on(name, tmp_path, record_property):
 def check_messages(kind: str, ended: bool, said: str) -> None:
     """Check that what ended a run is said once, and nothing where nothing did."""
     errors = re.findall(r"^[\w.]*(?:Error|Interrupt)\b.*$", said, re.MULTILINE)
-    if kind in {"raise", "block"}:
+    if kind in {"raise", "block", "hurry"}:
         assert errors == ["ValueError: This rank fails on purpose."], said
     elif kind == "full" and ended:
         first, *others = errors
