@@ -136,7 +136,7 @@ def test_complex_digamma():
 
 
 def test_complex_numbers_without_a_rule():
-    """Scaled Bessel functions of complex numbers, which have no complex derivative, are refused."""
+    """Scaled Bessel functions of complex numbers that have no rule are refused."""
     z = np.array(1.3 + 0.4j)
-    with pytest.raises(RuleMissingError, match="ive is scaled"):
-        jvp(lambda z: original.ive(0, z), (z,), (z,))
+    with pytest.raises(RuleMissingError, match="no derivative rule for jve"):
+        jvp(lambda z: original.jve(0, z), (z,), (z,))

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 from typing import Any, final
 
 import numpy as np
@@ -63,10 +64,13 @@ class Layout:
         Return whether an elementwise equation has the same bits in whatever order its elements are computed.
 
         NumPy's products of complex numbers round once less where elements lie next to each other (with FMA), so that
-        its own order is a part of the result: 7 of 12 elements of a product with rows read backwards.
+        its own order is a part of the result: 7 of 12 elements of a product with rows read backwards. A single element
+        it takes for one that lies next to nothing.
         """
-        arrays = [x for x in equation.inputs if x.type.shape and x.type.dtype.kind == "c"]
-        return all(self._order_of(x) == self._order_of(equation.output) for x in arrays)
+        output = equation.output
+        arrays = [x for x in (output, *equation.inputs) if x.type.shape and x.type.dtype.kind == "c"]
+        alone = prod(output.type.shape) == 1
+        return not arrays or (not alone and all(self._order_of(x) == self._order_of(output) for x in arrays))
 
     def _order_of(self, variable: Variable) -> tuple[tuple[int, ...], ...]:
         """Return the axes of a value, how far apart its elements are along each."""

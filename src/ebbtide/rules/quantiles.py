@@ -186,7 +186,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that says which element of each row a weighted quantile is; it has no derivative."""
 
     def chosen(a: Any, q: Any, weights: Any, axes: tuple[int, ...]) -> Any:
-        rows = _rows(np.asarray(a), axes)
+        rows = _rows(a, axes)
         # NumPy chooses, among the places that the elements have when sorted; nan are the last ones.
         order = np.argsort(rows, axis=-1, kind="stable")
         places = np.where(np.isnan(rows), np.nan, np.argsort(order, axis=-1))
