@@ -51,6 +51,18 @@ def test_random_functions():
     assert steps > 400
 
 
+def test_single_complex_numbers():
+    """Products of arrays of one complex number have NumPy's bits, which depend on where such a number lies."""
+    draw = np.random.default_rng(7)
+
+    def f(x, y):
+        return np.sum(np.sin(x) * np.sin(y), axis=-1) * x[:, 0]
+
+    for count in (*[1] * 20, 2, 3):
+        x, y = ((draw.standard_normal((count, 2)) @ [1, 1j]).astype(np.complex64)[:, None] for _ in "xy")
+        assert bits(chained(trace(f, x, y), [x, y]).run([x, y])) == bits([f(x, y)])
+
+
 def net(p, x, labels):
     """The loss of a small net."""
     w1, b1, w2, b2 = p
