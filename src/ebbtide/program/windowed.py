@@ -122,7 +122,8 @@ def _shapes(equation: Equation) -> tuple[tuple[int, ...], tuple[int, ...], tuple
     images, kernels, results = {
         "results": (first, second, made), "images": (made, second, first), "kernels": (first, made, second),
     }[CONVOLUTIONS[equation.name]]  # fmt: skip
-    return (prod(images[:-3]), *images[-3:]), kernels, results[-3:-1]
+    down, across = results[-3:-1]
+    return (prod(images[:-3]), *images[-3:]), kernels, (down, across)
 
 
 def convolution(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
