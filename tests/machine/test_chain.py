@@ -163,16 +163,20 @@ def test_nothing_is_allocated():
     chain = Chain(2, (np.sin, "d->d", 0, 2), (np.cos, "d->d", 2, 3), (np.add, "dd->d", 2, 3, 1))
     chain(x, out)
     gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(10):
-            chain(x, out)
-        now, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert now - before < 200
-    assert peak - before < 2000
+    found = []
+    for _ in range(3):  # a thread of those who run the tests may allocate meanwhile
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(10):
+                chain(x, out)
+            now, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        found.append((peak - before, now - before))
+    peak, left = min(found)
+    assert left < 200
+    assert peak < 2000
 
 
 def test_threads_do_not_disturb_each_other():
