@@ -4,7 +4,7 @@ import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-PARTS = ("_steps", "_axes", "_chains", "_reductions", "_products", "_indices", "_windows", "_interpreter")
+PARTS = ("_steps", "_axes", "_links", "_chains", "_reductions", "_products", "_indices", "_windows", "_interpreter")
 machine = [
     Extension(
         f"ebbtide.machine.{name}",

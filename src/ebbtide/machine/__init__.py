@@ -7,9 +7,10 @@ It is built when Ebbtide is installed and a C compiler is there; without it prog
 from __future__ import annotations
 
 try:
-    from ebbtide.machine._chains import MOST_LINKS, MOST_OPERANDS, MOST_VALUES, Chain, Elementwise
+    from ebbtide.machine._chains import Chain, Elementwise
     from ebbtide.machine._indices import Indexed
     from ebbtide.machine._interpreter import Machine
+    from ebbtide.machine._links import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
     from ebbtide.machine._products import Product, ProductSum
     from ebbtide.machine._reductions import Reduction
     from ebbtide.machine._windows import Convolution, Pooling

@@ -1,9 +1,5 @@
 from typing import Any
 
-MOST_OPERANDS: int
-MOST_VALUES: int
-MOST_LINKS: int
-
 class Chain:
     source: tuple[Any, ...]
 
