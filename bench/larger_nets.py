@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bench.ensembles import CASES, COLUMNS, RATE, Job, digits, jax_step, ours, steady_state
-from bench.measure import Table, alternate, generator, installed, median_of, ratio, run
+from bench.ensembles import CASES, COLUMNS, Job, check_alike, digits, jax_step, ours, steady_state
+from bench.measure import Table, alternate, gains, generator, installed, median_of, run
 
 SIZES = (784, 512, 192, 10)
 NETS, BATCH, FIRST = 20, 128, 0.3
@@ -71,26 +71,14 @@ def main(quick: bool = False) -> None:
     everyone: dict[str, Any] = {"ours": mine[:2]}
     everyone |= {"jax": jax_step(job)} if installed("jax") else {}
     everyone |= {"torch": compiled_step(job)} if installed("torch") else {}
-    random, found = generator(2), {}
+    random = generator(2)
     batches = [job.rows(random) for _ in range(8)]
-    for name, (do, parameters) in everyone.items():
-        for rows in batches[:2]:
-            do(rows)
-        found[name] = parameters()
-        # The first steps of Adam are signs of gradients, which are rounding where a unit is off.
-        assert np.mean(np.abs(found[name] - found["ours"])) < 0.02 * RATE, name
+    check_alike(everyone, [(rows,) for rows in batches[:2]])
     with threadpool_limits(1, "blas"):  # of NumPy and SciPy: nets go to threads, products do not
         times = alternate({name: (lambda do=do: do(batches[0])) for name, (do, _) in everyone.items()}, runs)
     count = sum((a + 1) * b for a, b in pairwise(sizes))
     table = Table(f"A step of {nets} nets of {count:,} parameters: ms", ("JAX jit(vmap)", "torch.compile"), "")
-    cells, met = [], []
-    for name in ("jax", "torch"):
-        if name in times:
-            gain = ratio(times, name, "ours")
-            cells.append(f"{median_of(times, name, 1e3)}: {gain} times")
-            met.append(gain.median >= 1)
-        else:
-            cells.append("not installed")
+    cells, met = gains(times, "ours", {"jax": 1.0, "torch": 1.0})
     table.add(f"batch {batch}", median_of(times, "ours", 1e3), cells, "", ">= 1", all(met) if len(met) == 2 else None)
     table.show()
     steps, small = 2 if quick else STEADY, Job(sizes, nets, FEW, job.images, job.labels)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bench.ensembles import COLUMNS, RATE, digits, steady_state
-from bench.measure import Table, alternate, generator, installed, median_of, ratio, run
+from bench.ensembles import COLUMNS, RATE, check_alike, digits, steady_state
+from bench.measure import Table, alternate, gains, generator, installed, median_of, run
 from ebbtide import grad, jit, nn, optimize, ravel_tree, vmap
 
 # What a step allocates does not depend on the batch: so many images are watched for so many steps.
@@ -151,24 +151,10 @@ def in_threads(make: Callable[[int], tuple[Any, Any]], nets: int, pool: ThreadPo
 
 def compared(table: Table, case: str, everyone: dict[str, Any], batch: tuple[Any, Any], runs: int) -> None:
     """Add the row of a case."""
-    x, labels = batch
-    found = {}
-    for name, (do, parameters) in everyone.items():
-        for _ in range(2):
-            do(x, labels)
-        found[name] = parameters()
-        # The first steps of Adam are signs of gradients, which are rounding where a unit is off.
-        assert np.mean(np.abs(found[name] - found["ours"])) < 0.02 * RATE, name
+    check_alike(everyone, [batch] * 2)
     with threadpool_limits(1, "blas"):
-        times = alternate({name: (lambda do=do: do(x, labels)) for name, (do, _) in everyone.items()}, runs)
-    cells, met = [], []
-    for name in ("jax", "torch"):
-        if name in times:
-            gain = ratio(times, name, "ours")
-            cells.append(f"{median_of(times, name, 1e3)}: {gain} times")
-            met.append(gain.median >= 1)
-        else:
-            cells.append("not installed")
+        times = alternate({name: (lambda do=do: do(*batch)) for name, (do, _) in everyone.items()}, runs)
+    cells, met = gains(times, "ours", {"jax": 1.0, "torch": 1.0})
     table.add(case, median_of(times, "ours", 1e3), cells, "", ">= 1", all(met) if len(met) == 2 else None)
 
 

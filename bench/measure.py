@@ -181,6 +181,29 @@ def median_of(times: Mapping[str, list[float]], name: str, scale: float, digits:
     return f"{statistics.median(times[name]) * scale:.{digits}f}" if name in times else MISSING
 
 
+def gains(times: Mapping[str, list[float]], mine: str, bars: Mapping[str, float]) -> tuple[list[str], list[bool]]:
+    """
+    Return how many times ours the milliseconds of peers are.
+
+    Args:
+        times: Seconds of paired runs; of the peers that are installed.
+        mine: The name of ours there.
+        bars: For each peer, how many times it has to be.
+
+    Returns:
+        A cell of each peer, and for each that was run whether its bar is met.
+    """
+    cells, met = [], []
+    for peer, bar in bars.items():
+        if peer in times:
+            gain = ratio(times, peer, mine)
+            cells.append(f"{median_of(times, peer, 1e3)}: {gain} times")
+            met.append(gain.median >= bar)
+        else:
+            cells.append(MISSING)
+    return cells, met
+
+
 # Tables.
 
 

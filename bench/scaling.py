@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, final
 
@@ -31,7 +30,7 @@ from bench.measure import MISSING, ROOT, Table, installed, run
 from bench.storage import MIB, throttled
 from ebbtide import Budget, value_and_grad
 from ebbtide.demo import burgers
-from ebbtide.demo.decomposition import Decomposition, Window
+from ebbtide.demo.decomposition import Decomposition, Silent, Window
 from ebbtide.schedules import Revolve, StoreAll
 from ebbtide.storage import Disk
 
@@ -45,7 +44,7 @@ KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 
 @final
-class Apart(Decomposition):
+class Apart(Silent):
     """The parts of another decomposition without its messages: what each rank computes, and not the right numbers."""
 
     def __init__(self, other: Decomposition) -> None:
@@ -68,30 +67,6 @@ class Apart(Decomposition):
     def own(self, nodes: int) -> Window:
         """See `Decomposition.own`."""
         return self.other.own(nodes)
-
-    def update(self, state: Any) -> Any:
-        """See `Decomposition.update`."""
-        return state
-
-    def complete(self, state: Any) -> Any:
-        """See `Decomposition.complete`."""
-        return state
-
-    def total(self, number: Any) -> Any:
-        """See `Decomposition.total`."""
-        return number
-
-    def replicated(self, number: Any) -> Any:
-        """See `Decomposition.replicated`."""
-        return number
-
-    def largest(self, number: float) -> float:
-        """See `Decomposition.largest`."""
-        return number
-
-    def run(self) -> AbstractContextManager[None]:
-        """See `Decomposition.run`."""
-        return nullcontext()
 
 
 def gradient(problem: burgers.Problem, budget: Budget | None = None, **loop: Any) -> Callable[[], Any]:

@@ -9,6 +9,7 @@ from scipy.sparse.linalg import spsolve
 
 from ebbtide import TraceError, grad, jit, jvp, vjp, vmap
 from ebbtide.scipy.interpolate import CubicSpline, PchipInterpolator, RegularGridInterpolator
+from ebbtide.scipy.interpolate.hermite import hermite, slopes_of_shape
 from ebbtide.testing import check_grads
 
 RANDOM = np.random.default_rng(11)
@@ -196,3 +197,26 @@ def test_slopes_of_plain_values():
     np.testing.assert_allclose(vmap(slope)(points), expected, rtol=1e-14)
     along = jit(lambda x: jvp(lambda x: f(x)[0], (x,), (points[0],))[1])(points[1])
     np.testing.assert_allclose(along, expected[1] @ points[0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_slopes_and_cubics(count):
+    """The slopes that keep the shape are SciPy's, and so are the cubics between knots and all their derivatives."""
+    x = np.cumsum(RANDOM.uniform(0.2, 1.0, count))
+    flat = np.round(RANDOM.standard_normal((count, 40)), 1)
+    flat[:, ::4] = flat[:1, ::4]  # all values the same
+    expected = original.PchipInterpolator(x, flat)
+    slopes = slopes_of_shape(x, flat)
+    np.testing.assert_allclose(slopes, expected(x, 1), rtol=1e-12, atol=1e-14)
+    for k in range(count - 1):
+        width = x[k + 1] - x[k]
+        for order in range(5):
+            found = hermite(0.3 * width, width, (flat[k], flat[k + 1]), (slopes[k], slopes[k + 1]), order)
+            np.testing.assert_allclose(found, expected(x[k] + 0.3 * width, order), rtol=1e-9, atol=1e-11)
+
+
+def test_derivatives_of_slopes():
+    """Slopes that keep the shape have derivatives with respect to values and knots, at ends that are cut off too."""
+    x = np.array([0.0, 0.4, 1.1, 1.5, 2.5])
+    flat = np.array([[0.0, 0.0], [1.0, 0.1], [1.7, 3.0], [1.2, 3.1], [1.0, 0.0]])
+    check_grads(slopes_of_shape, x, flat, order=2)

@@ -72,27 +72,8 @@ class Decomposition(ABC):
         """Return the context in which all ranks are one run."""
 
 
-@final
-class Whole(Decomposition):
-    """One process has all nodes."""
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """See `Decomposition.ranks`."""
-        return (1, 1)
-
-    @property
-    def speaks(self) -> bool:
-        """See `Decomposition.speaks`."""
-        return True
-
-    def window(self, nodes: int) -> Window:
-        """See `Decomposition.window`."""
-        return slice(0, nodes), slice(0, nodes)
-
-    def own(self, nodes: int) -> Window:
-        """See `Decomposition.own`."""
-        return slice(0, nodes), slice(0, nodes)
+class Silent(Decomposition):
+    """A part that sends no message: the whole, or what a measurement takes for a rank's part."""
 
     def update(self, state: Any) -> Any:
         """See `Decomposition.update`."""
@@ -117,6 +98,29 @@ class Whole(Decomposition):
     def run(self) -> AbstractContextManager[None]:
         """See `Decomposition.run`."""
         return nullcontext()
+
+
+@final
+class Whole(Silent):
+    """One process has all nodes."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """See `Decomposition.ranks`."""
+        return (1, 1)
+
+    @property
+    def speaks(self) -> bool:
+        """See `Decomposition.speaks`."""
+        return True
+
+    def window(self, nodes: int) -> Window:
+        """See `Decomposition.window`."""
+        return slice(0, nodes), slice(0, nodes)
+
+    def own(self, nodes: int) -> Window:
+        """See `Decomposition.own`."""
+        return slice(0, nodes), slice(0, nodes)
 
 
 def started() -> Decomposition:

@@ -51,7 +51,6 @@ class Operand:
         """Return it broadcast."""
         return self if self.shape == shape else self.seen(lambda array: np.broadcast_to(array, shape))
 
-
     def through(self, window: Window, shape: tuple[int, ...]) -> Operand:
         """Return what a window shows of it, along the axes of a box of a shape."""
         offset, strides = self.offset, [0] * len(shape)

@@ -111,9 +111,12 @@ def _of_convolution(equation: Equation) -> int:
     size, area = equation.output.type.dtype.itemsize, prod(kernels[:3])
     around = [sum(pair) for pair in equation.params["padding"]]
     wide = (images[1] + around[0]) * (images[2] + around[1]) * images[3] if any(around) else 0
-    many, _ = piece_of(images[0], count[0], count[1] * area * size)
-    many = images[0] if equation.name == "conv2d_images" else many
-    return size * (scratch_of(images[0], count, (area, kernels[3]), size) + many * wide)
+    many, rows = piece_of(images[0], count[0], count[1] * area * size)
+    taken = scratch_of(images[0], count, (area, kernels[3]), size)
+    if equation.name != "conv2d_images":
+        return size * (taken + many * wide)
+    # What the windows of one place get is added with gaps: NumPy does it in buffers.
+    return size * (taken + images[0] * wide + 3 * min(np.getbufsize(), many * rows * count[1] * kernels[2]))
 
 
 def _shapes(equation: Equation) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]]:
