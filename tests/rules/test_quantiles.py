@@ -129,6 +129,10 @@ def test_weights_in_programs():
     f = lambda x, w: np.quantile(x, [0.3, 0.8], weights=w, method="inverted_cdf")
     loss = grad(lambda x, w: np.sum(f(x, w) ** 2))
     assert jit(loss)(X, WEIGHTS).tobytes() == loss(X, WEIGHTS).tobytes()
+    program = jit(lambda x, w: np.sum(f(x, w) ** 2))
+    for by_program, expected in zip(grad(program, (0, 1))(X, WEIGHTS), (loss(X, WEIGHTS), 0 * WEIGHTS), strict=True):
+        np.testing.assert_array_equal(by_program, expected)
+    assert jvp(program, (X, WEIGHTS), (X, WEIGHTS))[1] == np.sum(loss(X, WEIGHTS) * X)
     assert jit(lambda w: f(X, w))(WEIGHTS).tobytes() == f(X, WEIGHTS).tobytes()
     members = np.stack([WEIGHTS, WEIGHTS[::-1]])
     np.testing.assert_array_equal(vmap(loss, (None, 0))(X, members), [loss(X, w) for w in members])

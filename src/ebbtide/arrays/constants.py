@@ -8,6 +8,7 @@ on the first axis of `args[k]` where `mapped[k]`. Without one the function is do
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from math import prod
 from typing import Any, final
 
@@ -17,6 +18,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import BatchTrace, aligned, by_members
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import broadcast_type
+from ebbtide.arrays.registry import HANDLERS
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
@@ -46,6 +48,7 @@ def constant(
     if batch is None and isinstance(function, np.ufunc):
         batch = elementwise
 
+    @wraps(function, updated=())
     def handler(*args: Any, **kwargs: Any) -> Any:
         bare = [_bare(a) for a in args]
         named = {k: _bare(v) for k, v in kwargs.items()}
@@ -57,9 +60,9 @@ def constant(
         trace = _ground((*args, *kwargs.values()))
         if type(trace) is BatchTrace:
             return _of_members(handler, batch, trace, args, kwargs, result)
-        return trace.apply(function, args, kwargs, result)
+        # What NumPy dispatches finds its handler wherever a program calls it; our own functions are called by theirs.
+        return trace.apply(function if function in HANDLERS else handler, args, kwargs, result)
 
-    handler.__name__ = function.__name__
     return handler
 
 

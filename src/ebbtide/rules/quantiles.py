@@ -33,10 +33,8 @@ SLOPES: Mapping[str, float] = MappingProxyType({
 })  # fmt: skip
 
 
-def positions(q: Any, count: Any, method: Any) -> Any:
+def _positions(q: Any, count: Any, method: Any) -> Any:
     """Return the place of a quantile among so many sorted elements, with its fraction; it has no derivative."""
-    if type(q) is TracedArray or type(count) is TracedArray:
-        return _position(q, count, method)
     q, count = np.broadcast_arrays(q, count)
     found = np.zeros(q.shape)
     for n in np.unique(count[count > 0]):
@@ -48,7 +46,7 @@ def _positions_type(q: Any, count: Any, method: str) -> ArrayType:
     return ArrayType(np.broadcast_shapes(q.shape, count.shape), np.dtype(float))
 
 
-_position = constant(positions, _positions_type, elementwise_constant)
+positions = constant(_positions, _positions_type, elementwise_constant)
 # The place, which is known, as a function of q whose slope is known.
 _followed = elementwise(
     lambda q, place, slope: np.positive(place),

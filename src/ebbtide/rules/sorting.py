@@ -10,7 +10,6 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of
 
@@ -71,10 +70,8 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: bool | None
 answer(np.sort, sort)
 
 
-def partition_order(x: Any, kth: Any, axis: int, kind: Any) -> Any:
+def _order_of_partition(x: Any, kth: Any, axis: int, kind: Any) -> Any:
     """Return the order in which np.partition has the elements; np.argpartition may have another one."""
-    if type(x) is TracedArray:
-        return _partition_order(x, kth, axis, kind)
     ranks = np.argsort(np.argsort(np.partition(x, kth, axis, kind), axis, kind="stable"), axis)
     return _small(np.take_along_axis(np.argsort(x, axis, kind="stable"), ranks, axis))
 
@@ -88,7 +85,7 @@ def _order_of_members(handler: Any, args: list[Any], kwargs: Any, mapped: list[b
     return handler(x, kth, axis + 1, kind)
 
 
-_partition_order = constant(partition_order, _order_type, _order_of_members)
+_partition_order = constant(_order_of_partition, _order_type, _order_of_members)
 
 
 def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect") -> Any:
@@ -98,7 +95,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect"
     axis = axes_of(axis, a.ndim)[0]
     if not type_of(a).size:
         return np.copy(a)
-    return _permuted.bind((a, partition_order(a, kth, axis, kind)), {"axis": axis})
+    return _permuted.bind((a, _partition_order(a, kth, axis, kind)), {"axis": axis})
 
 
 def _sort_complex(a: Any) -> Any:
