@@ -394,21 +394,24 @@ def test_a_steady_state():
     for _ in range(20):
         run(*arguments, 0.1)
     gc.collect()
-    collections = []
+    collections, grown, kept = [], [], []
     gc.callbacks.append(lambda phase, info: collections.append(phase))
     tracemalloc.start()
     try:
         for _ in range(1000):  # until the interpreter has its stock of tuples
             run(*arguments, 0.1)
-        before, blocks = tracemalloc.get_traced_memory()[0], sys.getallocatedblocks()
-        for _ in range(1000):
-            run(*arguments, 0.1)
-        grown, kept = tracemalloc.get_traced_memory()[0] - before, sys.getallocatedblocks() - blocks
+        # What other threads of the process allocate is in one of the three; a byte of each step would be in all.
+        for _ in range(3):
+            before, blocks = tracemalloc.get_traced_memory()[0], sys.getallocatedblocks()
+            for _ in range(1000):
+                run(*arguments, 0.1)
+            grown.append(tracemalloc.get_traced_memory()[0] - before)
+            kept.append(sys.getallocatedblocks() - blocks)
     finally:
         tracemalloc.stop()
         del gc.callbacks[-1]
-    assert grown <= 600
-    assert kept <= 5
+    assert min(grown) <= 600
+    assert min(kept) <= 5
     assert collections == []
 
 
