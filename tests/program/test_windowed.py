@@ -27,7 +27,7 @@ def equations_of(f, *arguments):
 def convolutions(padding, dtype):
     """Return the equations of the gradient of a convolution with respect to both operands."""
     random = np.random.default_rng(3)
-    x, kernels = random.standard_normal((24, 16, 16, 5)).astype(dtype), random.standard_normal((3, 3, 5, 8)).astype(dtype)
+    x, kernels = (random.standard_normal(shape).astype(dtype) for shape in ((24, 16, 16, 5), (3, 3, 5, 8)))
     return equations_of(grad(lambda x, k: np.sum(nn.conv2d(x, k, padding=padding) ** 2), (0, 1)), x, kernels)
 
 
@@ -81,7 +81,7 @@ def conv2d(x):
 
 def test_functions_of_the_same_name_are_none_of_ours():
     """A user's function that is called as one of ours is another one."""
-    (equation,) = trace(lambda x: np.sin(x), np.ones(3)).equations
+    (equation,) = trace(np.sin, np.ones(3)).equations
     other = type(equation)(None, conv2d, "conv2d", *[
         getattr(equation, name) for name in ("arguments", "params", "output", "where", "errors")
     ])  # fmt: skip
