@@ -25,13 +25,13 @@ NODES, STEPS, SNAPSHOTS, RUNS = 201, 300, 20, 5
 BARS = {"JAX": 2.0, "NumPy by hand": 3.0, "Numba by hand": 0.5}
 
 
-def ours(problem: Problem, schedule: Schedule) -> Callable[..., Any]:
+def ours(problem: Problem, schedule: Schedule, executor: str = "machine") -> Callable[..., Any]:
     """Return our gradient of half the sum of squares of the last state."""
 
     def plain(state: Any, viscosity: Any) -> Any:
         return step(state, viscosity, problem.spacing, problem.time_step)
 
-    advance = jit(plain, donate_argnums=0, executor="machine")
+    advance = jit(plain, donate_argnums=0, executor=executor)
 
     def loss(state: Any, viscosity: Any) -> Any:
         last = timeloop(lambda u, _: advance(u, viscosity), state, problem.steps, schedule=schedule, progress=False)
