@@ -5,7 +5,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 PARTS = (
-    "_steps", "_axes", "_links", "_chains", "_compiled", "_reductions", "_products", "_indices", "_windows", "_interpreter",
+    "_steps", "_axes", "_links", "_chains", "_compiled",
+    "_reductions", "_products", "_indices", "_windows", "_interpreter",
 )  # fmt: skip
 machine = [
     Extension(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.machine._chains import Elementwise
 from ebbtide.machine._compiled import Compiled
-from ebbtide.machine.nests import Part, nest_of
+from ebbtide.machine.nests import NAMES, Part, nest_of
 
 
 def compiled(*parts: Part) -> Compiled:
@@ -30,28 +30,21 @@ def compiled(*parts: Part) -> Compiled:
     nest = nest_of(parts)
     if nest is None:
         raise ValueError("These steps have no nest of loops with the bits of NumPy.")
-    function = _function(nest.text, tuple([(view.letter, view.length) for view in nest.views]))
     places = tuple([(view.buffer, view.offset) for view in nest.views])
-    return Compiled(tuple([Elementwise(*part) for part in parts]), places, function.address)
+    return Compiled(tuple([Elementwise(*part) for part in parts]), places, _function(nest.text).address)
 
 
 @cache
-def _function(text: str, views: tuple[tuple[str, int], ...]) -> Any:
-    """Return the source of a nest as a function of C, which takes the addresses of its views."""
+def _function(text: str) -> Any:
+    """Return the source of a nest as a function of C."""
     numba: Any = importlib.import_module("numba")
-    names = {np.dtype(letter).name for letter, _ in views} | {"float32", "float64"}
-    inside = {"abs": abs, "sqrt": np.sqrt, "choose": _choice(), **{name: getattr(np, name) for name in names}}
-    exec(text, inside)  # noqa: S102 - our own text
-    arrays = [
-        f"carray(addresses[{number}], ({length},), {np.dtype(letter).name})"
-        for number, (letter, length) in enumerate(views)
-    ]
-    around: dict[str, Any] = {**inside, "carray": numba.carray}
-    # As NumPy does it: what fails has a flag and no exception.
-    around["nest"] = numba.njit(error_model="numpy")(inside["nest"])
-    exec(f"def call(addresses):\n    nest({', '.join(arrays)})\n", around)  # noqa: S102
     types = numba.types
-    return numba.cfunc(types.void(types.CPointer(types.voidptr)))(around["call"])
+    names = {name: getattr(np, name) for name in NAMES}
+    names.update(carray=numba.carray, sqrt=np.sqrt, choose=_choice())
+    exec(text, names)  # noqa: S102 - our own text
+    # As NumPy does it: what fails has a flag and no exception. A function of C alone takes half as long to compile as
+    # one that calls a function of Numba's.
+    return numba.cfunc(types.void(types.CPointer(types.voidptr)), error_model="numpy")(names["nest"])
 
 
 @cache

@@ -19,6 +19,9 @@ Operand = tuple[int, int, str, tuple[int, ...]]
 Part = tuple[Any, ...]
 
 _FLOATS = "fd"
+_CAST = "?bhilqBHILQfd"
+# Of the types that views have.
+NAMES = tuple(dict.fromkeys(np.dtype(letter).name for letter in _CAST))
 # Those of one type of floating-point numbers, and their comparisons. Two nan may end as either of them.
 _SAME: Mapping[np.ufunc, str] = MappingProxyType({
     np.add: "{} + {}",
@@ -51,7 +54,7 @@ _CHOOSING = frozenset([np.maximum, np.minimum, "where"])
 @dataclass(frozen=True, slots=True)
 class View:
     """
-    Elements of a buffer, one after the other: an argument of a nest.
+    Elements of a buffer, one after the other, of which a nest takes the address.
 
     Args:
         buffer: Number of the buffer.
@@ -73,9 +76,9 @@ class Nest:
     A nest of loops.
 
     Args:
-        text: The source: a function `nest` of flat arrays, which takes `sqrt`, `choose` and the names of types from
-            around it.
-        views: The arrays.
+        text: The source: a function `nest` of the addresses of its views. From around it it takes `carray`, which
+            returns the array at an address, of a shape and type, `sqrt`, `choose`, and the names of types.
+        views: What it reads and writes.
     """
 
     text: str
@@ -103,7 +106,7 @@ def _expression(operation: Any, types: str) -> str | None:
     """Return the expression of an operation; None if only NumPy has its bits."""
     letters, _, result = types.partition("->")
     if operation == "cast":
-        known = result in _FLOATS and letters in "?bhilqBHILQfd"
+        known = result in _FLOATS and letters in _CAST
         return f"{np.dtype(result).name}({{}})" if known else None
     if not set(types) <= set(f"{_FLOATS}?->"):
         return None
@@ -209,8 +212,11 @@ class _Writer:
         return f"a{number}[{' + '.join([*terms, *([str(first)] if first or not terms else [])])}]"
 
     def _text(self, before: Sequence[str], inside: Sequence[str]) -> str:
-        names = ", ".join([f"a{number}" for number in range(len(self._views))])
-        lines = [f"def nest({names}):", *[f"    {line}" for line in before]]
+        lines = ["def nest(addresses):"]
+        for number, view in enumerate(self._views):
+            kind = np.dtype(view.letter).name
+            lines.append(f"    a{number} = carray(addresses[{number}], ({view.length},), {kind})")
+        lines += [f"    {line}" for line in before]
         for axis, (size, _) in enumerate(self._axes):
             lines.append(f"{'    ' * (axis + 1)}for i{axis} in range({size}):")
         lines += [f"{'    ' * (len(self._axes) + 1)}{line}" for line in inside]

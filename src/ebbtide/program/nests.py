@@ -16,7 +16,7 @@ _LEAST = 1 << 16
 
 
 def with_nests(stretch: Stretch) -> Stretch:
-    """Return a stretch with compiled steps in the place of elementwise ones: those of a shape that follow each other."""
+    """Return a stretch with compiled steps in the place of elementwise ones, one for those of a shape in a row."""
     found: list[tuple[Action, Equation]] = []
     run: list[tuple[Action, Equation]] = []
 
