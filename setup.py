@@ -4,7 +4,10 @@ import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-PARTS = ("_steps", "_axes", "_links", "_chains", "_reductions", "_products", "_indices", "_windows", "_interpreter")
+PARTS = (
+    "_steps", "_axes", "_links", "_chains", "_compiled",
+    "_reductions", "_products", "_indices", "_windows", "_interpreter",
+)  # fmt: skip
 machine = [
     Extension(
         f"ebbtide.machine.{name}",

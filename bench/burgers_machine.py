@@ -1,7 +1,8 @@
 """
 The gradient of the demo, the 2-D Burgers equation over 300 steps, with its time step compiled ahead of time.
 
-Ours is the demo's own step, jitted for the machine, in a time loop; once with every state kept, once with 20 snapshots.
+Ours is the demo's own step, jitted for the machine, with and without Numba, in a time loop; once with every state kept,
+once with 20 snapshots.
 Beside it JAX (jit of the gradient of a scan; equinox's checkpointed loop for the snapshots), the adjoint by hand in
 NumPy, in arrays that are there already, and the adjoint by hand in Numba, one fused loop over the points for a step and
 one for its reverse. Bars: twice as fast as JAX, three times as fast as NumPy by hand, half as fast as Numba by hand.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,16 +24,17 @@ from ebbtide.demo.burgers import Problem, guess, step
 from ebbtide.schedules import Copy, Forward, Move, Position, Reverse, Revolve, Schedule, StoreAll
 
 NODES, STEPS, SNAPSHOTS, RUNS = 201, 300, 20, 5
+OURS = {"machine": "machine", "machine with Numba": "numba"}
 BARS = {"JAX": 2.0, "NumPy by hand": 3.0, "Numba by hand": 0.5}
 
 
-def ours(problem: Problem, schedule: Schedule) -> Callable[..., Any]:
+def ours(problem: Problem, schedule: Schedule, executor: str = "machine") -> Callable[..., Any]:
     """Return our gradient of half the sum of squares of the last state."""
 
     def plain(state: Any, viscosity: Any) -> Any:
         return step(state, viscosity, problem.spacing, problem.time_step)
 
-    advance = jit(plain, donate_argnums=0, executor="machine")
+    advance = jit(plain, donate_argnums=0, executor=executor)
 
     def loss(state: Any, viscosity: Any) -> Any:
         last = timeloop(lambda u, _: advance(u, viscosity), state, problem.steps, schedule=schedule, progress=False)
@@ -265,9 +268,11 @@ def seconds_of(nodes: int, steps: int, snapshots: int, runs: int, threads: int |
     found = {}
     for name, schedule in (("all kept", StoreAll()), ("snapshots", Revolve(snapshots))):
         makers: dict[str, Callable[[], Callable[..., Any]]] = {
-            "ours": lambda s=schedule: ours(problem, s),
-            "NumPy by hand": lambda s=schedule: numpy_by_hand(problem, s),
+            who: lambda s=schedule, e=executor: ours(problem, s, e)
+            for who, executor in OURS.items()
+            if executor != "numba" or installed("numba")
         }
+        makers["NumPy by hand"] = lambda s=schedule: numpy_by_hand(problem, s)
         if installed("numba"):
             makers["Numba by hand"] = lambda s=schedule: numba_by_hand(problem, s)
         if installed("jax") and (name == "all kept" or installed("equinox")):
@@ -295,18 +300,19 @@ def main(quick: bool = False) -> None:
             "numpy", function, environment=environment, threads=threads, **sizes
         )  # fmt: skip
         for name, times in (found or {}).items():
-            cells, met = {}, []
-            for who, bar in BARS.items():
-                cells[who] = str(ratio(times, who, "ours")) if who in times else MISSING
-                if who in times:
-                    met.append(ratio(times, who, "ours").median >= bar)
             case = name if name == "all kept" else f"{sizes['snapshots']} snapshots"
-            table.add(
-                f"{case}, {threads or 'any'} threads", median_of(times, "ours", 1e6 / sizes["steps"], 0),
-                [cells["JAX"], cells["NumPy by hand"]], cells["Numba by hand"], "2, 3, 0.5",
-                all(met) if len(met) == len(BARS) else None,
-            )  # fmt: skip
-    table.note("Ratios to ours: of JAX 2 and more, of NumPy by hand 3, of Numba by hand 0.5.")
+            mine = [one for one in OURS if one in times]
+            best = min(mine, key=lambda one, t=times: median(t[one]))
+            for one in mine:
+                found_ratios = {who: ratio(times, who, one) for who in BARS if who in times}
+                cells = {who: str(found_ratios.get(who, MISSING)) for who in BARS}
+                met = all(found_ratios[who].median >= BARS[who] for who in found_ratios)
+                table.add(
+                    f"{case}, {threads or 'any'} threads, {one}", median_of(times, one, 1e6 / sizes["steps"], 0),
+                    [cells["JAX"], cells["NumPy by hand"]], cells["Numba by hand"], "2, 3, 0.5",
+                    met if one == best and len(found_ratios) == len(BARS) else None,
+                )  # fmt: skip
+    table.note("Ratios to ours: of JAX 2 and more, of NumPy by hand 3, of Numba by hand 0.5; by the better of our two.")
     table.show()
 
 

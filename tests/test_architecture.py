@@ -44,7 +44,7 @@ RANKS = MappingProxyType(
 # Those that use the library as its users do.
 MAY_IMPORT_TOP = frozenset({"cli", "demo", "testing"})
 EXTRAS = frozenset(
-    {"blosc2", "checkpoint_schedules", "firedrake", "matplotlib", "mpi4py", "petsc4py", "torch", "zfpy"}
+    {"blosc2", "checkpoint_schedules", "firedrake", "matplotlib", "mpi4py", "numba", "petsc4py", "torch", "zfpy"}
 )
 # `collect_every=` is there for the cycles of users' code; our own code makes none.
 MAY_COLLECT = frozenset({"loop"})

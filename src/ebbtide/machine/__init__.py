@@ -14,8 +14,10 @@ try:
     from ebbtide.machine._products import Product, ProductSum
     from ebbtide.machine._reductions import Reduction
     from ebbtide.machine._windows import Convolution, Pooling
+    from ebbtide.machine.compiling import compiled
 except ImportError:  # not built
     Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = None
+    compiled = None
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
 __all__ = [
@@ -31,4 +33,5 @@ __all__ = [
     "Product",
     "ProductSum",
     "Reduction",
+    "compiled",
 ]

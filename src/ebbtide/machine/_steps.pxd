@@ -3,6 +3,9 @@
 
 cimport numpy as cnp
 
+cdef extern from "<fenv.h>" nogil:
+    int FE_DIVBYZERO, FE_INVALID, FE_OVERFLOW, FE_UNDERFLOW
+
 cdef enum:
     MOST_AXES = 16
 

@@ -11,9 +11,6 @@ from libc.stdlib cimport free
 
 import numpy as np
 
-cdef extern from "<fenv.h>" nogil:
-    int FE_DIVBYZERO, FE_INVALID, FE_OVERFLOW, FE_UNDERFLOW
-
 cdef extern from "loops.h" nogil:
     Loop ebbtide_cast(char, char)
     Loop ebbtide_move(int)

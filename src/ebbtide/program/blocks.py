@@ -38,16 +38,18 @@ class Blocks:
 
     Args:
         chained: Whether elementwise equations that follow each other are done by the compiled `Chain`.
+        compiled: Whether stretches of them are compiled by Numba.
         threads: How many threads run the members of a batch; None for as many as there are cores, where that pays.
 
     Memory:
         The blocks, until they are dropped.
     """
 
-    __slots__ = ("_spare", "chained", "threads")
+    __slots__ = ("_spare", "chained", "compiled", "threads")
 
-    def __init__(self, *, chained: bool = False, threads: int | None = None) -> None:
+    def __init__(self, *, chained: bool = False, compiled: bool = False, threads: int | None = None) -> None:
         self.chained = chained
+        self.compiled = compiled
         self.threads = threads
         self._spare: list[Block] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain
 from ebbtide.program.tracing import name_of, trace_leaves
 
 _MANY = 8
+_EXECUTORS = ("reference", "machine", "numba")
 
 
 def jit(
@@ -61,7 +63,9 @@ def jit(
         executor: Who runs the programs: "reference" is NumPy source; "machine" runs stretches of equations by a
             compiled interpreter of NumPy's own loops, elementwise operations that follow each other in pieces that
             stay in the cache: the same bits, in less memory and time; and a `vmap` in *f*, member by member, in the
-            memory of one. Where Ebbtide was installed without a C compiler, it warns and is the reference.
+            memory of one. "numba" is the machine with long chains on large arrays compiled as loops by Numba, once in a
+            process, which takes a second for each: several times as fast where these are simple operations. Where
+            Ebbtide was installed without a C compiler, both warn and are the reference.
         threads: How many threads run the members of a `vmap` with the machine, with the same bits. By default as many
             as there are cores for this process, or one where that would not pay.
 
@@ -76,6 +80,7 @@ def jit(
         TypeError: `static_argnums` or `donate_argnums` are no numbers from 0 on, an argument cannot be compared with
             those of before, or one that is donated cannot be written or shares memory with another one.
         ValueError: The budget has a disk, there is no such executor, or no number of threads from 1 on.
+        ImportError: Numba was asked for, and is not installed.
         BudgetError: From the call: no way to run the function was found that takes so few bytes; with the least.
 
     Memory:
@@ -93,11 +98,16 @@ def jit(
     static = argument_numbers("static_argnums", static_argnums)
     donated = argument_numbers("donate_argnums", donate_argnums)
     check_budget(budget)
-    if executor not in ("reference", "machine"):
-        raise ValueError(f"executor={executor!r}: there are 'reference' and 'machine'.")
+    if executor not in _EXECUTORS:
+        raise ValueError(f"executor={executor!r}: there are {', '.join(map(repr, _EXECUTORS))}.")
+    if executor == "numba" and importlib.util.find_spec("numba") is None:
+        raise ImportError(
+            "jit was given executor='numba', and Numba is not installed. Install it (`pip install ebbtide[numba]`), or "
+            "write executor='machine', which has the same bits."
+        )
     if threads is not None and (type(threads) is not int or threads < 1):
         raise ValueError(f"threads={threads!r}: give a number from 1 on, or None for as many as pay.")
-    if executor == "machine" and Chain is None:
+    if executor != "reference" and Chain is None:
         warnings.warn(
             "The machine was not built, as there was no C compiler when Ebbtide was installed; programs run as NumPy "
             "source. Install a C compiler and Ebbtide again, or write executor='reference'.",
@@ -176,7 +186,7 @@ class Jitted:
         self._f = f
         self._static = static
         self._limit = limit
-        self._blocks = Blocks(chained=executor == "machine", threads=threads)
+        self._blocks = Blocks(chained=executor != "reference", compiled=executor == "numba", threads=threads)
         self._known: dict[Any, list[_Known]] = {}
         # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
         self._opaque: set[Any] = set()

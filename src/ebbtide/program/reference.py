@@ -24,6 +24,7 @@ from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
 from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
 from ebbtide.program.memory import plan_memory
+from ebbtide.program.nests import with_nests
 from ebbtide.program.placing import placements
 from ebbtide.program.prediction import Prediction, predict
 from ebbtide.program.program import Program
@@ -109,6 +110,8 @@ class Executable:
         # Whether each result is in memory that neither an input nor another result is in.
         self.fresh = tuple([x is not None and x not in program.inputs and bases.count(x) == 1 for x in bases])
         stretches = find_stretches(program, self.layout, self.memory, longest=1 if poisoned else 10**9)
+        if self._blocks.compiled:
+            stretches = [with_nests(stretch) for stretch in stretches]
         source = Source(program, self.layout, self.memory, stretches, poisoned=poisoned)
         check_plan(program, self.layout, self.memory, source.drops)
         self.source = source.text
