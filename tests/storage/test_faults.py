@@ -126,17 +126,22 @@ def test_a_call_that_tells_of_a_loss_does_nothing_else(tmp_path):
         assert storage.take("new")[0][0] == 1
 
 
-def test_the_disk_is_found_full_before_writing(tmp_path):
-    """`put`, buffered or not, and `reserve` allocate first: nothing is written, and the missing bytes are told."""
+def test_a_full_disk_is_told_by_the_call_that_needs_it(tmp_path):
+    """`put`, buffered or not, and `reserve` tell of a disk of 100 KiB the missing bytes, and leave nothing on it."""
+    most = 100 << 10
 
-    def refuse(descriptor, offset, nbytes):
-        """A disk of 100 KiB."""
-        if offset + nbytes > 100 << 10:
+    def allocate(descriptor, offset, nbytes):
+        if offset + nbytes > most:
             raise OSError(errno.ENOSPC, "No space left on device")
         os.posix_fallocate(descriptor, offset, nbytes)
 
+    def pwrite(descriptor, content, offset):
+        if offset >= most:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.pwrite(descriptor, memoryview(content)[: most - offset], offset)
+
     for buffer in (0, 4 * MIB):
-        with Disk(tmp_path, buffer=buffer, system=replace(POSIX, allocate=refuse)) as storage:
+        with Disk(tmp_path, buffer=buffer, system=replace(POSIX, allocate=allocate, pwrite=pwrite)) as storage:
             storage.put("fits", [np.zeros(1000)])
             for use in (lambda: storage.put("large", [np.zeros(20_000)]), lambda: storage.reserve(10, 20_000)):
                 with pytest.raises(StorageFullError, match="bytes are missing") as caught:
@@ -146,6 +151,24 @@ def test_the_disk_is_found_full_before_writing(tmp_path):
                 assert blocks(find_files(tmp_path)[0]) <= 12 << 10
             assert storage.keys() == ("fits",)
             assert storage.take("fits")[0].size == 1000
+
+
+@pytest.mark.parametrize(
+    ("size", "buffer", "durable", "ahead"),
+    [(100, 0, False, 0), (40_000, 0, False, 0), (40_000, MIB, False, 1), (40_000, 0, True, 1), (MIB, 0, False, 1)],
+)
+def test_blocks_are_looked_for_ahead(tmp_path, size, buffer, durable, ahead):
+    """What is written later, durable or large has its blocks before it is written; nothing else waits for them."""
+    calls = []
+
+    def allocate(descriptor, offset, nbytes):
+        calls.append(nbytes)
+        os.posix_fallocate(descriptor, offset, nbytes)
+
+    with Disk(tmp_path, buffer=buffer, durable=durable, system=replace(POSIX, allocate=allocate)) as storage:
+        storage.put("state", [np.ones(size)])
+        assert len(calls) == ahead
+        storage.delete("state")
 
 
 def test_a_failing_read_is_an_error(tmp_path):

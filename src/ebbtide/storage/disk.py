@@ -20,7 +20,7 @@ from ebbtide.storage.pipeline import copy_staged
 from ebbtide.storage.resources import Resources
 from ebbtide.storage.sharing import is_shared
 from ebbtide.storage.system import POSIX, System
-from ebbtide.storage.transfer import JOINED, describe_loss, read_entry
+from ebbtide.storage.transfer import describe_loss, read_entry
 from ebbtide.storage.worker import Entry, Job
 
 
@@ -149,10 +149,10 @@ class Disk(Storage):
 
     def _put(self, key: Key, arrays: Sequence[NDArray[Any]], kind: str, *, at_once: bool) -> int:
         resources = self._open()
-        planned = resources.take(plan_entry(key, kind, self._generation + 1, arrays))
+        planned = plan_entry(key, kind, self._generation + 1, arrays)
+        at_once = at_once or not resources.pipeline.stages(planned)
+        planned = resources.take(planned, ahead=not at_once)
         try:
-            # What is small is written sooner than it is handed over.
-            at_once = at_once or (planned.length <= JOINED and not self._durable)
             job = None if at_once else resources.pipeline.write(planned, arrays)
             record = resources.pipeline.write_at_once(planned, arrays) if job is None else planned
         except BaseException:

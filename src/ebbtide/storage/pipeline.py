@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ebbtide.storage.base import Key
 from ebbtide.storage.checksum import Bytes
 from ebbtide.storage.entries import EntryRecord
-from ebbtide.storage.transfer import LARGE, Target, write_or_explain
+from ebbtide.storage.transfer import JOINED, LARGE, Target, write_or_explain
 from ebbtide.storage.worker import Job, Worker, has_waited, read_clocks
 
 # A job is some Python objects beside its bytes.
@@ -55,19 +55,29 @@ class Pipeline:
 
     # Writes.
 
-    def write(self, record: EntryRecord, arrays: Sequence[NDArray[Any]]) -> Job | None:
+    def stages(self, record: EntryRecord) -> bool:
         """
-        Stage copies of arrays and have them written.
+        Return whether an entry is for `write`, or better written at once.
 
-        Returns:
-            The job, or None if they are to be written at once: they do not fit into the buffer, or are large and
-            the last large write did not wait. What is durable is always written in the order in which it was put.
+        At once: what is small, as it is written sooner than it is handed over; what does not fit into the buffer; what
+        is large, where the last large write did not wait. What is durable is always written in the order in which it
+        was put.
         """
-        encoded = self._target.codecs.of(record.kind) is not None
+        charge = self._charge(record)
+        if charge > self.capacity or (record.length <= JOINED and not self._target.durable):
+            return False
+        return record.memory < LARGE or self._is_encoded(record) or not self._is_prompt(charge)
+
+    def _is_encoded(self, record: EntryRecord) -> bool:
+        return self._target.codecs.of(record.kind) is not None
+
+    def _charge(self, record: EntryRecord) -> int:
         # Encoding takes as much again.
-        charge = max(_LEAST_CHARGE, record.memory * (2 if encoded else 1))
-        if charge > self.capacity or (record.memory >= LARGE and not encoded and self._is_prompt(charge)):
-            return None
+        return max(_LEAST_CHARGE, record.memory * (2 if self._is_encoded(record) else 1))
+
+    def write(self, record: EntryRecord, arrays: Sequence[NDArray[Any]]) -> Job:
+        """Stage copies of arrays and have them written."""
+        charge = self._charge(record)
         buffer = self._buffer(charge, record.memory)
         views: list[NDArray[Any]] = []
         start = 0

@@ -17,7 +17,7 @@ from ebbtide.storage.places import DirectoryLock, is_locked, make_scratch, name_
 from ebbtide.storage.segment import NAME, Segment
 from ebbtide.storage.sharing import Part, fill_template, is_shared, make_parents, make_part, remove_parents, together
 from ebbtide.storage.system import System
-from ebbtide.storage.transfer import Target
+from ebbtide.storage.transfer import LARGE, Target
 from ebbtide.storage.worker import Entry, Job
 
 
@@ -132,21 +132,26 @@ class Resources:
         before = self.segment.reserved
         together(self._comm, lambda: self.segment.reserve(nbytes), undo=lambda: self.segment.reserve(before))
 
-    def take(self, planned: EntryRecord) -> EntryRecord:
+    def take(self, planned: EntryRecord, *, ahead: bool) -> EntryRecord:
         """
         Return a record with its place; if there is none, wait for those of deleted entries that are still written to.
+
+        Args:
+            planned: The record.
+            ahead: Whether the place has to have its blocks, as what is written later must find them.
 
         Raises:
             StorageError: As `Segment.take`.
         """
+        ahead = ahead or self._durable or planned.memory >= LARGE
         try:
-            return self.segment.take(planned)
+            return self.segment.take(planned, ahead=ahead)
         except StorageFullError:
             if not self.pipeline.has_left():
                 raise
         self.pipeline.drain()
         self.settled()
-        return self.segment.take(planned)
+        return self.segment.take(planned, ahead=ahead)
 
     def drop(self, entry: Entry) -> int:
         """Give up an entry, its place too, unless that is being written to; return the bytes that were now written."""

@@ -127,6 +127,8 @@ def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDAr
         return write_entry(target, planned, arrays, alone=False)
     except OSError as cause:
         if cause.errno in FULL:
+            # What was written of it is no entry, and counts as free.
+            target.system.punch(target.descriptor, planned.offset, planned.nbytes)
             raise describe_full(target.path, target.descriptor, planned.nbytes, cause, planned) from cause
         raise describe_refusal("write", target.path, planned, cause) from cause
 
