@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide import DeterminismError
 from ebbtide.arrays.containers import flatten
-from ebbtide.arrays.context import Context, entered
+from ebbtide.arrays.context import current, entered
 from ebbtide.ledger import Ledger
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import Swap, swappable_bytes
@@ -30,7 +30,7 @@ def step(u: Any, i: Any) -> Any:
 
 def taped() -> TapedStep:
     """A step on a tape."""
-    region = Region(Tape(Context().level + 1, Ledger()))
+    region = Region(Tape(current().level + 1, Ledger()))
     stepper = Stepper(step, flatten(STATE)[1], None, False, region)
     with entered(ledger=Ledger()):
         return stepper.taped(0, [STATE.copy()], None)[0]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, NamedTuple, final
 
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """
     The state of the innermost call of this thread.
 
+    A tuple: to change one takes 1.4 us and a frozen dataclass 4.5, and each time step changes one.
+
     Args:
+        ledger: The account of the outermost call.
         level: Depth of nested traces; an inner trace has the larger one.
         tape: The innermost tape that records, None where nothing is recorded.
         tangent: The innermost forward mode that runs inside of the tape, or without one.
@@ -25,20 +25,19 @@ class Context:
         capture: The region (a time step, a checkpointed function) that claims operations on arrays
             of the tapes around it, None outside.
         follower: The trace of a program, whose `node` says where the innermost sweep is; None where none is traced.
-        ledger: The account of the outermost call.
         budget: What the innermost call may still hold, None for no bound.
         again: Which run of a checkpointed function this is: a new object for each one in a reverse sweep, else None.
         resume: Where the loops of the call keep their journals; None where they keep none.
         ranks: The processes that run it together; None where there is one.
     """
 
+    ledger: Ledger
     level: int = 0
     tape: Any = None
     tangent: Any = None
     traces: tuple[Any, ...] = ()
     capture: Any = None
     follower: Any = None
-    ledger: Ledger = field(default_factory=Ledger)
     budget: Budget | None = None
     again: object | None = None
     resume: Any = None
@@ -52,7 +51,7 @@ current_or_none = _CONTEXT.get
 
 def current() -> Context:
     """Return the context of the innermost call; an empty one outside all calls."""
-    return _CONTEXT.get() or Context()
+    return _CONTEXT.get() or Context(Ledger())
 
 
 def value_trace(context: Context) -> Any:
@@ -67,12 +66,35 @@ def value_trace(context: Context) -> Any:
     return None
 
 
-@contextmanager
-def entered(**changes: Any) -> Iterator[Context]:
+@final
+class Entered:
+    """
+    The block that `entered` runs.
+
+    Args:
+        changes: The fields that are changed.
+    """
+
+    __slots__ = ("_changes", "_token")
+
+    def __init__(self, changes: dict[str, Any]) -> None:
+        self._changes = changes
+        self._token: Token[Context | None]
+
+    def __enter__(self) -> Context:
+        changes = self._changes
+        fields = [changes.get(name, value) for name, value in zip(Context._fields, current(), strict=True)]
+        # `_replace` makes a tuple of unknown length first, and would leave 2,000 of them on the free list of CPython.
+        context = Context._make(tuple(fields))
+        self._token = _CONTEXT.set(context)
+        return context
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _CONTEXT.reset(self._token)
+
+
+def entered(**changes: Any) -> Entered:
     """Run the block in the current context with some fields changed."""
-    context = replace(current(), **changes)
-    token = _CONTEXT.set(context)
-    try:
-        yield context
-    finally:
-        _CONTEXT.reset(token)
+    return Entered(changes)

@@ -9,63 +9,22 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
-from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
-from ebbtide.errors import MutationError, TraceError
+from ebbtide.errors import TraceError
+from ebbtide.loop.constancy import Constancy
 from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.state import alike, owned, settled
-from ebbtide.storage import compute_crc32c
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass, Region
 from ebbtide.tape.sweep import sweep
 
-
-@final
-class Constancy:
-    """
-    Checks that the plain arrays that steps meet do not change from step to step.
-
-    Memory:
-        A weak reference and a checksum for each array that lives longer than a step.
-    """
-
-    __slots__ = ("_met", "_met_now")
-
-    def __init__(self) -> None:
-        self._met: dict[int, tuple[Any, int]] = {}
-        self._met_now: set[int] = set()
-
-    def begin(self) -> None:
-        """Begin a step: within one, an array of its own may change between two uses."""
-        self._met_now.clear()
-
-    def meet(self, array: Any) -> None:
-        """
-        Note or check an array.
-
-        Raises:
-            MutationError: It has changed since a step met it first.
-        """
-        if id(array) in self._met_now:
-            return
-        self._met_now.add(id(array))
-        crc = compute_crc32c(array)
-        known = self._met.get(id(array))
-        if known is None or known[0]() is not array:
-            self._met[id(array)] = weakref.ref(array), crc
-            if len(self._met) % 256 == 0:
-                self._met = {key: entry for key, entry in self._met.items() if entry[0]() is not None}
-        elif known[1] != crc:
-            raise MutationError(
-                f"An array of shape {array.shape} and dtype {array.dtype} that the step uses at {user_line()} has "
-                "changed since an earlier step used it, so the step cannot be run again with the same result. "
-                "Put it into the state if the step changes it, or into inputs if it is given from outside."
-            )
+# Numbers of Python's: such as the number of a step.
+_WEAK = frozenset({bool, int, float, complex})
 
 
 @final
@@ -303,12 +262,9 @@ class Stepper:
             weakref.finalize(tape, pager.close).atexit = False
         self.constancy.begin()
         values, structure = self._input(index)
-        before = [type_of(leaf) if isinstance(leaf, (np.ndarray, TracedArray)) else leaf for leaf in state]
-        points = [leaf if np.ndim(leaf) == 0 else None for leaf in state]
-        traced = [_entering(tape, leaf) for leaf in state]
-        x = [_entering(tape, leaf) for leaf in values]
-        state_leaves = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in traced]
-        input_leaves = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in x]
+        traced, state_leaves = _entering(tape, state)
+        x, input_leaves = _entering(tape, values)
+        before = _kinds(state, state_leaves)
         state.clear()
         del values
         with region.running(tape):
@@ -317,10 +273,10 @@ class Stepper:
             nodes, after = _taken(tape, leaves)
             output_nodes, emitted = _taken(tape, output)
         tape.close()
-        for k, kind in enumerate(before):
+        for k, (kind, point) in enumerate(before):
             _check_type(index, kind, after[k])
-            if points[k] is not None:
-                after[k] = alike(points[k], after[k])
+            if point is not None:
+                after[k] = alike(point, after[k])
         return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves), after, emitted
 
 
@@ -345,17 +301,35 @@ def _refuse_traced(index: int, leaves: list[Any], region: Region, kind: str) -> 
         )
 
 
-def _entering(tape: Tape, leaf: Any) -> Any:
+def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | None]]:
     """
-    Return a leaf of the state or the input as a taped step takes it.
+    Return leaves of the state or the input as a taped step takes them, and their nodes on its tape.
 
     A Python number carries no derivative (what has one is an array or a NumPy scalar), and stays what it is: to
     NumPy it has a weaker dtype than any array. An array of integers is copied, as the step may write into it, and a
     generator, from which it may draw.
     """
-    if is_array(leaf) and type(leaf) not in (float, complex):
-        return tape.leaf(leaf, reachable=False)
-    return owned(leaf) if isinstance(leaf, (np.ndarray, np.random.Generator)) else leaf
+    entering: list[Any] = []
+    nodes: list[Node | None] = []
+    for leaf in leaves:
+        if type(leaf) not in _WEAK and is_array(leaf):
+            entering.append(tape.leaf(leaf, reachable=False))
+            nodes.append(entering[-1]._node)
+        else:
+            entering.append(owned(leaf) if isinstance(leaf, (np.ndarray, np.random.Generator)) else leaf)
+            nodes.append(None)
+    return entering, nodes
+
+
+def _kinds(leaves: list[Any], nodes: list[Node | None]) -> list[tuple[Any, Any]]:
+    """Return for each leaf its type, or the leaf itself if it is no array; and the leaf again if it has no axes."""
+    found: list[tuple[Any, Any]] = []
+    for leaf, node in zip(leaves, nodes, strict=True):
+        kind = leaf if node is None else node.type
+        if node is None and isinstance(leaf, (np.ndarray, TracedArray)):
+            kind = type_of(leaf)
+        found.append((kind, None if getattr(kind, "shape", ()) else leaf))
+    return found
 
 
 def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]:
@@ -384,6 +358,8 @@ def check_types(index: int, before: list[Any], after: list[Any]) -> None:
 
 
 def _check_type(index: int, old: Any, new: Any) -> None:
+    if type(old) is ArrayType and type(new) is np.ndarray and old.shape == new.shape and old.dtype is new.dtype:
+        return
     if np.random.Generator in (type(old), type(new)):
         if type(old) is not type(new):
             names = type(new).__name__, type(old).__name__

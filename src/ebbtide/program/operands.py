@@ -12,25 +12,30 @@ from ebbtide.arrays.views import bottom
 from ebbtide.program.program import Program
 
 
-def active_on(operands: list[Any], trace: Any) -> tuple[int, ...]:
-    """Return the numbers of the operands that a trace knows a node, or a tangent, of."""
-    return tuple([
-        number for number, x in enumerate(operands)
-        if type(x) is TracedArray and x._trace is trace and x._node is not None
-    ])  # fmt: skip
-
-
-def value_on(trace: Any, operand: Any) -> Any:
-    """Return an operand as it is beneath a trace."""
-    if type(operand) is not TracedArray:
-        return operand
-    return operand._value if operand._trace is trace else operand.frozen()
+def beneath(trace: Any, operands: Sequence[Any]) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the numbers of the operands that a trace knows a node, or a tangent, of, and what all are beneath it."""
+    active, values = [], []
+    for number, operand in enumerate(operands):
+        value = operand
+        if type(operand) is TracedArray:
+            operand.present()
+            if operand._trace is trace:
+                value = operand._value
+                if operand._node is not None:
+                    active.append(number)
+            else:
+                value = operand.frozen()
+        values.append(value)
+    return tuple(active), values
 
 
 def strides_of(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
     """Return how values of any trace lie in memory."""
-    arrays = [bottom(value) if type(value) is TracedArray else value for value in values]
-    return tuple([array.strides if type(array) is np.ndarray else () for array in arrays])
+    found = []
+    for value in values:
+        array = bottom(value) if type(value) is TracedArray else value
+        found.append(array.strides if type(array) is np.ndarray else ())
+    return tuple(found)
 
 
 def arrays_in(program: Program) -> list[np.ndarray]:

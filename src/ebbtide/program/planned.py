@@ -24,7 +24,7 @@ from ebbtide.program.derivatives import Reversal, push_forward
 from ebbtide.program.evaluate import evaluate
 from ebbtide.program.ladder import Rung
 from ebbtide.program.layout import find_layout
-from ebbtide.program.operands import active_on, arrays_in, strides_of, value_on
+from ebbtide.program.operands import arrays_in, beneath, strides_of
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
 from ebbtide.program.reversed import Reversed
@@ -157,9 +157,7 @@ class PlannedProgram:
 
     def _on_tape(self, tape: Tape, operands: list[Any]) -> list[Any] | None:
         """Run the forward program and record it; None where that cannot be planned."""
-        operands = [x.present() if type(x) is TracedArray else x for x in operands]
-        active = active_on(operands, tape)
-        values = [value_on(tape, x) for x in operands]
+        active, values = beneath(tape, operands)
         # What the programs of tangents take is not known beforehand, and a budget is a promise.
         nested = tape.pager is not None and any(type(value) is TracedArray for value in values)
         if nested or not active:
@@ -176,9 +174,7 @@ class PlannedProgram:
 
     def _on_duals(self, trace: TangentTrace, operands: list[Any]) -> list[Any] | None:
         """Run the program of values and tangents; None where that cannot be planned."""
-        operands = [x.present() if type(x) is TracedArray else x for x in operands]
-        active = active_on(operands, trace)
-        values = [value_on(trace, x) for x in operands]
+        active, values = beneath(trace, operands)
         key = active, strides_of(values)
         if key not in self._pushes:
             self._pushes[key] = self._pushed(*key)

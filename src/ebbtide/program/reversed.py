@@ -13,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
@@ -24,7 +25,7 @@ from ebbtide.program.layout import packed_strides
 from ebbtide.program.operands import arrays_in
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
-from ebbtide.program.rule import ProgramRule, bytes_left
+from ebbtide.program.rule import ProgramRule, Saving, bytes_left
 from ebbtide.program.simplify import needed
 from ebbtide.program.split import INPUT, RESULT, Split, fused
 from ebbtide.program.ways import Way, results_nbytes, saved_nbytes, swept_nbytes, ways_of
@@ -54,8 +55,8 @@ class Reversed:
     """
 
     __slots__ = (
-        "_backs", "_count", "_forwards", "_limit", "_plain", "_plan", "_reversal", "_ways", "first", "inputs", "name",
-        "repeats",
+        "_arrays", "_backs", "_count", "_forwards", "_limit", "_plain", "_plan", "_reversal", "_savings", "_ways",
+        "first", "inputs", "name", "repeats",
     )  # fmt: skip
 
     def __init__(self, reversal: Reversal, limit: int | None, plan: Callable[..., Any]) -> None:
@@ -64,7 +65,9 @@ class Reversed:
         self._plan = plan
         self._count = len(reversal.program.outputs)
         self.name = f"jit({reversal.program.name})"
+        self._arrays = arrays_in(reversal.program)
         self._forwards: dict[Split, Any] = {}
+        self._savings: dict[tuple[Way, bool], Saving] = {}
         self._backs: dict[tuple[Way, tuple[int, ...]], tuple[Any, tuple[Variable, ...]]] = {}
         self._plain = split = reversal.split(reversal.results)
         self._ways: tuple[Way, ...] | None = None
@@ -186,19 +189,20 @@ class Reversed:
         pager = tape.pager
         chooses = pager is not None and tape.outer is None and self._may_choose(pager, values)
         way = self._choice(pager) if chooses else self.first
-        places = dict(zip(way.split.variables, way.split.saved, strict=True))
-        if chooses:
-            places |= {self._plain.forward.inputs[number]: (INPUT, number) for number in self.inputs}
+        saving = self._savings.get((way, chooses)) or self._saving(way, chooses)
         if pager is not None:
             pager.reserve(way.saved_nbytes)
-        rule = ProgramRule(self, pager, way, tuple(places), chooses=chooses)
-        found = self.forward(way).apply(list(values))
-        saved = [self._saved(place, operands, values, found) for place in places.values()]
-        # The user can reach them: they are looked at again in the sweep.
-        known = [*arrays_in(way.split.reverse), *(arrays_in(self._plain.forward) if chooses else ())]
-        saved += [guarded(array) for array in {id(array): array for array in known}.values()]
+        rule = ProgramRule(self, pager, saving)
+        found = self._run(way, values)
+        saved = []
+        for kind, number in saving.places:
+            if kind == INPUT:
+                saved.append(_saved(operands[number], values[number]))
+            else:
+                saved.append(found[number if kind == RESULT else self._count + number])
+        saved += map(guarded, saving.constants)
         if tape.constancy is not None:
-            for array in arrays_in(self._reversal.program):
+            for array in self._arrays:
                 tape.constancy.meet(array)
         results = found[: self._count]
         parents = tuple([operands[number]._node for number in self._reversal.inputs])
@@ -211,6 +215,27 @@ class Reversed:
         for number in self._reversal.constants:
             results[number] = TracedArray(tape, None, results[number])
         return results
+
+    def _run(self, way: Way, values: list[Any]) -> list[Any]:
+        """Return the results of the forward program."""
+        ahead = self.forward(way)
+        if innermost(tuple(values)) is not None:
+            return ahead.apply(list(values))
+        # They lie as those for which the way was found.
+        return ahead.planned(self._reversal.strides).run(list(values))
+
+    def _saving(self, way: Way, chooses: bool) -> Saving:
+        """Return what the nodes of runs one way save."""
+        places = dict(zip(way.split.variables, way.split.saved, strict=True))
+        # The user can reach them: they are looked at again in the sweep.
+        known = arrays_in(way.split.reverse)
+        if chooses:
+            places |= {self._plain.forward.inputs[number]: (INPUT, number) for number in self.inputs}
+            known += arrays_in(self._plain.forward)
+        numbers = {variable: number for number, variable in enumerate(places)}
+        constants = tuple({id(array): array for array in known}.values())
+        saving = self._savings[way, chooses] = Saving(way, chooses, tuple(places.values()), numbers, constants)
+        return saving
 
     def _may_choose(self, pager: Any, values: Sequence[Any]) -> bool:
         """Return whether a run can be done again from its inputs, which others hold, or the node does anyway."""
@@ -235,12 +260,9 @@ class Reversed:
             left = bytes_left(pager)
         return next((way for way in ways if way.nbytes <= left), ways[-1])
 
-    def _saved(self, place: tuple[str, int], operands: list[Any], values: list[Any], found: list[Any]) -> Any:
-        """Return a saved value as a node keeps it: with a guard if the user can reach it."""
-        kind, number = place
-        if kind != INPUT:
-            return found[number if kind == RESULT else self._count + number]
-        operand, value = operands[number], values[number]
-        if type(operand) is TracedArray and operand is not value:
-            return saved_operand(operand, value)
-        return guarded(value) if type(value) is np.ndarray else value
+
+def _saved(operand: Any, value: Any) -> Any:
+    """Return a value of an operand as a node keeps it: with a guard if the user can reach it."""
+    if type(operand) is TracedArray and operand is not value:
+        return saved_operand(operand, value)
+    return guarded(value) if type(value) is np.ndarray else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -26,6 +27,27 @@ def bytes_left(pager: Any) -> int:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class Saving:
+    """
+    What the nodes of all runs the same way save.
+
+    Args:
+        way: How they are run.
+        chooses: Whether a run may go back another way, with less, and start again from its inputs if need be.
+        places: For each saved value (INPUT, RESULT or EXTRA, its number there).
+        numbers: The number of each saved value in the node.
+        constants: Arrays from around the function, which come after them.
+    """
+
+    way: Way
+    chooses: bool
+    places: tuple[tuple[str, int], ...]
+    numbers: dict[Variable, int]
+    constants: tuple[np.ndarray, ...]
+
+
+@final
 class ProgramRule(JointRule):
     """
     One run of a program on a tape.
@@ -33,20 +55,17 @@ class ProgramRule(JointRule):
     Args:
         program: The program, as it is recorded (`Reversed`).
         pager: Of the tape; None where nobody counts.
-        way: How it was run.
-        saved: The saved values of its node; arrays from around the function come after them.
-        chooses: Whether it may go back another way, with fewer of these, and start again from its inputs if need be.
+        saving: How it was run, and what its node saves.
     """
 
     __slots__ = ("__weakref__", "_chooses", "_least", "_node", "_pager", "_program", "_saved", "_way")
 
-    def __init__(
-        self, program: Any, pager: Any, way: Way, saved: tuple[Variable, ...], *, chooses: bool
-    ) -> None:
+    def __init__(self, program: Any, pager: Any, saving: Saving) -> None:
+        chooses = saving.chooses
         self._program = program
         self._pager = pager
-        self._way = way
-        self._saved = saved
+        self._way = saving.way
+        self._saved = saving.numbers
         self._chooses = chooses
         # Where it can give up saved values; with a disk they go there instead.
         self._node: weakref.ref[Node] | None = None
@@ -157,14 +176,19 @@ class ProgramRule(JointRule):
             pager.load_room(counted + (way.back_nbytes if stays else way.sweep_nbytes - way.saved_nbytes), node, saved)
             # Saved values that die on the way are part of it.
             counted += way.back_nbytes if stays else way.sweep_nbytes
-        numbers = {variable: number for number, variable in enumerate(self._saved)}
-        frame = [saved[numbers[variable]] for variable in variables]
-        frame = [cell.open(node) if type(cell) is SavedValue else cell for cell in frame]
+        frame: list[Any] = []
+        cell: Any = None
+        for variable in variables:
+            cell = saved[self._saved[variable]]
+            frame.append(cell.open(node) if type(cell) is SavedValue else cell)
         for constant in saved[len(self._saved) :]:
             constant.open(node)
-        owned = [n for n, number in enumerate(given, len(frame)) if _is_ours(*cotangents[number])]
-        frame += [cotangents[number][0] for number in given]
-        del saved
+        owned = []
+        for number in given:
+            if _is_ours(*cotangents[number]):
+                owned.append(len(frame))
+            frame.append(cotangents[number][0])
+        del saved, cell
         cotangents.clear()
         ledger = None if pager is None else pager.ledger
         if ledger is not None:

@@ -120,13 +120,15 @@ class Tape:
             operand = self.around.lift(operand)
             if type(operand) is not TracedArray or operand._trace is not self.outer:
                 return operand
+            operand = operand.frozen()
         if operand._node is None:
             return operand._value
         found = self.statics.get(id(operand._node))
         if found is None:
+            leaf = self.leaf(operand._value, reachable=True)
             # The array outside is kept, and with it its node: the key stays unique.
-            found = self.leaf(operand._value, reachable=True)._node, operand.frozen()
-            self.statics[id(operand._node)] = found
+            self.statics[id(operand._node)] = leaf._node, operand
+            return leaf
         inside = TracedArray(self, found[0], found[1]._value)
         inside._sharing = Sharing(reachable=True)
         return inside

@@ -10,11 +10,10 @@ leaves, so that the tape around it grows by nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, final
 
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import Entered, current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
@@ -125,15 +124,38 @@ class Region:
             self.level + 1, self.ledger, outer=self.outer, around=self.around, pager=pager, constancy=constancy
         )
 
-    @contextmanager
-    def running(self, trace: Any) -> Iterator[None]:
+    def running(self, trace: Any) -> Running:
         """Run the block, in which the function of the region is called, on *trace*."""
-        taped = isinstance(trace, Tape)
+        taped = type(trace) is Tape
         level = trace.level if taped else self.level
+        inside = entered(level=level, tape=trace if taped else None, tangent=None, capture=trace)
+        return Running(self.outer, inside)
+
+
+@final
+class Running:
+    """
+    The block in which the function of a region is called.
+
+    Args:
+        outer: The tape around the region.
+        inside: Enters what the block runs in.
+    """
+
+    __slots__ = ("_before", "_inside", "_outer")
+
+    def __init__(self, outer: Tape, inside: Entered) -> None:
+        self._before = False
+        self._inside = inside
+        self._outer = outer
+
+    def __enter__(self) -> None:
         # The tape around must ask whose an operation is, as long as the region may claim it.
-        before, self.outer.fast = self.outer.fast, False
-        try:
-            with entered(level=level, tape=trace if taped else None, tangent=None, capture=trace):
-                yield
-        finally:
-            self.outer.fast = before and not self.outer.closed
+        self._before, self._outer.fast = self._outer.fast, False
+        self._inside.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside.__exit__(kind, error, trace)
+        self._outer.fast = self._before and not self._outer.closed
