@@ -86,9 +86,9 @@ def count_base(position: Position) -> int:
     These steps can be reversed whatever happens above them: to the others, the step behind them is the first.
     """
     snapshots = position.snapshots
-    if not snapshots or snapshots[0].kind != "saved":
-        return 0
     low, high = 0, len(snapshots)
+    if high == 0 or snapshots[0].kind != "saved":
+        return 0
     last = snapshots[-1]
     if last.step == high - 1 and last.kind == "saved":
         # None is left out, as where all steps are stored.

@@ -66,15 +66,16 @@ class Stack(Sequence[Snapshot]):
         What is below belongs to all that were made of it.
     """
 
-    __slots__ = ("_base", "_below", "_start", "_tail")
+    __slots__ = ("_base", "_below", "_count", "_start", "_tail")
 
     def __init__(self, below: tuple[Snapshot, ...] | Stack, tail: tuple[Snapshot, ...]) -> None:
         self._below, self._tail, self._start = below, tail, len(below)
+        self._count = self._start + len(tail)
         # The first chunk, as schedules ask for the first snapshot before each action.
         self._base: tuple[Snapshot, ...] = below if isinstance(below, tuple) else below._base
 
     def __len__(self) -> int:
-        return self._start + len(self._tail)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Snapshot: ...
@@ -139,7 +140,7 @@ class Stack(Sequence[Snapshot]):
         if at < 0:
             return Stack(add(self._below, place, snapshot), tail)
         if len(tail) < CHUNK:
-            return Stack(self._below, tail[:at] + (snapshot,) + tail[at:])  # noqa: RUF005 - see `add`
+            return self._ending_in(tail[:at] + (snapshot,) + tail[at:])  # noqa: RUF005 - see `add`
         if at == CHUNK:
             return Stack(self, (snapshot,))
         half = CHUNK // 2
@@ -151,7 +152,17 @@ class Stack(Sequence[Snapshot]):
         if at < 0:
             below = remove(self._below, place)
             return Stack(below, tail) if below else tail
-        return Stack(self._below, tail[:at] + tail[at + 1 :]) if len(tail) > 1 else self._below
+        return self._ending_in(tail[:at] + tail[at + 1 :]) if len(tail) > 1 else self._below
+
+    def _ending_in(self, tail: tuple[Snapshot, ...]) -> Stack:
+        """Return the same with another last chunk; the initializer would ask for what is known."""
+        stack = _new(Stack)
+        stack._below = self._below
+        stack._start = self._start
+        stack._count = self._start + len(tail)
+        stack._base = self._base
+        stack._tail = tail
+        return stack
 
     def _chunks(self) -> Iterator[tuple[Snapshot, ...]]:
         """All chunks, the last one first."""
@@ -181,12 +192,13 @@ def shared(snapshots: Sequence[Snapshot]) -> Snapshots:
 
 def find_place(snapshots: Snapshots, step: int) -> int:
     """Return the number of snapshots of earlier steps."""
-    if not snapshots:
+    count = len(snapshots)
+    if count == 0:
         return 0
     # Nearly all changes happen at the end.
     last = snapshots[-1].step
     if last <= step:
-        return len(snapshots) - (last == step)
+        return count - (last == step)
     return bisect_left(snapshots, step, key=_step_of) if isinstance(snapshots, tuple) else snapshots.place(step)
 
 

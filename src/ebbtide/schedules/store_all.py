@@ -96,8 +96,8 @@ class StoreAll(Schedule):
     def _choose(self, position: Position, base: int) -> Action:
         """The next step to reverse is not at hand."""
         snapshots, end, state = position.snapshots, position.end, position.state
-        if snapshots:
-            last = snapshots[-1]
+        last = snapshots[-1] if snapshots else None
+        if last is not None:
             if last.step >= end:
                 return delete(last.step)
             if position.forward_ended and last.step == end - 1 and last.kind == "saved":
@@ -112,11 +112,12 @@ class StoreAll(Schedule):
                 return move(latest) if self.tier == "memory" or latest == end - 1 else copy(latest)
         if self.tier == "memory" or state == end - 1:
             return run(state, end, save=True)
-        place, missing = find_place(snapshots, state), state
-        while place < len(snapshots) and snapshots[place].step == missing:
-            missing, place = missing + 1, place + 1
-        if missing > state:
-            return run(state, min(missing, end - 1))
+        if last is not None and last.step >= state:
+            place, missing = find_place(snapshots, state), state
+            while place < len(snapshots) and snapshots[place].step == missing:
+                missing, place = missing + 1, place + 1
+            if missing > state:
+                return run(state, min(missing, end - 1))
         return run(state, state + 1, snapshot=True, kind="saved", tier="disk")
 
 
