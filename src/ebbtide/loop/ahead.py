@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from ebbtide.schedules import (
 )
 from ebbtide.schedules.continuing import count_base
 from ebbtide.schedules.parts import Parts
+from ebbtide.schedules.snapshots import find_place
 from ebbtide.tape.overhead import PAGE
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
@@ -57,7 +58,7 @@ def next_action(schedule: Schedule, position: Position, lost: Mapping[str, Stora
 
 def stored(position: Position, step: int) -> Snapshot:
     """Return the snapshot of a step."""
-    return next(kept for kept in position.snapshots if kept.step == step)
+    return position.snapshots[find_place(position.snapshots, step)]
 
 
 def size_of(plan: Plan, kept: Snapshot) -> int:
@@ -65,7 +66,7 @@ def size_of(plan: Plan, kept: Snapshot) -> int:
     return plan.sizes.data if kept.kind == "restart" else plan.sizes.saved
 
 
-def beyond_bytes(plan: Plan, snapshots: tuple[Snapshot, ...], taped: int) -> int:
+def beyond_bytes(plan: Plan, snapshots: Sequence[Snapshot], taped: int) -> int:
     """Return what the interpreter takes for a loop with these snapshots and taped steps, which no ledger counts."""
     sizes, tables = plan.sizes, table_bytes(plan.schedule, plan.steps) if len(snapshots) > 1 else 0
     each = {"memory": sizes.restart - sizes.data, "disk": sizes.listed}

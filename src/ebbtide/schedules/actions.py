@@ -6,15 +6,38 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import final
+from typing import Any, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.records import filled, kind_of
 
+# A sweep makes an action and a position for each of its turns, and the initializer of a frozen dataclass takes most of
+# that time: 1.4 us for a `Forward`, where `run` takes 0.25. What is made of the fields below, as plain attributes, is
+# given its class afterwards, which has the same slots and cannot be changed.
+_new = object.__new__
+
+
+class _Run:
+    """The fields of a `Forward` while it is made."""
+
+    __slots__ = ("drop", "kind", "save", "snapshot", "start", "stop", "tier")
+
+
+class _Range:
+    """The fields of a `Reverse` while it is made."""
+
+    __slots__ = ("start", "stop")
+
+
+class _Step:
+    """The field of a `Copy`, `Move` or `Delete` while it is made."""
+
+    __slots__ = ("step",)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forward:
+class Forward(_Run):
     """
     Run the steps `start`, ..., `stop - 1`.
 
@@ -44,7 +67,7 @@ class Forward:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reverse:
+class Reverse(_Range):
     """
     Reverse the steps `start - 1`, ..., `stop`, in this order, and consume their saved values.
 
@@ -59,7 +82,7 @@ class Reverse:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class Copy(_Step):
     """
     Load the snapshot of `step` and keep the snapshot.
 
@@ -75,7 +98,7 @@ class Copy:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(_Step):
     """
     Load the snapshot of `step` and delete the snapshot.
 
@@ -91,7 +114,7 @@ class Move:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Delete(_Step):
     """
     Delete the snapshot of `step` without loading it: its slot is wanted, or it is of no use any more.
 
@@ -121,6 +144,56 @@ _KINDS: tuple[type[Action], ...] = (Forward, Reverse, Copy, Move, Delete, EndFor
 _TYPES: Mapping[str, type] = MappingProxyType(
     {"start": int, "stop": int, "step": int, "snapshot": bool, "save": bool, "drop": bool, "kind": str, "tier": str}
 )
+
+
+def run(
+    start: int, stop: int, snapshot: bool = False, save: bool = False, kind: str = "restart", tier: str = "memory",
+    drop: bool = False,
+) -> Forward:  # fmt: skip
+    """Return a `Forward` of these fields, several times as fast as its initializer."""
+    made: Any = _new(_Run)
+    made.start = start
+    made.stop = stop
+    made.snapshot = snapshot
+    made.save = save
+    made.kind = kind
+    made.tier = tier
+    made.drop = drop
+    made.__class__ = Forward
+    return made
+
+
+def reverse(start: int, stop: int) -> Reverse:
+    """Return a `Reverse`, as `run` does a `Forward`."""
+    made: Any = _new(_Range)
+    made.start = start
+    made.stop = stop
+    made.__class__ = Reverse
+    return made
+
+
+def copy(step: int) -> Copy:
+    """Return a `Copy`, as `run` does a `Forward`."""
+    made: Any = _new(_Step)
+    made.step = step
+    made.__class__ = Copy
+    return made
+
+
+def move(step: int) -> Move:
+    """Return a `Move`, as `run` does a `Forward`."""
+    made: Any = _new(_Step)
+    made.step = step
+    made.__class__ = Move
+    return made
+
+
+def delete(step: int) -> Delete:
+    """Return a `Delete`, as `run` does a `Forward`."""
+    made: Any = _new(_Step)
+    made.step = step
+    made.__class__ = Delete
+    return made
 
 
 def action_to_json(action: Action) -> dict[str, int | bool | str]:

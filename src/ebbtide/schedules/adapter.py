@@ -11,10 +11,11 @@ from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Reverse
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.no_reverse import NoReverse
-from ebbtide.schedules.position import Position, Snapshot
+from ebbtide.schedules.position import Position
+from ebbtide.schedules.snapshots import Snapshots
 from ebbtide.schedules.store_all import StoreAll
 
-_Key = tuple[int, bool, bool, tuple[Snapshot, ...], tuple[int, int | None] | None]
+_Key = tuple[int, bool, bool, Snapshots, tuple[int, int | None] | None]
 
 
 @final

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.actions import Action, copy, delete, move, run
 from ebbtide.schedules.continuing import describe_loss
 from ebbtide.schedules.position import Position
 from ebbtide.schedules.revolve import find_least, run_to_next
@@ -31,8 +31,8 @@ def block_action(position: Position, memory: int) -> Action:
         return run_to_next(end, state, latest, free)
     if free < 0 and held > 1:
         steps = [kept.step for kept in snapshots[first:]]
-        return Delete(step=steps[find_least(steps, end, max(1, held + free))])
-    return Move(step=latest) if latest == end - 1 else Copy(step=latest)
+        return delete(steps[find_least(steps, end, max(1, held + free))])
+    return move(latest) if latest == end - 1 else copy(latest)
 
 
 def make_way_back(position: Position, *, memory: int, disk: int | None) -> Action | None:
@@ -58,7 +58,7 @@ def make_way_back(position: Position, *, memory: int, disk: int | None) -> Actio
     if not snapshots or position.end == 1:
         return None
     if disk is None or position.on_disk < disk:
-        return Forward(start=0, stop=1, snapshot=True, tier="disk")
+        return run(0, 1, snapshot=True, tier="disk")
     if len(snapshots) - position.on_disk < memory:
-        return Forward(start=0, stop=1, snapshot=True)
-    return Delete(step=snapshots[-1].step)
+        return run(0, 1, snapshot=True)
+    return delete(snapshots[-1].step)

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Reverse
+from ebbtide.schedules.actions import (
+    Action,
+    Copy,
+    Delete,
+    EndForward,
+    EndReverse,
+    Forward,
+    Move,
+    Reverse,
+    copy,
+    delete,
+    move,
+    reverse,
+    run,
+)
 from ebbtide.schedules.position import Position, Snapshot
 
 
@@ -28,9 +42,9 @@ def forced_action(position: Position) -> Action | None:
             return None
         if saved is None:
             # What another schedule left behind at the very end.
-            return Delete(step=position.snapshots[-1].step) if position.snapshots else EndReverse()
+            return delete(position.snapshots[-1].step) if position.snapshots else EndReverse()
         if saved[1] == end:
-            return Reverse(start=end, stop=saved[0])
+            return reverse(end, saved[0])
     elif position.state == position.steps:
         return EndForward()
     elif saved is None:
@@ -57,12 +71,12 @@ def _close_gap(position: Position) -> Action | None:
     stop, state = position.saved[1], position.state
     held = next((kept for kept in position.snapshots if kept.step == stop and stop < position.end), None)
     if held is not None and held.kind == "saved":
-        return Move(step=stop)
+        return move(stop)
     if state is not None and state <= stop:
         save = state == stop
-        return Forward(start=state, stop=position.end if save else stop, save=save)
+        return run(state, position.end if save else stop, save=save)
     restarts = [kept.step for kept in position.snapshots if kept.kind == "restart" and kept.step <= stop]
-    return Copy(step=restarts[-1]) if restarts else None
+    return copy(restarts[-1]) if restarts else None
 
 
 def count_base(position: Position) -> int:
@@ -72,9 +86,13 @@ def count_base(position: Position) -> int:
     These steps can be reversed whatever happens above them: to the others, the step behind them is the first.
     """
     snapshots = position.snapshots
-    if not snapshots or snapshots[0].kind != "saved":
-        return 0
     low, high = 0, len(snapshots)
+    if high == 0 or snapshots[0].kind != "saved":
+        return 0
+    last = snapshots[-1]
+    if last.step == high - 1 and last.kind == "saved":
+        # None is left out, as where all steps are stored.
+        return high
     # Steps ascend, so that the one at a place is the place itself as long as no step is left out.
     while high - low > 1:
         middle = (low + high) // 2
@@ -104,9 +122,11 @@ def restart_action(position: Position, choose: Callable[[Position], Action]) -> 
     """
     if position.finished:
         return None
-    action = forced_action(position)
-    if action is not None:
-        return action
+    # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
+    if position.saved is not None or not position.forward_ended or position.end == 0:
+        action = forced_action(position)
+        if action is not None:
+            return action
     snapshots = position.snapshots
     if not snapshots or (snapshots[-1].kind == "restart" == snapshots[0].kind and snapshots[-1].step < position.end):
         return choose(position)
@@ -118,13 +138,13 @@ def _choose_above_saved(position: Position, choose: Callable[[Position], Action]
     last, end, state = position.snapshots[-1], position.end, position.state
     base = count_base(position)
     if last.step >= end:
-        return Delete(step=last.step)
+        return delete(last.step)
     if last.step == end - 1 and last.kind == "saved":
-        return Move(step=last.step)
+        return move(last.step)
     if base >= end:
-        return Forward(start=end - 1, stop=end, save=True) if state == end - 1 else Move(step=last.step)
+        return run(end - 1, end, save=True) if state == end - 1 else move(last.step)
     if last.kind == "saved" and last.step >= base:
-        return Delete(step=last.step)
+        return delete(last.step)
     kept = tuple(Snapshot(one.step - base, one.kind, one.tier) for one in position.snapshots if one.step >= base)
     above = Position(
         steps=position.steps - base,
@@ -140,23 +160,16 @@ def _choose_above_saved(position: Position, choose: Callable[[Position], Action]
 def shift(action: Action, by: int) -> Action:
     """Return the action for a loop that has `by` more steps before the first one."""
     if isinstance(action, Forward):
-        return Forward(
-            start=action.start + by,
-            stop=action.stop + by,
-            snapshot=action.snapshot,
-            save=action.save,
-            kind=action.kind,
-            tier=action.tier,
-            drop=action.drop,
-        )
+        start, stop = action.start + by, action.stop + by
+        return run(start, stop, action.snapshot, action.save, action.kind, action.tier, action.drop)
     if isinstance(action, Copy):
-        return Copy(step=action.step + by)
+        return copy(action.step + by)
     if isinstance(action, Move):
-        return Move(step=action.step + by)
+        return move(action.step + by)
     if isinstance(action, Delete):
-        return Delete(step=action.step + by)
+        return delete(action.step + by)
     if isinstance(action, Reverse):
-        return Reverse(start=action.start + by, stop=action.stop + by)
+        return reverse(action.start + by, action.stop + by)
     return action
 
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.actions import Action, copy, delete, move, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import describe_loss, restart_action
@@ -89,12 +89,12 @@ class Hierarchical(Schedule):
         """The action where there is a choice."""
         snapshots, end, state = position.snapshots, position.end, position.state
         if state == end - 1 and snapshots and snapshots[0].step == 0:
-            return Forward(start=end - 1, stop=end, save=True)
+            return run(end - 1, end, save=True)
         on_disk = position.on_disk
         if on_disk > self.disk:
             surplus = self._find_surplus(position)
             if surplus is not None:
-                return Delete(step=surplus)
+                return delete(surplus)
         if not snapshots or snapshots[0].step > 0:
             way_back = make_way_back(position, memory=self.memory, disk=self.disk)
             if way_back is not None:
@@ -110,7 +110,7 @@ class Hierarchical(Schedule):
         table, length = self._table(position.steps), end - latest
         place = table.place(free + 1, length)
         if state == latest:
-            return Forward(start=state, stop=state + place) if place > 0 else Delete(step=latest)
+            return run(state, state + place) if place > 0 else delete(latest)
         target = latest + place
         if state < target:
             forward = table.costs.forward
@@ -118,7 +118,7 @@ class Hierarchical(Schedule):
             there = forward * (target - state) + table.fresh(free, end - target) + table.stored(free + 1, place)
             # By rounding alone it would run on where both are equal, and no longer as predicted.
             if there < here * (1 - 1e-12):
-                return Forward(start=state, stop=target)
+                return run(state, target)
         return self._start(position, state, free)
 
     def _load(self, position: Position) -> Action:
@@ -128,28 +128,28 @@ class Hierarchical(Schedule):
         free = self.disk - position.on_disk
         keep = length > 1 and (free >= 0 or self.memory == 0)
         keep = keep and self._table(position.steps).place(max(1, free + 1), length) > 0
-        return Copy(step=latest) if keep else Move(step=latest)
+        return copy(latest) if keep else move(latest)
 
     def _start(self, position: Position, state: int, free: int) -> Action:
         """Between the working state and the end nothing is stored: write to disk, or go on with memory alone."""
         end = position.end
         length = end - state
         if length == 1:
-            return Forward(start=state, stop=end, save=True)
+            return run(state, end, save=True)
         if self._is_short(position, state, free):
             surplus = self._find_surplus(position)
             if surplus is not None:
-                return Delete(step=surplus)
+                return delete(surplus)
         table = self._table(position.steps)
         slots = self.memory + position.on_disk - len(position.snapshots)
         if free > 0 and table.costs.write + table.stored(free, length) < table.alone(length, slots):
             place = table.place(free, length)
-            return Forward(start=state, stop=state + max(1, place), snapshot=True, tier="disk")
+            return run(state, state + max(1, place), snapshot=True, tier="disk")
         if slots > 0:
             return block_action(position, self.memory)
         if not position.snapshots:
             raise describe_loss(position)
-        return Forward(start=state, stop=end - 1)
+        return run(state, end - 1)
 
     def _find_surplus(self, position: Position) -> int | None:
         """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.actions import Action, copy, delete, move, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.mixed_table import MixedTable
@@ -79,8 +80,12 @@ class Mixed(Schedule):
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
         if position.finished:
             return None
-        action = forced_action(position)
-        return self._choose(position) if action is None else action
+        # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
+        if position.saved is not None or not position.forward_ended or position.end == 0:
+            action = forced_action(position)
+            if action is not None:
+                return action
+        return self._choose(position)
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -130,13 +135,13 @@ class Mixed(Schedule):
             return self._start(position, 0, free)
         top = snapshots[-1]
         if top.step >= end:
-            return Delete(step=top.step)
+            return delete(top.step)
         if top.step == end - 1 and top.kind == "saved":
-            return Move(step=top.step)
+            return move(top.step)
         if free < 0:
             surplus = self.find_surplus(position, free)
             if surplus is not None:
-                return Delete(step=surplus)
+                return delete(surplus)
         if snapshots[0].kind == "saved" or snapshots[0].step > 0:
             action = self._keep_way_back(position, free)
             if action is not None:
@@ -147,7 +152,7 @@ class Mixed(Schedule):
                 raise describe_loss(position)
             return self._load(position, latest, free)
         if top.kind == "saved" and state <= top.step:
-            return Forward(start=state, stop=top.step + 1)
+            return run(state, top.step + 1)
         return self._start(position, state, free) if top.kind == "saved" else self._go_on(position, state, free)
 
     def _load(self, position: Position, latest: Snapshot, free: int) -> Action:
@@ -155,12 +160,12 @@ class Mixed(Schedule):
         step, length = latest.step, position.end - latest.step
         if latest is not position.snapshots[-1]:
             # Saved values that lie above it are not yet of use, and its state will be wanted again after them.
-            return Copy(step=step)
+            return copy(step)
         table = self._table(position.steps)
         row = table.row(free + self._size(latest))
         # Where nothing can be stored, it is run from again for each step.
         keep = length > 1 and (table.place(row, length) > 0 or table.cost(row, length) == inf)
-        return Copy(step=step) if keep else Move(step=step)
+        return copy(step) if keep else move(step)
 
     def _go_on(self, position: Position, state: int, free: int) -> Action:
         """The last snapshot is a restart state, and the working state is that of the same step or of a later one."""
@@ -170,37 +175,37 @@ class Mixed(Schedule):
         place = table.place(row, end - step)
         if state == step:
             if end - state == 1:
-                return Forward(start=state, stop=end, save=True)
+                return run(state, end, save=True)
             if table.cost(row, end - state) == inf:
-                return Forward(start=state, stop=end - 1)
-            return Forward(start=state, stop=state + place) if place > 0 else Delete(step=step)
+                return run(state, end - 1)
+            return run(state, state + place) if place > 0 else delete(step)
         target = step + place
         if state < target:
             here = table.cost(above, end - state) + table.cost(row, state - step)
             there = target - state + table.cost(above, end - target) + table.cost(row, place)
             if there < here:
-                return Forward(start=state, stop=target)
+                return run(state, target)
         return self._start(position, state, free)
 
     def _start(self, position: Position, state: int, free: int) -> Action:
         """Between the working state and the end nothing is stored: place the next snapshot."""
         end = position.end
         if end - state == 1:
-            return Forward(start=state, stop=end, save=True)
+            return run(state, end, save=True)
         if self._is_short(position, state, free):
             surplus = self.find_surplus(position, free)
             if surplus is not None:
-                return Delete(step=surplus)
+                return delete(surplus)
         table = self._table(position.steps)
         row = table.row(free)
         if table.cost(row, end - state) < inf:
             place = table.place(row, end - state)
             if place > 0:
-                return Forward(start=state, stop=state + place, snapshot=True)
-            return Forward(start=state, stop=state + 1, snapshot=True, kind="saved")
+                return run(state, state + place, snapshot=True)
+            return run(state, state + 1, snapshot=True, kind="saved")
         if _latest_restart(position.snapshots) is None:
             raise describe_loss(position)
-        return Forward(start=state, stop=end - 1)
+        return run(state, end - 1)
 
     def _keep_way_back(self, position: Position, free: int) -> Action | None:
         """Without the initial state in a snapshot: all first steps must have their own, up to a restart state."""
@@ -213,8 +218,8 @@ class Mixed(Schedule):
         if top.step < base:
             return None
         if free < self.restart or any(kept.step == state for kept in snapshots):
-            return Delete(step=top.step)
-        return Forward(start=state, stop=state + 1, snapshot=True)
+            return delete(top.step)
+        return run(state, state + 1, snapshot=True)
 
     def find_surplus(self, position: Position, free: int = -1) -> int | None:
         """
@@ -287,9 +292,12 @@ class Mixed(Schedule):
         return tables[0]
 
 
-def _latest_restart(snapshots: tuple[Snapshot, ...]) -> Snapshot | None:
+def _latest_restart(snapshots: Sequence[Snapshot]) -> Snapshot | None:
     """The last snapshot that holds a restart state; all lie below the end."""
-    return next((kept for kept in reversed(snapshots) if kept.kind == "restart"), None)
+    for kept in reversed(snapshots):
+        if kept.kind == "restart":
+            return kept
+    return None
 
 
 def _at_most(cost: float, length: int) -> float:

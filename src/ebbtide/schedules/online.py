@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward
+from ebbtide.schedules.actions import Action, EndForward, Forward, copy, delete, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.position import Position, Snapshot
-from ebbtide.schedules.revolve import Revolve, count_forward
+from ebbtide.schedules.revolve import Revolve
+from ebbtide.schedules.snapshots import Snapshots, remove
+from ebbtide.schedules.thinning import Thinned, count, count_intervals, find_least
 
 # So many first steps are saved as they run. One step run for nothing is 2 for 1 at one step and 4 for 3 at two; at
 # three it is 6 for 5.
@@ -48,7 +49,8 @@ class Online(Schedule):
 
     Memory:
         Who follows it holds at most `snapshots` restart states, the working state, and the saved values of one
-        step.
+        step. The schedule itself holds a few numbers for each snapshot of the last question, from which the next answer
+        takes a fraction of the time; they are no part of ==, repr and pickle.
 
     Source:
         The rule is our own; the problem and the bound (s + 1)(s + 2)/2, up to which an online schedule can be
@@ -61,6 +63,12 @@ class Online(Schedule):
     """
 
     snapshots: int
+    _offline: Revolve = field(init=False, repr=False, compare=False)
+    # At most one, of the last question: its snapshots, what was found for them (and the state to be stored next, if a
+    # slot was free), and the place that was given up. Whoever takes it out has it alone: threads may ask the same one.
+    _last: list[tuple[Snapshots, Thinned, int]] = field(
+        default_factory=list[tuple[Snapshots, Thinned, int]], init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.snapshots < 1:
@@ -68,14 +76,26 @@ class Online(Schedule):
                 f"Online needs at least 1 snapshot, that of the initial state, not {self.snapshots}. "
                 "Use NoReverse for a loop that is never reversed."
             )
+        object.__setattr__(self, "_offline", Revolve(self.snapshots))
+
+    def __reduce__(self) -> tuple[type[Online], tuple[int]]:
+        return Online, (self.snapshots,)
 
     def next_action(self, position: Position) -> Action | None:
-        """See `Schedule.next_action`; at most O(s) closed forms and O(log n) more to find the next place to store."""
+        """
+        See `Schedule.next_action`; at most O(s) closed forms and O(log n) more to find the next place to store.
+
+        Where the position follows the last one that it was asked for, only those of the snapshots that changed.
+        """
         if position.open and not position.finished:
             action = self._next_open(position)
             return _keep_early(action, position) if isinstance(action, Forward) else action
-        spare = self._find_hindrance(position)
-        return Revolve(self.snapshots).next_action(position) if spare is None else Delete(step=spare)
+        # From the first load on, `Revolve` keeps to the plan.
+        if position.reversed == 0 and position.saved is None and not position.finished:
+            spare = self._find_hindrance(position)
+            if spare is not None:
+                return delete(spare)
+        return self._offline.next_action(position)
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -91,7 +111,7 @@ class Online(Schedule):
             >>> Online(5).forward_steps(1000)
             7284
         """
-        return Revolve(self.snapshots).forward_steps(steps)
+        return self._offline.forward_steps(steps)
 
     def forward_steps_open(self, steps: int) -> int:
         """
@@ -110,11 +130,11 @@ class Online(Schedule):
         """
         if steps <= _EARLY:
             return self.forward_steps(steps)
-        held = [0]
-        while (place := self._find_store(held, steps)) < steps:
-            if len(held) == self.snapshots:
-                del held[self._find_spare(held, place)[0]]
-            held.append(place)
+        # Without a free slot, the first `snapshots` steps are stored, and one of them is given up for each later one.
+        thinned = Thinned(list(range(self.snapshots))) if 1 < self.snapshots < steps else None
+        while thinned is not None and (place := _find_next(thinned, steps)) < steps:
+            thinned.replace(thinned.find_spare(place - thinned.steps[-1]), place)
+        held = list(range(min(self.snapshots, steps))) if thinned is None else list(thinned.steps)
         left = self._count_left(held, steps)
         while len(held) > 1:
             spare, without = self._find_spare(held, steps)
@@ -139,54 +159,90 @@ class Online(Schedule):
 
     def _next_open(self, position: Position) -> Action:
         """The forward sweep of a loop that may end after any step."""
-        state, steps = position.state, position.steps
+        snapshots, state, steps = position.snapshots, position.state, position.steps
         if state == steps:
             return EndForward()
-        self._require_initial(position)
+        thinned = None if state is None else self._recall(snapshots, state)
+        if thinned is None:
+            self._require_initial(position)
         if state is not None and state == steps - 1:
             # If the loop does not end before its upper bound, this is the last step: it is reversed next.
-            return Forward(start=state, stop=steps, save=True)
-        held = [kept.step for kept in position.snapshots]
-        useless = next((kept.step for kept in position.snapshots if kept.kind != "restart"), None)
+            return run(state, steps, save=True)
+        if thinned is None:
+            action = self._make_room(position)
+            if action is not None:
+                return action
+        latest = snapshots[-1].step
+        if state is None or state < latest:
+            return copy(latest)
+        if len(snapshots) == self.snapshots:
+            return self._go_on(snapshots, state, steps, thinned)
+        if state == latest or len(snapshots) + 1 < self.snapshots:
+            return run(state, min(state + 1, steps - 1), snapshot=state > latest)
+        if thinned is None:
+            thinned = Thinned([*(kept.step for kept in snapshots), state])
+        after = _find_next(thinned, steps)
+        self._last[:] = [(snapshots, thinned, 0)]
+        return run(state, min(after, steps - 1), snapshot=True)
+
+    def _make_room(self, position: Position) -> Action | None:
+        """Delete what is of no use or too many, and store the initial state if it is only in hand."""
+        snapshots, state = position.snapshots, position.state
+        held = [kept.step for kept in snapshots]
+        useless = next((kept.step for kept in snapshots if kept.kind != "restart"), None)
         if useless is None and len(held) > self.snapshots:
             useless = held[self._find_spare(held, max(held[-1], state or 0))[0]]
         if useless is None and held and held[0] > 0 and len(held) == self.snapshots:
             # The initial state is only in hand, and needs a slot.
             useless = held[0]
         if useless is not None:
-            return Delete(step=useless)
-        if state == 0 and (not held or held[0] > 0):
-            return Forward(start=0, stop=1, snapshot=True)
-        if state is None or state < held[-1]:
-            return Copy(step=held[-1])
-        if len(held) == self.snapshots:
-            full = _Full.of(held) if len(held) > 1 else None
-            if full is not None and full.pays(state - held[-1]):
-                return Delete(step=held[full.find_spare(state - held[-1])[0]])
-            place = steps if full is None else held[-1] + full.find_place(steps - held[-1])
-            return Forward(start=state, stop=min(place, steps - 1))
-        if state == held[-1]:
-            return Forward(start=state, stop=min(state + 1, steps - 1))
-        after = self._find_store([*held, state], steps)
-        return Forward(start=state, stop=min(after, steps - 1), snapshot=True)
+            return delete(useless)
+        return run(0, 1, snapshot=True) if state == 0 and (not held or held[0] > 0) else None
 
-    def _find_store(self, held: Sequence[int], steps: int) -> int:
-        """The first step after the latest snapshot whose state is to be stored; `steps` if there is none."""
-        latest = held[-1]
-        if len(held) < self.snapshots:
-            return min(latest + 1, steps)
-        return steps if len(held) == 1 else latest + _Full.of(held).find_place(steps - latest)
+    def _go_on(self, snapshots: Snapshots, state: int, steps: int, thinned: Thinned | None) -> Action:
+        """All slots are taken: give one up for the working state, or run on to the step where that pays."""
+        if self.snapshots == 1:
+            return run(state, steps - 1)
+        if thinned is None:
+            thinned = Thinned([kept.step for kept in snapshots])
+        length = state - thinned.steps[-1]
+        spare = thinned.find_spare(length) if thinned.pays(length) else 0
+        self._last[:] = [(snapshots, thinned, spare)]
+        if spare > 0:
+            return delete(thinned.steps[spare])
+        after = _find_next(thinned, steps)
+        return run(state, min(after, steps - 1))
+
+    def _recall(self, snapshots: Snapshots, state: int) -> Thinned | None:
+        """Return what was found for these snapshots, or for those before the last change, with that change made."""
+        missing = self.snapshots - len(snapshots)
+        if self.snapshots == 1 or not 0 <= missing <= 1:
+            return None
+        try:
+            known, thinned, spare = self._last.pop()
+        except IndexError:
+            return None
+        last = thinned.steps[-1]
+        if missing == 0 and len(known) < len(snapshots):
+            latest = snapshots[-1]
+            follows = latest.step == last and latest.kind == "restart" and snapshots[:-1] == known
+        elif missing == 0 or len(known) == len(snapshots):
+            follows = snapshots == known and (missing == 0 or state == last)
+        else:
+            follows = spare > 0 and state > last and snapshots == remove(known, spare)
+            if follows:
+                thinned.replace(spare, state)
+        return thinned if follows else None
 
     def _find_spare(self, held: Sequence[int], stop: int) -> tuple[int, int]:
         """The place of the snapshot to do without, and how many forward steps then reverse all steps below `stop`."""
-        return _find_least(held, self.snapshots, lambda latest, slots: _count(stop - latest, slots))
+        return find_least(held, self.snapshots, lambda latest, slots: count(stop - latest, slots))
 
     def _find_hindrance(self, position: Position) -> int | None:
         """The length is known: a snapshot without which fewer forward steps are left, if there is one."""
         state, end = position.state, position.end
-        # At the end of the forward sweep `EndForward` comes first. From the first load on, `Revolve` keeps to the plan.
-        late = position.reversed > 0 or position.saved is not None or position.finished
-        if late or (state != end if position.forward_ended and state is not None else state == end):
+        # At the end of the forward sweep `EndForward` comes first.
+        if state != end if position.forward_ended and state is not None else state == end:
             return None
         held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
         others = len(held) < len(position.snapshots) or held[:1] != [0]
@@ -195,18 +251,18 @@ class Online(Schedule):
 
         def count_tail(latest: int, slots: int) -> int:
             if state is None or not latest < state < end:
-                return _count(end - latest, slots)
+                return count(end - latest, slots)
             rest = Position(steps=end - latest, state=state - latest, snapshots=(Snapshot(0),))
             return Revolve(max(1, slots)).forward_steps_left(rest)
 
-        place, without = _find_least(held, self.snapshots, count_tail)
-        left = _count_intervals(held, self.snapshots) + count_tail(held[-1], self.snapshots - len(held) + 1)
+        place, without = find_least(held, self.snapshots, count_tail)
+        left = count_intervals(held, self.snapshots) + count_tail(held[-1], self.snapshots - len(held) + 1)
         return held[place] if without < left else None
 
     def _count_left(self, held: Sequence[int], stop: int) -> int:
         """Forward steps to reverse all steps below `stop`."""
-        tail = _count(stop - held[-1], self.snapshots - len(held) + 1)
-        return _count_intervals(held, self.snapshots) + tail
+        tail = count(stop - held[-1], self.snapshots - len(held) + 1)
+        return count_intervals(held, self.snapshots) + tail
 
     def _require_initial(self, position: Position) -> None:
         """Fail before any work is done if there is no way back to step 0: saved values are given up."""
@@ -220,6 +276,12 @@ class Online(Schedule):
             )
 
 
+def _find_next(thinned: Thinned, steps: int) -> int:
+    """The first step after the latest snapshot whose state is to be stored; `steps` if there is none."""
+    latest = thinned.steps[-1]
+    return latest + thinned.find_place(steps - latest)
+
+
 def _keep_early(action: Forward, position: Position) -> Forward:
     """The same where the loop may end after it: an early step is saved, and what an earlier one saved is given up."""
     start, stop, drop = action.start, action.stop, position.saved is not None
@@ -228,129 +290,4 @@ def _keep_early(action: Forward, position: Position) -> Forward:
     if not early and not drop:
         return action
     stop = start + 1 if early else stop
-    return Forward(start=start, stop=stop, snapshot=action.snapshot, save=early or action.save, drop=drop)
-
-
-def _count(length: int, slots: int) -> int:
-    """Forward steps to reverse `length` steps from a snapshot before them, with `slots` states in all."""
-    slots = max(1, slots)
-    # Without and with one and two repetitions, where nearly all intervals are, by hand.
-    if length <= 1:
-        return length
-    if length <= slots + 1:
-        return 2 * length - 1
-    if 2 * length <= (slots + 1) * (slots + 2):
-        return 3 * length - slots - 2
-    return count_forward(length, slots)
-
-
-def _count_each(lengths: Sequence[int], slots: int) -> list[int]:
-    """The same for intervals one after the other, each of which has one state less than the one before."""
-    found = list[int]()
-    for length in lengths:
-        # As in `_count`, whose call takes longer than this.
-        if 0 < length <= slots + 1:
-            found.append(2 * length - 1)
-        elif 2 * length <= (slots + 1) * (slots + 2):
-            found.append(3 * length - slots - 2)
-        else:
-            found.append(_count(length, slots))
-        slots = max(1, slots - 1)
-    return found
-
-
-def _count_intervals(held: Sequence[int], snapshots: int) -> int:
-    """Forward steps to reverse all intervals between neighboring snapshots, from the last to the first."""
-    return sum(_count_each([stop - start for start, stop in pairwise(held)], snapshots))
-
-
-def _count_without(held: Sequence[int], snapshots: int) -> list[int]:
-    """
-    The same without one snapshot, for each but the first: two intervals join, later ones have one state more.
-
-    The last number is that without the last snapshot, and the interval before it.
-    """
-    lengths = [stop - start for start, stop in pairwise(held)]
-    one_more = _count_each(lengths, snapshots + 1)
-    joined = _count_each([first + second for first, second in pairwise(lengths)], snapshots)
-    before, after, found = 0, sum(one_more) - one_more[0], list[int]()
-    for one, more, kept in zip(joined, one_more[1:], _count_each(lengths, snapshots), strict=False):
-        after -= more
-        found.append(before + one + after)
-        before += kept
-    return [*found, before]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Full:
-    """
-    All slots are taken: what it takes to reverse the steps from the latest snapshot on with a slot of another one.
-
-    Args:
-        spare: The place of the snapshot, not the first and not the latest, that can best be done without; 0 if there is
-            none.
-        early: Forward steps for the intervals before the latest without that one.
-        last: The same without the latest.
-        kept: The same with all of them.
-        gap: The length of the interval before the latest.
-    """
-
-    spare: int
-    early: int
-    last: int
-    kept: int
-    gap: int
-
-    @staticmethod
-    def of(held: Sequence[int]) -> _Full:
-        """Return that of at least two snapshots."""
-        *early, last = _count_without(held, len(held))
-        gap, least = held[-1] - held[-2], min(early, default=0)
-        # Of equal ones the first: early intervals have the most states, so that they bear it best to become longer.
-        spare = early.index(least) + 1 if early else 0
-        return _Full(spare, least, last, last + _count(gap, 2), gap)
-
-    def pays(self, length: int) -> bool:
-        """
-        Return whether to store a snapshot so many steps after the latest.
-
-        If the loop ended one step later: that step is all that follows the new snapshot, and the others follow the
-        latest that is left, with two states.
-        """
-        return length > 0 and self.find_spare(length)[1] + 1 <= self.kept + _count(length + 1, 1)
-
-    def find_place(self, most: int) -> int:
-        """Return after how many steps it first pays, at most so many."""
-        return _find_first(self.pays, most)
-
-    def find_spare(self, length: int) -> tuple[int, int]:
-        """Return the place of the snapshot to do without, -1 for the latest, and the forward steps then left."""
-        without, early = self.last + _count(self.gap + length, 2), self.early + _count(length, 2)
-        return (-1, without) if self.spare == 0 or without < early else (self.spare, early)
-
-
-def _find_least(held: Sequence[int], snapshots: int, count_tail: Callable[[int, int], int]) -> tuple[int, int]:
-    """The place, not the first, of the snapshot without which the fewest forward steps are left, and their number."""
-    *early, last = _count_without(held, snapshots)
-    slots = snapshots - len(held) + 2
-    tail = count_tail(held[-1], slots)
-    totals = [*(count + tail for count in early), last + count_tail(held[-2], slots)]
-    least = min(totals)
-    # Of equal ones the first: early intervals have the most states, so that they bear it best to become longer.
-    return totals.index(least) + 1, least
-
-
-def _find_first(holds: Callable[[int], bool], most: int) -> int:
-    """The least number from 1 on for which a condition holds, once and for all from there; `most` if there is none."""
-    low, high = 0, 1
-    while high < most and not holds(high):
-        low, high = high, 2 * high
-    high = min(high, most)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    return run(start, stop, snapshot=action.snapshot, save=early or action.save, drop=drop)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Forward, Move
+from ebbtide.schedules.actions import Action, copy, move, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import restart_action
@@ -132,11 +132,11 @@ class Periodic(Schedule):
         latest = snapshots[-1].step if snapshots else None
         if state is None or state >= end or (latest is not None and state < latest):
             assert latest is not None
-            return Copy(step=latest) if end - latest > self.interval else Move(step=latest)
+            return copy(latest) if end - latest > self.interval else move(latest)
         near = state if latest is None else latest + self.interval
         if state == latest or state < near < end:
             # Towards the next place on disk; at the one before it the state is there already.
-            return Forward(start=state, stop=min(near, end))
+            return run(state, min(near, end))
         return self._start(position, state)
 
     def _start(self, position: Position, state: int) -> Action:
@@ -144,13 +144,13 @@ class Periodic(Schedule):
         end = position.end
         # Of a loop whose length is not known the last interval is not known either.
         if end - state > self.interval or (position.open and end - state > 1):
-            return Forward(start=state, stop=min(end, state + self.interval), snapshot=True, tier="disk")
+            return run(state, min(end, state + self.interval), snapshot=True, tier="disk")
         if end - state == 1:
-            return Forward(start=state, stop=end, save=True)
+            return run(state, end, save=True)
         if self.snapshots + position.on_disk > len(position.snapshots):
             return block_action(position, self.snapshots)
         # The slots in memory are taken by what others left behind.
-        return Forward(start=state, stop=state + 1, snapshot=True, tier="disk")
+        return run(state, state + 1, snapshot=True, tier="disk")
 
 
 def _count(steps: int, snapshots: int) -> int:

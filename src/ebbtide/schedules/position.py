@@ -8,55 +8,22 @@ from typing import Any, cast, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward, Move, Reverse
+from ebbtide.schedules.snapshots import KINDS, TIERS, Snapshot, Snapshots, add, find_place, made, remove, shared
 
-KINDS = ("restart", "saved")
-TIERS = ("memory", "disk")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """
-    What is stored of one step.
-
-    Args:
-        step: The step.
-        kind: What it holds: `"restart"`, the state from which the step can be run, or `"saved"`, what the
-            step saves for its reverse sweep.
-        tier: Where it lies, `"memory"` or `"disk"`.
-    """
-
-    step: int
-    kind: str = "restart"
-    tier: str = "memory"
+_new = object.__new__
 
 
 class _Fields:
     """
     The fields of a position while it is made.
 
-    The initializer of a frozen dataclass takes several times as long as this one, and a sweep makes a position for each
-    action: it is made of these, and its class then is `Position`, which has the same slots and cannot be changed.
+    A sweep makes a position for each action: it is made of these, as plain attributes, and its class then is
+    `Position`, which has the same slots and cannot be changed; see `actions`.
     """
 
     __slots__ = (
         "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved", "snapshots", "state", "steps",
     )  # fmt: skip
-
-    def __init__(
-        self, steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
-        snapshots: tuple[Snapshot, ...], still_open: bool, on_disk: int,
-    ) -> None:  # fmt: skip
-        self.steps = steps
-        self.reversed = done
-        self.state = state
-        self.saved = saved
-        self.forward_ended = ended
-        self.finished = finished
-        self.snapshots = snapshots
-        self.open = still_open
-        self.on_disk = on_disk
-        self.end = steps - done
 
 
 @final
@@ -95,13 +62,14 @@ class Position(_Fields):
     saved: tuple[int, int] | None = None
     forward_ended: bool = False
     finished: bool = False
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: Snapshots = ()
     open: bool = False
     # Derived, as schedules ask for them before each action.
     on_disk: int = field(init=False, compare=False, repr=False)
     end: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "snapshots", shared(self.snapshots))
         object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))
         object.__setattr__(self, "end", self.steps - self.reversed)
         if not 0 <= self.reversed <= self.steps:
@@ -179,9 +147,10 @@ class Position(_Fields):
                 f"Cannot follow {action}: the steps that are not yet reversed end at {self.end}. "
                 f"Give start < stop <= {self.end}."
             )
-        snapshots, saved, more_on_disk = self.snapshots, None if action.drop else self.saved, 0
+        snapshots, saved, on_disk = self.snapshots, None if action.drop else self.saved, self.on_disk
         if action.snapshot:
-            snapshots, more_on_disk = self._stored(action), int(action.tier == "disk")
+            snapshots = self._stored(action)
+            on_disk += action.tier == "disk"
         if action.save:
             if saved is not None and saved[1] != start:
                 raise ScheduleError(
@@ -190,8 +159,7 @@ class Position(_Fields):
                 )
             saved = (start if saved is None else saved[0], stop)
         return _made(
-            self.steps, self.reversed, stop, saved, self.forward_ended, False, snapshots, self.open,
-            self.on_disk + more_on_disk,
+            self.steps, self.reversed, stop, saved, self.forward_ended, False, snapshots, self.open, on_disk
         )  # fmt: skip
 
     def _after_reverse(self, action: Reverse) -> Position:
@@ -216,7 +184,7 @@ class Position(_Fields):
         done = self.reversed + start - stop
         return _made(self.steps, done, state, saved, True, False, self.snapshots, self.open, self.on_disk)
 
-    def _stored(self, action: Forward) -> tuple[Snapshot, ...]:
+    def _stored(self, action: Forward) -> Snapshots:
         """The snapshots with the one that a `Forward` stores."""
         step, kind, snapshots = action.start, action.kind, self.snapshots
         if kind not in KINDS or action.tier not in TIERS:
@@ -228,34 +196,33 @@ class Position(_Fields):
                 f"Cannot follow {action}: a snapshot of kind 'saved' is of one step, which is not kept at hand "
                 f"too. Give stop={step + 1}, save=False."
             )
-        place = self._place(step)
+        place = find_place(snapshots, step)
         if place < len(snapshots) and snapshots[place].step == step:
             raise ScheduleError(
                 f"Cannot follow {action}: step {step} already has a snapshot. Use snapshot=False."
             )
-        return (*snapshots[:place], Snapshot(step, kind, action.tier), *snapshots[place:])
+        return add(snapshots, place, made(step, kind, action.tier))
 
     def _after_load(self, action: Copy | Move | Delete) -> Position:
         snapshots, step = self.snapshots, action.step
-        place = self._place(step)
+        place = find_place(snapshots, step)
         if place == len(snapshots) or snapshots[place].step != step:
             held = [snapshot.step for snapshot in snapshots]
             raise ScheduleError(
                 f"Cannot follow {action}: there is no snapshot of step {step}, only of {held}. "
                 "Load one of these."
             )
-        snapshot, state, saved, more = snapshots[place], self.state, self.saved, 0
+        snapshot, state, saved, on_disk = snapshots[place], self.state, self.saved, self.on_disk
         if not isinstance(action, Copy):
-            snapshots = (*snapshots[:place], *snapshots[place + 1 :])
-            more = -(snapshot.tier == "disk")
+            snapshots = remove(snapshots, place)
+            on_disk -= snapshot.tier == "disk"
         if not isinstance(action, Delete):
             if snapshot.kind == "saved":
                 saved = self._joined(action)
             else:
                 state = step
         return _made(
-            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open,
-            self.on_disk + more,
+            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open, on_disk
         )  # fmt: skip
 
     def _joined(self, action: Copy | Move) -> tuple[int, int]:
@@ -276,14 +243,6 @@ class Position(_Fields):
             f"Cannot follow {action}: saved values are at hand for the steps {saved}, and step {step} is no "
             "neighbor of these. Reverse these steps first."
         )
-
-    def _place(self, step: int) -> int:
-        """The number of snapshots of earlier steps; from the end, where nearly all changes happen."""
-        snapshots = self.snapshots
-        place = len(snapshots)
-        while place > 0 and snapshots[place - 1].step >= step:
-            place -= 1
-        return place
 
     def ended(self, at: int) -> Position:
         """
@@ -387,9 +346,19 @@ class Position(_Fields):
 
 def _made(
     steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
-    snapshots: tuple[Snapshot, ...], still_open: bool, on_disk: int,
+    snapshots: Snapshots, still_open: bool, on_disk: int,
 ) -> Position:  # fmt: skip
     """Return a position of its fields, without looking at them."""
-    fields: Any = _Fields(steps, done, state, saved, ended, finished, snapshots, still_open, on_disk)
-    fields.__class__ = Position
-    return fields
+    position: Any = _new(_Fields)
+    position.steps = steps
+    position.reversed = done
+    position.state = state
+    position.saved = saved
+    position.forward_ended = ended
+    position.finished = finished
+    position.snapshots = snapshots
+    position.open = still_open
+    position.on_disk = on_disk
+    position.end = steps - done
+    position.__class__ = Position
+    return position

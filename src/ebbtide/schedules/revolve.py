@@ -9,7 +9,7 @@ from math import comb
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.actions import Action, Forward, copy, delete, move, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
@@ -68,7 +68,12 @@ def split(steps: int, snapshots: int) -> int:
     which is a range of m. The least m of the range is taken: it stores fewer snapshots than the largest (714
     for 715 at 1000 steps and 10 states, 846 for 902 at 20 states).
     """
-    snapshots = min(snapshots, steps)
+    # With one and two repetitions, where most questions are, by hand.
+    if steps <= snapshots + 1:
+        return 1
+    if 2 * steps <= (snapshots + 1) * (snapshots + 2):
+        place = steps - snapshots * (snapshots + 1) // 2
+        return place if place > 1 else 1
     repetitions, reach = _find_reach(steps, snapshots)
     # The reaches with two repetitions less, and with one state less.
     both = snapshots + repetitions
@@ -87,7 +92,7 @@ def run_to_next(end: int, state: int, latest: int | None, free: int) -> Forward:
         free: The number of snapshots that may be stored beside those that are there.
     """
     if state == end - 1:
-        return Forward(start=state, stop=end, save=True)
+        return run(state, end, save=True)
     if latest is None:
         store = free > 0
     elif free < 1:
@@ -95,12 +100,12 @@ def run_to_next(end: int, state: int, latest: int | None, free: int) -> Forward:
     else:
         target = latest + split(end - latest, free + 1)
         if state < target:
-            return Forward(start=state, stop=target)
+            return run(state, target)
         # Past the target nothing is gained by waiting: the cost rises with the distance from it.
         store = True
     if store and free > 1:
-        return Forward(start=state, stop=state + split(end - state, free), snapshot=True)
-    return Forward(start=state, stop=end - 1, snapshot=store)
+        return run(state, state + split(end - state, free), snapshot=True)
+    return run(state, end - 1, snapshot=store)
 
 
 def find_least(held: list[int], end: int, snapshots: int) -> int:
@@ -212,21 +217,24 @@ class Revolve(Schedule):
         Raises:
             ScheduleError: The position cannot be completed.
         """
-        end, state = position.end, position.state
-        self._require_initial(position)
-        if self._is_short(position):
+        snapshots, end, state = position.snapshots, position.end, position.state
+        if not snapshots or snapshots[0].step > 0:
+            self._require_initial(position)
+        free = self.snapshots - len(snapshots)
+        if (free < 0 or not position.forward_ended) and self._is_short(position):
             surplus = self.find_surplus(position)
             if surplus:
-                return Delete(step=surplus[0])
-        latest = position.snapshots[-1].step if position.snapshots else None
-        if latest is None:
-            return run_to_next(end, 0, None, self.snapshots)
-        if state == 0 and end > 1 and position.snapshots[0].step > 0:
+                return delete(surplus[0])
+        if not snapshots:
+            return run_to_next(end, 0, None, free)
+        if state == 0 and end > 1 and snapshots[0].step > 0:
             # Only in hand, and a later snapshot is the better start: store the initial state before it is lost.
-            return Forward(start=0, stop=1, snapshot=True)
+            return run(0, 1, snapshot=True)
+        latest = snapshots[-1].step
         if state is None or not latest <= state < end:
-            return self._load(position, latest)
-        return run_to_next(end, state, latest, self.snapshots - len(position.snapshots))
+            # The working state is of no use. If only the step of the snapshot itself is left, this is its last use.
+            return move(latest) if latest == end - 1 else copy(latest)
+        return run_to_next(end, state, latest, free)
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -358,11 +366,6 @@ class Revolve(Schedule):
         # The state in hand takes the first of the free slots; without one the rest is run from the last snapshot.
         rest, slots = (end - state, slots) if slots > 0 else (end - position.snapshots[-1].step, 1)
         return find_repetitions(rest, slots) > find_repetitions(end, min(self.snapshots, end))
-
-    def _load(self, position: Position, latest: int) -> Action:
-        """The working state is of no use: load the latest snapshot."""
-        # Only the step of the snapshot itself is left to run from it, so that this is its last use.
-        return Move(step=latest) if latest == position.end - 1 else Copy(step=latest)
 
     def _require_initial(self, position: Position) -> None:
         """Fail before any work is done if there is no way back to step 0."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
+from ebbtide.schedules.actions import Action, copy, delete, move, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.costs import Costs
-from ebbtide.schedules.position import TIERS, Position
+from ebbtide.schedules.position import Position
+from ebbtide.schedules.snapshots import TIERS, find_place
 
 
 @final
@@ -50,9 +51,10 @@ class StoreAll(Schedule):
         """See `Schedule.next_action`."""
         if position.finished:
             return None
-        _require_way_back(position)
+        base = count_base(position)
+        _require_way_back(position, base)
         action = forced_action(position)
-        return self._choose(position) if action is None else action
+        return self._choose(position, base) if action is None else action
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -91,41 +93,38 @@ class StoreAll(Schedule):
         transfers = self.peak_snapshots(steps)
         return costs.time(forward=steps, reverse=steps, writes=transfers, reads=transfers)
 
-    def _choose(self, position: Position) -> Action:
+    def _choose(self, position: Position, base: int) -> Action:
         """The next step to reverse is not at hand."""
         snapshots, end, state = position.snapshots, position.end, position.state
-        if snapshots:
-            last = snapshots[-1]
+        last = snapshots[-1] if snapshots else None
+        if last is not None:
             if last.step >= end:
-                return Delete(step=last.step)
+                return delete(last.step)
             if position.forward_ended and last.step == end - 1 and last.kind == "saved":
-                return Move(step=last.step)
-        latest = next((kept.step for kept in reversed(snapshots) if kept.kind == "restart" and kept.step < end), None)
-        in_hand = state is not None and state < end and (latest is None or latest <= state)
-        base = count_base(position)
+                return move(last.step)
         # Perhaps the working state is the only way back to the first steps that have no snapshot of their own.
-        if state is not None and state <= base < end:
-            in_hand = True
-        if not in_hand:
-            if latest is None:
-                raise describe_loss(position)
-            return Move(step=latest) if self.tier == "memory" or latest == end - 1 else Copy(step=latest)
-        assert state is not None
+        if state is None or not state <= base < end:
+            restarts = (kept.step for kept in reversed(snapshots) if kept.kind == "restart" and kept.step < end)
+            latest = next(restarts, None)
+            if state is None or state >= end or (latest is not None and latest > state):
+                if latest is None:
+                    raise describe_loss(position)
+                return move(latest) if self.tier == "memory" or latest == end - 1 else copy(latest)
         if self.tier == "memory" or state == end - 1:
-            return Forward(start=state, stop=end, save=True)
-        place = next((place for place in range(len(snapshots), 0, -1) if snapshots[place - 1].step < state), 0)
-        missing = state
-        while place < len(snapshots) and snapshots[place].step == missing:
-            missing, place = missing + 1, place + 1
-        if missing > state:
-            return Forward(start=state, stop=min(missing, end - 1))
-        return Forward(start=state, stop=state + 1, snapshot=True, kind="saved", tier="disk")
+            return run(state, end, save=True)
+        if last is not None and last.step >= state:
+            place, missing = find_place(snapshots, state), state
+            while place < len(snapshots) and snapshots[place].step == missing:
+                missing, place = missing + 1, place + 1
+            if missing > state:
+                return run(state, min(missing, end - 1))
+        return run(state, state + 1, snapshot=True, kind="saved", tier="disk")
 
 
-def _require_way_back(position: Position) -> None:
+def _require_way_back(position: Position, base: int) -> None:
     """Fail before any work is done if steps cannot be run again whose saved values are held nowhere."""
     saved, state, snapshots = position.saved, position.state, position.snapshots
-    missing, base = position.end if saved is None else saved[0], count_base(position)
+    missing = position.end if saved is None else saved[0]
     if base >= missing or (state is not None and state <= base):
         return
     if not any(kept.kind == "restart" and kept.step <= base for kept in snapshots[: base + 1]):

@@ -1,0 +1,181 @@
+"""Which snapshot to do without, and when: the sums of closed forms behind `Online`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import isqrt
+from typing import final
+
+from ebbtide.schedules.revolve import count_forward
+
+
+def count(length: int, slots: int) -> int:
+    """Forward steps to reverse `length` steps from a snapshot before them, with `slots` states in all."""
+    # Without and with up to three repetitions, where nearly all intervals are, by hand.
+    if length <= 1:
+        return length
+    if length <= slots + 1:
+        return 2 * length - 1
+    if 2 * length <= (slots + 1) * (slots + 2):
+        return 3 * length - slots - 2
+    if 6 * length <= (slots + 1) * (slots + 2) * (slots + 3):
+        return 4 * length - (slots + 2) * (slots + 3) // 2
+    if slots == 2:
+        # The least number of repetitions r with (r + 1)(r + 2)/2 >= length.
+        repetitions = (isqrt(8 * length - 7) - 1) // 2
+        return length * (repetitions + 1) - repetitions * (repetitions + 1) * (repetitions + 2) // 6
+    return length * (length + 1) // 2 if slots <= 1 else count_forward(length, slots)
+
+
+def count_intervals(held: Sequence[int], snapshots: int) -> int:
+    """Forward steps to reverse all intervals between neighboring snapshots, from the last to the first."""
+    return sum(_count_each([stop - start for start, stop in pairwise(held)], snapshots))
+
+
+def find_least(held: Sequence[int], snapshots: int, count_tail: Callable[[int, int], int]) -> tuple[int, int]:
+    """The place, not the first, of the snapshot without which the fewest forward steps are left, and their number."""
+    *early, last = _count_without(held, snapshots)
+    slots = snapshots - len(held) + 2
+    tail = count_tail(held[-1], slots)
+    totals = [*(forward + tail for forward in early), last + count_tail(held[-2], slots)]
+    least = min(totals)
+    # Of equal ones the first: early intervals have the most states, so that they bear it best to become longer.
+    return totals.index(least) + 1, least
+
+
+@final
+class Thinned:
+    """
+    All slots are taken: what it takes to reverse the steps from the latest snapshot on with a slot of another one.
+
+    Sums over intervals, from the first one on, are kept, as a sweep asks again and again after one snapshot was given
+    up and one stored: `replace` adds up only the intervals from there on.
+
+    Args:
+        steps: The steps of the snapshots, two or more.
+
+    Memory:
+        Holds a few numbers for each snapshot.
+    """
+
+    __slots__ = ("_all", "_best", "_early", "_gap", "_kept", "_last", "_near", "_one_more", "spare", "steps")
+
+    def __init__(self, steps: list[int]) -> None:
+        self.steps = steps
+        # Forward steps of so many first intervals: with as many states as there are, and with one more.
+        self._all, self._one_more = [0], [0]
+        # Without one of so many snapshots, less all intervals with one state more: the least, and the place of it.
+        self._best = list[tuple[int, int]]()
+        self._near = 1
+        self._add()
+
+    def replace(self, place: int, step: int) -> None:
+        """Give up the snapshot at a place, not the first, and store one of a later step than all others."""
+        del self.steps[place]
+        self.steps.append(step)
+        same = min(place - 1, len(self._all) - 1)
+        del self._all[same + 1 :], self._one_more[same + 1 :], self._best[max(0, same - 1) :]
+        self._add()
+
+    def _add(self) -> None:
+        """Add up all intervals that are not yet in the sums."""
+        steps, every, more, best = self.steps, self._all, self._one_more, self._best
+        slots = len(steps)
+        whole, end = slots - 1, steps[-1]
+        for interval in range(len(every) - 1, whole):
+            start, stop, states = steps[interval], steps[interval + 1], slots - interval
+            every.append(every[-1] + count(stop - start, states))
+            more.append(more[-1] + count(stop - start, states + 1))
+            if interval > 0:
+                before = steps[interval - 1]
+                # Two intervals join, and all later ones have one state more.
+                without = every[interval - 1] + count(stop - before, states + 1) - more[interval + 1]
+                # Of equal ones the first: early intervals have the most states, and bear it best to become longer.
+                last = best[-1] if best else None
+                best.append((without, interval) if last is None or without < last[0] else last)
+                if end - before == whole - interval + 1:
+                    # From here on each interval is one step, and it is the same without any of these snapshots.
+                    break
+        rest = whole + 1 - len(every)
+        self._gap = end - steps[-2]
+        self._last = every[-1] + rest - 1 if rest else every[-2]
+        self._kept = self._last + count(self._gap, 2)
+        without, self.spare = best[-1] if best else (0, 0)
+        self._early = without + more[-1] + rest
+
+    def pays(self, length: int) -> bool:
+        """
+        Return whether to store a snapshot so many steps after the latest.
+
+        If the loop ended one step later: that step is all that follows the new snapshot, and the others follow the
+        latest that is left, with two states.
+        """
+        if length <= 0:
+            return False
+        bound = self._kept + (length + 1) * (length + 2) // 2
+        # The latest, or another one, gives its slot.
+        if self._last + count(self._gap + length, 2) < bound:
+            return True
+        return self.spare > 0 and self._early + count(length, 2) < bound
+
+    def find_place(self, most: int) -> int:
+        """Return after how many steps it first pays, at most so many."""
+        # It changes little from one snapshot to the next.
+        self._near = find_first(self.pays, most, self._near)
+        return self._near
+
+    def find_spare(self, length: int) -> int:
+        """Return the place of the snapshot to do without so many steps after the latest."""
+        if self.spare > 0 and self._early + count(length, 2) <= self._last + count(self._gap + length, 2):
+            return self.spare
+        return len(self.steps) - 1
+
+
+def find_first(holds: Callable[[int], bool], most: int, near: int = 1) -> int:
+    """
+    The least number from 1 on for which a condition holds, once and for all from there; `most` if there is none.
+
+    Args:
+        holds: The condition.
+        most: The largest number to return.
+        near: Where to begin, at least 1.
+    """
+    low, high, width = 0, near, 1
+    if holds(high):
+        while high > width and holds(high - width):
+            high, width = high - width, 2 * width
+        low = max(0, high - width)
+    else:
+        while high < most and not holds(high):
+            low, high, width = high, high + width, 2 * width
+    high = min(high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _count_each(lengths: Sequence[int], slots: int) -> list[int]:
+    """Forward steps of intervals one after the other, each of which has one state less than the one before."""
+    return [count(length, max(1, slots - index)) for index, length in enumerate(lengths)]
+
+
+def _count_without(held: Sequence[int], snapshots: int) -> list[int]:
+    """
+    The same without one snapshot, for each but the first: two intervals join, later ones have one state more.
+
+    The last number is that without the last snapshot, and the interval before it.
+    """
+    lengths = [stop - start for start, stop in pairwise(held)]
+    one_more = _count_each(lengths, snapshots + 1)
+    joined = _count_each([first + second for first, second in pairwise(lengths)], snapshots)
+    before, after, found = 0, sum(one_more) - one_more[0], list[int]()
+    for one, more, kept in zip(joined, one_more[1:], _count_each(lengths, snapshots), strict=False):
+        after -= more
+        found.append(before + one + after)
+        before += kept
+    return [*found, before]
