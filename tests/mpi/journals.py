@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from failing import STEPS, gradient
 from group import Group, refused
+from mpi4py import MPI
 from tests.scale import FULL
 
 import ebbtide as eb
-from ebbtide.errors import RankError, ResumeError, StorageError
+from ebbtide import mpi
+from ebbtide.errors import BudgetError, RankError, ResumeError, StorageError
+from ebbtide.schedules import Revolve, StoreAll
 from ebbtide.storage import Disk
 from ebbtide.storage.listing import clean
 
@@ -101,6 +107,20 @@ def check_other_counts(group: Group) -> None:
         assert list(directory.iterdir()) == []
 
 
+def check_refusals_alike(group: Group) -> None:
+    """What all ranks agree to refuse is the same error on each of them, however late one of them hears of it."""
+    for _ in range(20):
+        own = Group(group.comm.Dup())
+
+        def functional(u: Any, comm: Any = own.comm) -> Any:
+            final = eb.timeloop(lambda u, i: u + 0.1 * np.sin(mpi.allreduce(u, comm)), u, STEPS)
+            return mpi.total(np.sum(final**2), comm)
+
+        with refused(BudgetError, "does not fit into 9216 bytes"), mpi.distributed(own.comm):
+            eb.grad(functional, budget=eb.Budget(memory="9 KiB"))(np.ones(1000))
+        group.meet()
+
+
 def check_no_directory(group: Group) -> None:
     """Where the directory to resume from cannot be made all ranks raise, and one that did not try says whose it is."""
     with group.directory() as directory, refused((StorageError, RankError), "Cannot use the directory"):
@@ -160,3 +180,59 @@ def check_times(group: Group) -> None:
         for interval in (None, 0.01):
             found = gradient(group, directory / "scratch", resume=directory / "run", resume_every=interval)
             assert found == gradient(group, directory / "scratch")
+
+
+def check_static(group: Group) -> None:
+    """
+    What steps use and does not change is in no snapshot and in no journal: as much is written without it.
+
+    Only the running sum of its derivative is, in places in the reverse sweep.
+    """
+    for schedule in (StoreAll("disk"), Revolve(3)):
+        for of_static in (True, False):
+            few, many = [bytes_written(group, size, schedule, of_static) for size in (10, 100_000)]
+            assert few == many > 0, (schedule, of_static, few, many)
+
+
+def bytes_written(group: Group, size: int, schedule: Any, of_static: bool) -> int:
+    """Return what a gradient with a journal writes, also by a static array of a size, that of its sums left out."""
+    static = group.random((size,), np.float64, 4)
+
+    def functional(u: Any, k: Any, storage: Disk, **resume: Any) -> Any:
+        def step(u: Any, i: int) -> Any:
+            below = mpi.sendrecv(u, group.comm, group.up, group.down)
+            return u + 0.1 * np.sin(below) * np.sum(k * u[0]) / size
+
+        final = eb.timeloop(step, u, STEPS, schedule=schedule, storage=storage, **resume)
+        return mpi.total(np.sum(final**2), group.comm)
+
+    u = group.random((6,), np.float64, 3)
+    with (
+        group.directory() as directory,
+        mpi.distributed(group.comm),
+        counted_bytes(but="/reverse/" if of_static else None) as total,
+        Disk(directory / "scratch", comm=MPI.COMM_SELF) as storage,
+    ):
+        argnums = (0, 1) if of_static else 0
+        eb.grad(functional, argnums)(u, static, storage, resume=directory / "run", **RESUME)
+    return total[0]
+
+
+@contextmanager
+def counted_bytes(but: str | None) -> Iterator[list[int]]:
+    """Add up what is stored in files in the block, but for keys with a text in them."""
+    total, put, replace = [0], Disk.put, Disk.replace
+
+    def count(store: Any) -> Any:
+        def counted(self: Disk, key: Any, *args: Any, **options: Any) -> int:
+            written = store(self, key, *args, **options)
+            total[0] += written if but is None or but not in str(key) else 0
+            return written
+
+        return counted
+
+    Disk.put, Disk.replace = count(put), count(replace)
+    try:
+        yield total
+    finally:
+        Disk.put, Disk.replace = put, replace

@@ -70,13 +70,15 @@ class Ranks:
         The communicator; where a rank has failed it is kept, with the messages under way, until MPI ends.
     """
 
-    __slots__ = ("_has_heard", "abort", "comm", "rank", "size")
+    __slots__ = ("_agreed", "_has_heard", "_is_agreeing", "_note", "abort", "comm", "rank", "size")
 
     def __init__(self, comm: Any, *, abort: bool) -> None:
         self.comm = comm
         self.abort = abort
         self.rank, self.size = int(comm.rank), int(comm.size)
-        self._has_heard = False
+        self._has_heard = self._is_agreeing = False
+        self._agreed = 0  # how often
+        self._note: tuple[int, str, int, int] | None = None  # of a failure: whose, what, after how much, who says so
 
     @property
     def own(self) -> Any:
@@ -90,23 +92,36 @@ class Ranks:
         mpi = library()
         mine = np.array([float(one) for one in given])
         largest = np.empty_like(mine)
-        wait([self.comm.Iallreduce(mine, largest, mpi.MAX)])
+        self._is_agreeing = True
+        try:
+            wait([self.comm.Iallreduce(mine, largest, mpi.MAX)])
+        finally:
+            self._is_agreeing = False
+        self._agreed += 1
         found: Any = tuple([_like(one, number) for one, number in zip(given, largest.tolist(), strict=True)])
         return found[0] if single else found
 
     def check(self, requests: Sequence[Any] = ()) -> None:
-        """Raise if another rank has failed; what is under way for these requests stays in memory."""
+        """
+        Raise if another rank has failed; what is under way for these requests stays in memory.
+
+        Where that rank has the outcome of the agreement that this one waits for, all have given their part, and this
+        one gets it, too: what they agreed to refuse is the same error on all ranks.
+        """
         mpi = library()
-        if self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED, status := mpi.Status()):
+        if self._note is None and self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED, status := mpi.Status()):
             source = status.Get_source()
-            rank, text = note = self.comm.recv(None, source, _FAILED)
-            told = [self.comm.isend(None, source, _HEARD)]
-            # Others may have failed at the same time: they wait for a word of each rank, and this one leaves.
-            told += [self.comm.isend(note, other, _FAILED) for other in self._others() if other != source]
-            self._has_heard = True
-            # MPI may still use the arrays and messages: these live as long as the communicator.
-            self.comm.Set_attr(mpi.Comm.Create_keyval(), [*requests, *told])
-            raise RankError(f"Rank {rank} failed: {text}")
+            self._note = (*self.comm.recv(None, source, _FAILED), source)
+        if self._note is None or (self._is_agreeing and self._note[2] > self._agreed):
+            return
+        rank, text, _, source = self._note
+        told = [self.comm.isend(None, source, _HEARD)]
+        # Others may have failed at the same time: they wait for a word of each rank, and this one leaves.
+        told += [self.comm.isend(self._note[:3], other, _FAILED) for other in self._others() if other != source]
+        self._note, self._has_heard = None, True
+        # MPI may still use the arrays and messages: these live as long as the communicator.
+        self.comm.Set_attr(mpi.Comm.Create_keyval(), [*requests, *told])
+        raise RankError(f"Rank {rank} failed: {text}")
 
     def hear(self) -> None:
         """Answer a rank that failed, if this one knows of it by what they agreed on and not by a message."""
@@ -123,9 +138,11 @@ class Ranks:
         Whoever is interrupted meanwhile waits no longer, and ends those that have not.
         """
         mpi = library()
-        note = (self.comm.rank, f"{type(error).__name__}: {error}")
+        note = (self.comm.rank, f"{type(error).__name__}: {error}", self._agreed)
         told = [self.comm.isend(note, rank, _FAILED) for rank in self._others()]
         silent = set(self._others())
+        if self._note is not None:  # a word of that rank
+            silent.discard(self._note[3])
         with suppress(KeyboardInterrupt):
             self._await_words(silent)
         if silent and self.abort:

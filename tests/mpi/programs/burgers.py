@@ -1,7 +1,8 @@
 """
 The demo on ranks, and its gradient beside that of one process; started by `mpiexec` from test_demo.py.
 
-First on two ranks, with the number of the write at which one of them is killed; then on four, where two go on with it.
+First on one, two or four ranks, with the number of the write at which the last of them is killed; then on four, which
+go on with all of that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ebbtide.storage import Disk, Memory
 from ebbtide.storage.system import POSIX, System
 
 NODES, STEPS, PLACE = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-RUN, PICTURE = PLACE / "run", PLACE / "memory.png"
+PICTURE = PLACE / "memory.png"
 FATAL_WRITE = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 WORLD = MPI.COMM_WORLD
 
@@ -52,7 +53,7 @@ def same(found: Any, expected: Any) -> bool:
     return found[0] == expected[0] and found[2] == expected[2] and np.array_equal(found[1], expected[1])
 
 
-def resumed(problem: burgers.Problem, fatal: int = 0) -> tuple[Any, int]:
+def resumed(problem: burgers.Problem, run: Path, fatal: int = 0) -> tuple[Any, int]:
     """Return a gradient that goes on where another run was killed, and how often it wrote; one write may be fatal."""
     count = 0
 
@@ -64,7 +65,7 @@ def resumed(problem: burgers.Problem, fatal: int = 0) -> tuple[Any, int]:
         return POSIX.pwrite(descriptor, content, offset)
 
     with Disk(PLACE, system=System(pwrite=write)) as disk:
-        return gradient(problem, schedule=Revolve(3), storage=disk, resume=RUN, resume_every=2), count
+        return gradient(problem, schedule=Revolve(3), storage=disk, resume=run, resume_every=2), count
 
 
 def others(problem: burgers.Problem, directory: str) -> Iterator[Any]:
@@ -79,22 +80,31 @@ def others(problem: burgers.Problem, directory: str) -> Iterator[Any]:
         yield gradient(problem, budget)
 
 
+def on(comm: Any) -> tuple[burgers.Problem, Path]:
+    """Return the problem on the ranks of a communicator, and where so many of them leave what is to be resumed."""
+    decomposition = Cartesian(comm.Create_cart(MPI.Compute_dims(comm.size, 2)))
+    return burgers.Problem(NODES, STEPS, decomposition), PLACE / f"run-{comm.size}"
+
+
 def check(comm: Any) -> Any:
     """Return value and gradient of all nodes on the first rank of a communicator; assert that it is one number."""
-    decomposition = Cartesian(comm.Create_cart(MPI.Compute_dims(comm.size, 2)))
-    problem = burgers.Problem(NODES, STEPS, decomposition)
+    problem, run = on(comm)
     with mpi.distributed(comm), tempfile.TemporaryDirectory() as directory:
         found = gradient(problem)
         for other in others(problem, directory):
             assert same(other, found)
-        if comm.size == 2:
-            assert any(RUN.iterdir())
-            (other, count), (again, in_all) = resumed(problem), resumed(problem)
+        was_killed = run.exists()
+        wait([comm.Ibarrier()])
+        if was_killed:
+            assert any(run.iterdir())
+            (other, count), (again, in_all) = resumed(problem, run), resumed(problem, run)
             assert same(other, found)
             assert same(again, found)
             assert 0 < count < in_all
             wait([comm.Ibarrier()])
-            assert not RUN.exists()
+            assert not run.exists()
+            if comm.rank == 0:
+                print(f"{comm.size} ranks went on", flush=True)
     parts = comm.gather((problem.window, problem.own, found[1]))
     whole = np.full(problem.shape, np.nan)
     for window, own, part in parts or ():
@@ -120,9 +130,8 @@ def check_gradients() -> None:
 def main() -> None:
     """Compare gradients; then the command, with a budget that is too small and with one that is not."""
     if FATAL_WRITE:
-        problem = burgers.Problem(NODES, STEPS, Cartesian(WORLD.Create_cart([2, 1])))
         with mpi.distributed(WORLD):
-            resumed(problem, FATAL_WRITE if WORLD.rank else 0)
+            resumed(*on(WORLD), FATAL_WRITE if WORLD.rank == WORLD.size - 1 else 0)
         return
     check_gradients()
     for memory in ("1 KiB", "8 MiB"):
