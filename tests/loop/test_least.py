@@ -1,5 +1,5 @@
 """
-The least that a refusal names: the saved values of a step, 4 states and buffers, and what runs within it.
+The least that a refusal names: the saved values of a step and 4 states, without buffers; and what runs within it.
 
 Of a step that holds more than its two states at a time, as many cotangents may wait in its sweep as it held values at
 the same place. What is named counts them; the function alone takes those bytes too, so that beyond it they are none.
@@ -58,17 +58,18 @@ def found_out(step: Callable[[Any, int], Any], u: Any) -> Any:
 
 def refused(loop: Any, step: Callable[[Any, int], Any], budget: Budget) -> int:
     """The least that a loop names for a budget that is too small; it ran one step, and made no file."""
-    ran: list[int] = []
+    assert budget.directory is not None
+    ran, directory = list[int](), Path(budget.directory)
 
     def watched(u: Any, i: int) -> Any:
         ran.append(i)
-        assert list(Path(budget.directory).iterdir()) == []
+        assert list(directory.iterdir()) == []
         return step(u, i)
 
     with pytest.raises(BudgetError) as error:
         grad(lambda u: loop(watched, u), budget=budget)(U)
     assert ran == [0]
-    assert list(Path(budget.directory).iterdir()) == []
+    assert list(directory.iterdir()) == []
     return int(error.value.least)
 
 
@@ -93,15 +94,14 @@ def saved_by(loop: Any, step: Callable[[Any, int], Any]) -> int:
     ("shape", "disk", "loop"), sample_of_each(list(product(SHAPES, [0, 400], [known, found_out])), 5)
 )
 def test_the_least_is_a_step_and_few_states(shape: str, disk: int, loop: Any, tmp_path: Path) -> None:
-    """A refusal comes before any file, and names one step's saved values, 4 states and buffers; a byte less is one."""
+    """A refusal comes before any file, and names a step's saved values and 4 states; a byte less is refused as well."""
     step = SHAPES[shape]
 
     def budget(memory: int) -> Budget:
         return Budget(memory=memory, disk=disk * STATE, directory=tmp_path)
 
     least = refused(loop, step, budget(STATE // 2))
-    buffers = 2 * (STATE + 8192) if disk else 0
-    assert least <= saved_by(loop, step) + 4 * STATE + buffers + BESIDE
+    assert least <= saved_by(loop, step) + 4 * STATE + BESIDE
     assert refused(loop, step, budget(least - 1)) == least
     assert peak_within(loop, step, budget(least)) <= least
 
