@@ -115,7 +115,7 @@ def main(quick: bool = False) -> None:
         strides = {name: OFTEN if name == "revolve" else SELDOM for name in trouble.SCHEDULES}
         kills(places["kills"], strides, ((), ("torn",), ("SIGTERM",)))
         damage(places["damage"], 10_000, 500, PLACES)
-        failures(places["failures"], ("revolve", "hierarchical", "periodic"), 1)
+        failures(places["failures"], ("revolve", "hierarchical", "periodic", "store on disk"), 1)
         losses(places["losses"], 300, (5, 10, 20))
 
 

@@ -2,8 +2,9 @@
 Storage on disk beside raw system calls, and hidden behind the work of a time loop.
 
 States of 32 MiB are written and read by 0.9 of the speed of plain pwrite and pread on a preallocated file, with all
-checksums; a state of 8 KiB is put and taken back in 0.2 ms. Steps of 20 ms that each store 8 MiB on a disk of 400 MiB/s
-take 1.05 of the steps alone with a buffer; without one they take about twice as long.
+checksums; copied into the page cache again, by what plain calls reach there with checksums, which have to read what is
+written and stand beside. A state of 8 KiB is put and taken back in 0.2 ms. Steps of 20 ms that each store 8 MiB on a
+disk of 400 MiB/s take 1.05 of the steps alone with a buffer; without one they take about twice as long.
 """
 
 from __future__ import annotations
@@ -188,6 +189,7 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
         table.note("New: pages of a preallocated file that are written for the first time. Again: of the cache.")
         table.note("At once: no thread and no buffer. Buffer: two states, written behind and read ahead.")
         table.note("In turn: checksums of each block before it is written. Beside: by a second thread meanwhile.")
+        table.note("The better of these two is the limit of what has checksums, whoever writes it.")
         table.note("Looked at: none, but each block is read once before it is written, and once after it was read.")
         table.note("Elsewhere: none, but the other core is busy in its own cache: what two busy cores cost each other.")
         table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")

@@ -127,6 +127,15 @@ def test_only_what_waits_for_the_disk_is_hidden(size, waited, monkeypatch):
     costs = with_transfers(Costs(), [np.zeros(size)], Budget(memory=2**24, disk=2**24))
     assert costs.write_exposed == (costs.write if size == 1_000_000 and not waited else 1.0)
     assert costs.write > 1.0
+    assert costs.prompt != waited
+
+
+def test_a_transfer_that_was_slow_once_is_not_what_is_predicted(monkeypatch):
+    """A state goes to the disk and back twice: what varies a little is averaged, what was slow once is not."""
+    rounds = iter([([8.0, 4.0, 9.0, 1.0], True), ([7.0, 5.0, 1.0, 1.0], False)])
+    monkeypatch.setattr(measure, "_time_transfers", lambda *_: next(rounds))
+    costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24))
+    assert costs == Costs(write=7.5, read=5.5, write_exposed=1.0, read_exposed=1.0, prompt=True)
 
 
 def test_a_time_that_was_not_measured_is_not_predicted():

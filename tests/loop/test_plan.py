@@ -251,8 +251,8 @@ def test_unknown_costs_are_those_of_steps():
 
 def test_costs_are_agreed_on(monkeypatch):
     """What a process measured is agreed on with the others before anything is decided from it."""
-    slow = (0.02, 0.03, 100.0, 100.0, 0.0, 0.0)
-    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 6 else measured)
+    slow = (0.02, 0.03, 100.0, 100.0, 0.0, 0.0, False)
+    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 7 else measured)
     plan = plan_of(100, memory=40 * MIB, disk=GIB, costs=SECONDS)
     assert plan.costs == Costs(forward=0.02, reverse=0.03, write=100.0, read=100.0)
     assert not plan.on_disk
@@ -329,6 +329,16 @@ def test_what_is_not_hidden_of_transfers_is_predicted():
     )
     assert free == pytest.approx(100 * (SECONDS.forward + SECONDS.reverse))
     assert taken - free == pytest.approx(99 * 0.0006 * SIZES.stored_saved / SIZES.stored)
+
+
+@pytest.mark.parametrize(("saved", "prompt", "hidden"), [(3, True, True), (5, False, True), (5, True, False)])
+def test_what_steps_save_is_written_at_once_where_it_is_large(saved, prompt, hidden):
+    """The writes of large entries that do not wait for the disk are exposed, also where those of states are not."""
+    sizes = replace(SIZES, saved=saved * MIB)
+    costs = replace(SECONDS, write=0.002, read=0.0, write_exposed=0.0005, prompt=prompt)
+    time = predict(StoreAll("disk"), 100, sizes, costs, buffered=True).time
+    exposed = (costs.write_exposed if hidden else costs.write) * sizes.stored_saved / sizes.stored
+    assert time - 100 * (costs.forward + costs.reverse) == pytest.approx(99 * exposed)
 
 
 def test_a_trace_is_predicted_by_following_it():

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
-from tests.scale import sample, sample_of_each
+from tests.scale import sample
 from tests.storages import OutOfOrder
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, profile, timeloop, vjp
 from ebbtide.arrays.context import current
-from ebbtide.loop.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
-from ebbtide.tape.blocks import BLOCK
 
 SIZE = 16384
 STATE = SIZE * 8
@@ -202,85 +200,6 @@ def test_disk_takes_what_one_step_saves_beyond_the_budget(tmp_path):
     assert found[0].tobytes() == right("jumping")
     assert measured <= 13 * STATE
     assert list(tmp_path.iterdir()) == []
-
-
-# The least.
-
-LARGE = np.linspace(0.2, 1.1, 8 * SIZE)
-W = np.linspace(-1, 1, 64 * 64).reshape(64, 64) / 16
-# Steps, and how many states the least is beside what they save: a restart state, a cotangent, those of the sweep.
-SHAPES: dict[str, Any] = {
-    "nothing": lambda u, i: u * 0.5,
-    "in place": lambda u, i: in_place(u),
-    "many": lambda u, i: u + 0.1 * np.sin(u) * np.cos(u) * np.exp(-u) * np.tanh(u),
-    "mask": lambda u, i: np.where(u > 0.5, u * 0.9, u * 1.1),
-    "two masks": lambda u, i: np.maximum(u * 0.9, 0.5 * u * u),
-    "product": lambda u, i: u * np.sin(u) * np.cos(u),
-    "neighbors": lambda u, i: u + 0.1 * (np.roll(u, 1) - 2 * u + np.roll(u, -1)),
-    "upwind": lambda u, i: u - 0.1 * u * (np.roll(u, -1) - np.roll(u, 1)),
-    "matrix": lambda u, i: np.tanh((W @ u.reshape(64, -1)).reshape(u.shape)),
-}
-
-
-def in_place(u: Any) -> Any:
-    """A step that writes into its state."""
-    u *= 1.0 - 0.01 * u
-    return u
-
-
-@pytest.mark.parametrize(("shape", "disk"), sample_of_each(list(product(SHAPES, [0, 400])), 3))
-def test_the_least_is_a_step_and_few_states(shape, disk, tmp_path):
-    """A refusal comes before any file, names one step's saved values, 4 states and buffers, and is enough."""
-    ran: list[int] = []
-
-    def step(u: Any, i: Any) -> Any:
-        ran.append(i)
-        assert list(tmp_path.iterdir()) == []
-        return SHAPES[shape](u, i)
-
-    def f(u: Any, one: Any = SHAPES[shape]) -> Any:
-        return np.sum(timeloop(one, u, 30))
-
-    budget = Budget(memory=LARGE.nbytes // 2, disk=disk * LARGE.nbytes, directory=tmp_path)
-    with pytest.raises(BudgetError) as error:
-        grad(lambda u: f(u, step), budget=budget)(LARGE)
-    assert ran == [0]
-    assert list(tmp_path.iterdir()) == []
-    with ebbtide.profile() as p:
-        expected = grad(lambda u: f(u) * 1.0)(LARGE)
-    buffers = 2 * (LARGE.nbytes + 8192) if disk else 0
-    assert error.value.least <= p.loops[-1].plan.saved_bytes + 4 * LARGE.nbytes + buffers + RESERVE + BLOCK + 4096
-    f(LARGE)
-    alone = peak_bytes(lambda: f(LARGE))
-    enough = Budget(memory=error.value.least, disk=disk * LARGE.nbytes, directory=tmp_path)
-    found: list[Any] = []
-    assert peak_bytes(lambda: found.append(grad(f, budget=enough)(LARGE))) - alone <= error.value.least
-    assert found[0].tobytes() == expected.tobytes()
-
-
-def test_the_least_counts_cotangents_that_wait():
-    """Eight cotangents wait at the maximum of eight branches: they and a restart state, less what f alone has."""
-
-    def step(u: Any, i: Any) -> Any:
-        values = [u * (0.9 + 0.01 * k) for k in range(8)]
-        while len(values) > 1:
-            values = [np.maximum(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
-        return values[0]
-
-    def f(u: Any) -> Any:
-        return np.sum(timeloop(step, u, 5))
-
-    with pytest.raises(BudgetError) as error:
-        grad(f, budget=Budget(memory=1))(LARGE)
-    with ebbtide.profile() as p:
-        grad(f)(LARGE)
-    saved, beside = p.loops[-1].plan.saved_bytes, RESERVE + BLOCK + 4096
-    states = (error.value.least - saved - beside) / LARGE.nbytes
-    assert 8 < states <= 9
-    gradient = grad(f, budget=Budget(memory=error.value.least))
-    f(LARGE)
-    alone = peak_bytes(lambda: f(LARGE))
-    assert peak_bytes(lambda: gradient(LARGE)) - alone <= saved + 4 * LARGE.nbytes + beside
 
 
 # What all steps share.

@@ -274,22 +274,34 @@ def with_transfers(costs: Costs, values: list[Any], allowed: Budget) -> Costs:
     packed = pack(values)
     with Disk(allowed.directory, limit=allowed.disk, comm=own_communicator()) as disk:
         disk.reserve(0, 0)  # the file is made once, and not for each state
-        clocks = read_clocks()
-        times = [clocks[0]]
-        disk.put("measure", packed.arrays, kind="a state, to measure the disk")
-        waited = has_waited(clocks, read_clocks())
-        times.append(time.perf_counter())
-        found = disk.get("measure")
-        times.append(time.perf_counter())
-        disk.delete("measure")
-        times.append(time.perf_counter())
-        # Into memory that is there, as the buffers are.
-        for copy, array in zip(found, packed.arrays, strict=True):
-            np.copyto(copy, array)
-        times.append(time.perf_counter())
-    write, read, delete, copying = np.diff(times).tolist()
-    if bytes_of(values) >= LARGE and not waited:
+        rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
+    write, read, delete, copying = [_usual(list(times)) for times in zip(*(times for times, _ in rounds), strict=True)]
+    prompt = not rounds[-1][1]
+    if bytes_of(values) >= LARGE and prompt:
         copying = write
+    exposed = min(copying, write)
     return replace(
-        costs, write=write, read=read + delete, write_exposed=min(copying, write), read_exposed=delete
+        costs, write=write, read=read + delete, write_exposed=exposed, read_exposed=delete, prompt=prompt
     )  # fmt: skip
+
+
+def _time_transfers(disk: Disk, arrays: list[Any]) -> tuple[list[float], bool]:
+    """
+    Return the seconds of a write, a read, the return of the place and a copy, and whether the write waited.
+
+    One alone is not enough: the system took 0.6 ms to take a place of 3 MB back, or 9 where others used the disk.
+    """
+    clocks = read_clocks()
+    times = [clocks[0]]
+    disk.put("measure", arrays, kind="a state, to measure the disk")
+    waited = has_waited(clocks, read_clocks())
+    times.append(time.perf_counter())
+    found = disk.get("measure")
+    times.append(time.perf_counter())
+    disk.delete("measure")
+    times.append(time.perf_counter())
+    # Into memory that is there, as the buffers are.
+    for copy, array in zip(found, arrays, strict=True):
+        np.copyto(copy, array)
+    times.append(time.perf_counter())
+    return np.diff(times).tolist(), waited

@@ -22,6 +22,8 @@ class Costs:
         read: Reading one snapshot from disk.
         write_exposed: The part of `write` that is not hidden where transfers are made behind steps.
         read_exposed: That of `read`.
+        prompt: Whether writes do not wait for the disk. Then entries of 4 MiB and more are written at once, and all of
+            that is exposed, whatever it is for one snapshot.
 
     Raises:
         ScheduleError: A cost is negative, infinite or not a number, or `forward` is 0.
@@ -37,6 +39,7 @@ class Costs:
     read: float = 0.0
     write_exposed: float = field(default=0.0, repr=False)
     read_exposed: float = field(default=0.0, repr=False)
+    prompt: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         wrong = [one.name for one in fields(self) if not 0 <= getattr(self, one.name) < float("inf")]
