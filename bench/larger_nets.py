@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bench.ensembles import CASES, COLUMNS, Job, check_alike, digits, jax_step, ours, steady_state
+from bench.ensembles import CASES, COLUMNS, RATE, Job, check_alike, digits, jax_step, ours, steady_state
 from bench.measure import Table, alternate, gains, generator, installed, median_of, run
 
 SIZES = (784, 512, 192, 10)
