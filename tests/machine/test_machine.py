@@ -346,3 +346,22 @@ def test_pools_are_limited_once_and_restored():
             pass
         assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
     assert threadpool_info() == before
+
+
+@pytest.mark.parametrize("letter", "fd")
+@pytest.mark.parametrize("ufunc", [np.maximum, np.minimum], ids=lambda ufunc: ufunc.__name__)
+def test_extremes_of_rows_with_zeros_and_nan(ufunc, letter):
+    """The largest of a row of any length is NumPy's where zeros of both signs or NaN are in it, and no failure."""
+    random = np.random.default_rng(5)
+    item = np.dtype(letter).itemsize
+    for count in (*range(1, 40), 100, 127, 128, 129, 300):
+        x = drawn(random, (12, count), letter)
+        x[1:4] = -np.abs(x[1:4]) if ufunc is np.maximum else np.abs(x[1:4])
+        x[1, random.integers(count)], x[2, random.integers(count)] = 0.0, -0.0
+        x[3, random.integers(count)], x[3, random.integers(count)] = 0.0, -0.0
+        x[4, random.integers(count)], x[5, random.integers(count)], x[6] = np.nan, np.inf, np.nan
+        out, expected = np.empty(12, letter), ufunc.reduce(x, axis=1)
+        operands = (0, 0, letter, (count * item, item)), (1, 0, letter, (item, 0))
+        with np.errstate(all="raise"):
+            Machine(Reduction((12, count), operands, ufunc, f"{letter}{letter}->{letter}"))(x, out)
+        assert out.tobytes() == expected.tobytes(), count

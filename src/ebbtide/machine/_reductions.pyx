@@ -58,6 +58,8 @@ cdef class Reduction(Step):
         self.run = run_reduction
         self.names = ("reduce",)
         plan.loop = loop_of(ufunc, types, &plan.data)
+        # NumPy's own loop: of zeros of both signs it takes the one that its order of elements comes to.
+        plan.loop = <Loop>(<cnp.ufunc>ufunc).functions[<int>ufunc.types.index(types)]
         plan.extended = is_extended(ufunc, types)
         operand, result = operands
         if types != f"{result[2]}{result[2]}->{result[2]}" or not shape or 0 in shape:

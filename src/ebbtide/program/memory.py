@@ -138,6 +138,12 @@ def plan_memory(
     return least if least.lasting < worth * together.lasting else together
 
 
+def peak_of_machine(program: Program, memory: Memory) -> int:
+    """Return the most bytes that are held where the machine runs what it can: its steps take none for a moment."""
+    pairs = zip(program.equations, memory.held, strict=True)
+    return max([memory.lasting, *[held for equation, held in pairs if equation.output not in memory.lowered]])
+
+
 def least_peak(program: Program, layout: Layout) -> tuple[int, int]:
     """Return the fewest bytes in which a program in this order can run, and the number of the equation at the peak."""
     plan = plan_apart(program, layout)

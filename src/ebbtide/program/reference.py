@@ -23,7 +23,7 @@ from ebbtide.program.costs import loops_of
 from ebbtide.program.equation import Variable
 from ebbtide.program.files import save_source
 from ebbtide.program.ladder import Rung, ladder, objects_of, plain_rung, within
-from ebbtide.program.memory import plan_memory
+from ebbtide.program.memory import peak_of_machine, plan_memory
 from ebbtide.program.nests import with_nests
 from ebbtide.program.placing import placements
 from ebbtide.program.prediction import Prediction, predict
@@ -96,9 +96,10 @@ class Executable:
                 chained = add_scratch(chain_equations(one, layout), layout)
                 lowered = lowered_outputs(chained, layout)
                 memory = plan_memory(chained, layout, room, given, lowered)
-                if memory.peak > most and room is None:
+                # One block is not given up for what NumPy would take for a moment.
+                if room is None and peak_of_machine(chained, memory) > most:
                     memory = plan_memory(chained, layout, most, given, lowered)
-                if memory.peak <= most:
+                if (memory.peak if room is not None else peak_of_machine(chained, memory)) <= most:
                     self.rung, self.memory = replace(self.rung, program=chained, layout=layout), memory
                     self.layout = layout
                     break

@@ -21,6 +21,7 @@ from ebbtide.program.actions import Action, Operand, Operands, moved
 from ebbtide.program.boxes import boxes_of, linked
 from ebbtide.program.chains import ufunc_loop_of
 from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.indexed import add_at, gather, getitem, put, scatter
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.orders import order_of
 from ebbtide.program.windowed import CONVOLUTIONS, POOLINGS, Scratched, convolution, pooling
@@ -259,7 +260,7 @@ def _filled(source: Operand, part: Operand) -> list[Action]:
 def _scatter(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
     index = _index(equation)
     if index is None:
-        return None
+        return scatter(equation, operands, given_up)
     out = operands.of(equation.output)
     part = _part(out, index)
     return [moved(operands.of(0, out.type), out), *_filled(operands.of(equation.arguments[0], out.type), part)]
@@ -314,33 +315,6 @@ def _concatenate(equation: Equation, operands: Operands, given_up: Variable | No
     return found
 
 
-def _indexed(kind: str, whole: Operand, parts: Operand, indices: list[Operand]) -> Action:
-    """Return the step that reads or writes parts of an array at places."""
-    shape = np.broadcast_shapes(*[index.shape for index in indices])
-    parts = parts.spread((*shape, *whole.shape[len(indices) :]))
-    return Action("Indexed", (kind, whole.shape, shape, whole, parts, *[index.spread(shape) for index in indices]))
-
-
-def _gather(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
-    x, *indices = [operands.of(argument, "l") for argument in equation.arguments]
-    return [_indexed("gather", x, operands.of(equation.output), indices)]
-
-
-def _add_at(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
-    out = operands.of(equation.output)
-    g, *indices = equation.arguments
-    places = [operands.of(index, "l") for index in indices]
-    return [moved(operands.of(0, out.type), out), _indexed("add", out, operands.of(g, out.type), places)]
-
-
-def _put(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
-    out = operands.of(equation.output)
-    base, value, *indices = equation.arguments
-    first = [] if given_up is base else [moved(operands.of(base, out.type), out)]
-    places = [operands.of(index, "l") for index in indices]
-    return [*first, _indexed("put", out, operands.of(value, out.type), places)]
-
-
 def _nothing(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
     return []
 
@@ -387,9 +361,10 @@ _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Acti
     "roll": _roll,
     "pad": _pad,
     "concatenate": _concatenate,
-    "gather": _gather,
-    "add_at": _add_at,
-    "put": _put,
+    "getitem": getitem,
+    "gather": gather,
+    "add_at": add_at,
+    "put": put,
     "result": _result,
     "scratch": _nothing,
     **dict.fromkeys(CONVOLUTIONS, convolution),
