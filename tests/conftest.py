@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before NumPy is imported: on busy cores the threads of BLAS wait for each other in loops, and small products take
 # many times as long. Bits do not depend on it in one run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# No test is a matter of wall time: on busy cores a first example took 16 s.
+settings.register_profile("ebbtide", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ebbtide")
 
 
 def set_aside() -> None:
