@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide.machine import Elementwise, Machine, compiled
 from ebbtide.machine._compiled import Compiled
-from ebbtide.machine.nests import nest_of
+from ebbtide.machine.nests import MOST_STEPS, MOST_VIEWS, nest_of
 
 from .nests import Function, Interpreted, random_part
 
@@ -166,12 +166,16 @@ def test_flags():
 
 
 def test_limits():
-    """More steps or places than there is room for are an error."""
-    step = Elementwise(*overflowing(1))
-    with pytest.raises(ValueError, match="at most"):
-        Compiled((step,) * 100, ((0, 0),), 0)
-    with pytest.raises(ValueError, match="at most"):
-        Compiled((step,), ((0, 0),) * 100, 0)
+    """More steps or places than there is room for are no nest, and an error."""
+    step, place = Elementwise(*overflowing(1)), (0, 0)
+    Compiled((step,) * MOST_STEPS, (place,) * MOST_VIEWS, 0)
+    for steps, places in ((1, MOST_VIEWS + 1), (MOST_STEPS + 1, 1)):
+        with pytest.raises(ValueError, match="at most"):
+            Compiled((step,) * steps, (place,) * places, 0)
+    for apart, most in ((0, MOST_STEPS), (1, MOST_VIEWS // 2)):  # in the same buffers, and in others
+        parts = [((8,), (strip(0, k * apart), strip(64 * k, 99 + k * apart)), SQUARE) for k in range(most + 1)]
+        assert nest_of(parts[:most]) is not None
+        assert nest_of(parts[: most + 1]) is None
 
 
 def test_compiled_once():

@@ -18,6 +18,8 @@ import numpy as np
 Operand = tuple[int, int, str, tuple[int, ...]]
 Part = tuple[Any, ...]
 
+# Of a compiled step: steps, and buffers by type.
+MOST_STEPS = MOST_VIEWS = 64
 _FLOATS = "fd"
 _CAST = "?bhilqBHILQfd"
 # Of the types that views have.
@@ -97,9 +99,10 @@ def nest_of(parts: Sequence[Part]) -> Nest | None:
     operations = {link[0] for part in parts for link in part[2:]}
     if not known or (operations & _SLOW and operations & _CHOOSING) or any(part[0] != shape for part in parts):
         return None
-    if 0 in shape or not _is_apart(parts):
+    if 0 in shape or len(parts) > MOST_STEPS or not _is_apart(parts):
         return None
-    return _Writer(parts).nest
+    nest = _Writer(parts).nest
+    return nest if len(nest.views) <= MOST_VIEWS else None
 
 
 def _expression(operation: Any, types: str) -> str | None:
