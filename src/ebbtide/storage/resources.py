@@ -143,7 +143,8 @@ class Resources:
         Raises:
             StorageError: As `Segment.take`.
         """
-        ahead = ahead or self._durable or planned.memory >= LARGE
+        # Where there are writes to wait for, a full disk is found here.
+        ahead = ahead or self._durable or planned.memory >= LARGE or self.pipeline.has_left()
         try:
             return self.segment.take(planned, ahead=ahead)
         except StorageFullError:
