@@ -273,7 +273,7 @@ class Stepper:
             leaves, output = self.call(index, traced, x, structure)
             del traced, x
             nodes, after = _taken(tape, leaves)
-            output_nodes, emitted = _taken(tape, output)
+            output_nodes, emitted = _taken(tape, output) if output else ([], [])
         tape.close()
         for k, (kind, point) in enumerate(before):
             _check_type(index, kind, after[k])
