@@ -10,6 +10,8 @@ import numpy as np
 from ebbtide.arrays.location import user_line
 from ebbtide.errors import TraceError
 
+_FLOAT = np.dtype(np.float64)
+
 
 @final
 class ArrayType:
@@ -83,7 +85,9 @@ def type_of(value: Any) -> ArrayType:
     """Return the type of an array, of a NumPy or Python scalar, or of an abstract value."""
     if isinstance(value, ArrayType):
         return value
-    if isinstance(value, (bool, int, float, complex)):
+    if isinstance(value, float):
+        return ArrayType((), _FLOAT)  # NumPy takes 0.6 us to tell it
+    if isinstance(value, (bool, int, complex)):
         return ArrayType((), np.result_type(value))
     return ArrayType(value.shape, value.dtype)
 

@@ -19,6 +19,8 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector, lowered, vector_of
 
 _NAMESPACE = "ebbtide"
+# The structure of an array by itself, which time steps take apart and put together each time.
+_LEAF = optree.tree_structure(cast("Any", 0.0), namespace=_NAMESPACE)
 
 
 @final
@@ -46,6 +48,8 @@ optree.register_pytree_node(cast("Any", VectorNode), _taken_apart, _put_together
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Return the leaves of a container and its structure; the leaf of a vector is its packed array."""
+    if type(tree) is np.ndarray or type(tree) is TracedArray:
+        return [tree], _LEAF
     leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
     if SPACES and any(map(is_vector, leaves)):
         nodes = [VectorNode(*lowered(leaf)) if is_vector(leaf) else leaf for leaf in leaves]
@@ -55,6 +59,9 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     """Return the container of this structure with these leaves."""
+    if structure is _LEAF:
+        (leaf,) = leaves
+        return leaf
     return optree.tree_unflatten(structure, leaves)
 
 

@@ -31,7 +31,10 @@ def is_library(filename: str) -> bool:
 def user_frame(depth: int = 1) -> FrameType | None:
     """Return the innermost frame outside of the library, NumPy, SciPy and torch, from *depth* callers up."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if filename not in OURS and not filename.startswith(_ARRAY_LIBRARIES):
+            break
         frame = frame.f_back
     return frame
 

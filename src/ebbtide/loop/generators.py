@@ -76,8 +76,10 @@ def refuse_shared(leaves: list[Any]) -> None:
     Raises:
         TypeError: Two leaves draw from the same bit generator.
     """
+    if len(leaves) < 2:
+        return
     bits = [id(leaf.bit_generator) for leaf in leaves if isinstance(leaf, Generator)]
-    if len(bits) > 1 and len(set(bits)) < len(bits):
+    if len(set(bits)) < len(bits):
         raise TypeError(
             "Two leaves of a state are the same random generator. A loop keeps each leaf by itself, and the two would "
             "draw the same numbers: have it in the state once, or take another one from generator.spawn(1)."

@@ -65,7 +65,7 @@ class Links:
         Raises:
             DeterminismError: It used one that it had not used before.
         """
-        if any(key not in self.statics for key in statics):
+        if not self.statics.keys() >= statics.keys():
             raise DeterminismError(
                 f"Step {index} used an array from outside, when it was run again, that it had not used before. What "
                 "a step uses may depend on its state, its input and static values only."

@@ -79,7 +79,7 @@ class Watch:
         """Watch the block, in which the loop goes "forward" or in "reverse" through *steps* steps."""
         measured = nullcontext() if self._report is None else self._report.running(self._ledger)
         with measured, Bar(phase, steps, self._shown) as bar:
-            self._bar = bar
+            self._bar = bar if self._shown else None
             yield
 
     def ran(self, count: int) -> None:

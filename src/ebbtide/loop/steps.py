@@ -102,15 +102,17 @@ class TapedStep:
         for node, value in zip(self.output_nodes, output, strict=True):
             if node is not None and value is not None:
                 seeds.append((node, value, False))
-        leaves = [leaf for leaf in self.state_leaves + self.input_leaves if leaf is not None]
-        statics = self.tape.statics
-        found = sweep(self.tape, seeds, leaves + [leaf for leaf, _ in statics.values()], retain=retain)
-        rest = iter(found)
-        pairs = [None if leaf is None else next(rest) for leaf in self.state_leaves + self.input_leaves]
-        pairs = [None if pair is None or pair[0] is None else pair for pair in pairs]
-        count = len(self.state_leaves)
-        sums = {key: pair for key, pair in zip(statics, rest, strict=True) if pair[0] is not None}
-        return pairs[:count], pairs[count:], sums
+        leaves, statics = self.state_leaves + self.input_leaves, self.tape.statics
+        wanted = leaves + [leaf for leaf, _ in statics.values()]
+        found = sweep(self.tape, seeds, [leaf for leaf in wanted if leaf is not None], retain=retain)
+        found.reverse()
+        pairs: list[Any] = []
+        for leaf in wanted:
+            pair = (None, False) if leaf is None else found.pop()
+            pairs.append(None if pair[0] is None else pair)
+        first, last = len(self.state_leaves), len(leaves)
+        sums = {key: pair for key, pair in zip(statics, pairs[last:], strict=True) if pair is not None}
+        return pairs[:first], pairs[first:last], sums
 
 
 @final
@@ -271,7 +273,7 @@ class Stepper:
             leaves, output = self.call(index, traced, x, structure)
             del traced, x
             nodes, after = _taken(tape, leaves)
-            output_nodes, emitted = _taken(tape, output)
+            output_nodes, emitted = _taken(tape, output) if output else ([], [])
         tape.close()
         for k, (kind, point) in enumerate(before):
             _check_type(index, kind, after[k])

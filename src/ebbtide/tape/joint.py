@@ -151,4 +151,8 @@ def record_joint(
 
 def plain_bytes(saved: Sequence[Any]) -> int:
     """Return the bytes of those saved values that nobody else counts."""
-    return sum(value.nbytes for value in saved if type(value) is np.ndarray)
+    count = 0
+    for value in saved:
+        if type(value) is np.ndarray:
+            count += value.nbytes
+    return count

@@ -235,12 +235,6 @@ class Tape:
         made._sharing = None
         return made
 
-    def _counted(self, value: Any) -> Any:
-        """Return a value to be saved that nobody else can reach."""
-        if type(value) is np.ndarray:
-            self.ledger.saved += value.nbytes
-        return value
-
     def _kept(self, operand: TracedArray) -> Any:
         """Return the value of an operand that is no view in the form in which it is saved."""
         sharing = operand._sharing
@@ -254,7 +248,9 @@ class Tape:
                 if sharing.guard is None or sharing.guard.crc != crc:
                     sharing.guard = SavedValue(value, crc)
                 return sharing.guard
-        return self._counted(value)
+        if type(value) is np.ndarray:
+            self.ledger.saved += value.nbytes
+        return value
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """

@@ -70,7 +70,7 @@ def sweep(
         slot = slots.pop(number) if alone else reached(watch, required, slots, number)
         if slot is None:
             continue
-        if quick:
+        if quick and type(slot.node.signature) is Signature:
             slot = _pull_small(tape, slot, slots, heap)
         node = slot.node
         signature = node.signature
