@@ -178,7 +178,7 @@ def test_the_executor_of_a_jitted_function():
     assert "Elementwise" not in reference.program(u, c).source
     found, expected = [grad(lambda u, f=f: loss(f, u, c))(u) for f in (machine, reference)]
     assert found.tobytes() == expected.tobytes()
-    with pytest.raises(ValueError, match="'reference' and 'machine'"):
+    with pytest.raises(ValueError, match="'reference', 'machine', 'numba'"):
         jit(step, executor="fast")
 
 
