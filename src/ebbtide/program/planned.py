@@ -50,7 +50,7 @@ class PlannedProgram:
         Its executables, made when they are needed; no data.
     """
 
-    __slots__ = ("_blocks", "_executables", "_limit", "_pushes", "_reversals", "_rung", "donated", "program")
+    __slots__ = ("_blocks", "_executables", "_limit", "_pushes", "_reversals", "_rung", "_used", "donated", "program")
 
     def __init__(
         self,
@@ -68,6 +68,8 @@ class PlannedProgram:
         self._executables: dict[Any, Executable] = {}
         self._reversals: dict[Any, Reversed | None] = {}
         self._pushes: dict[Any, PlannedProgram | None] = {}
+        # Arrays that the function uses, once somebody asks whether donated ones share memory with them.
+        self._used: list[np.ndarray] | None = None
 
     def of(self, program: Program) -> PlannedProgram:
         """Return another program that is planned as this one is."""
@@ -139,9 +141,10 @@ class PlannedProgram:
             TypeError: One of them cannot be written, or shares its memory with another input or an array that the
                 function uses.
         """
-        constants = arrays_in(self.program)
-        calls = [getattr(equation.function, "call", None) for equation in self.program.equations]
-        constants += [array for call in calls if isinstance(call, Call) for array in call.arrays()]
+        if self._used is None:
+            calls = [getattr(equation.function, "call", None) for equation in self.program.equations]
+            around = [array for call in calls if isinstance(call, Call) for array in call.arrays()]
+            self._used = [*arrays_in(self.program), *around]
         for number in self.donated:
             array, name = values[number], self.program.inputs[number].name
             if type(array) is not np.ndarray:
@@ -149,7 +152,7 @@ class PlannedProgram:
             if not array.flags.writeable:
                 raise TypeError(f"The argument {name} is donated, and cannot be written. Donate a copy.")
             others = [x for n, x in enumerate(values) if n != number and type(x) is np.ndarray]
-            if any(np.may_share_memory(array, other) for other in [*others, *constants]):
+            if any(np.may_share_memory(array, other) for other in [*others, *self._used]):
                 raise TypeError(
                     f"The argument {name} is donated, and shares memory with another argument, or an array that the "
                     "function uses, which would be overwritten. Donate a copy."
