@@ -174,25 +174,23 @@ def reverse(start: int, stop: int) -> Reverse:
 
 def copy(step: int) -> Copy:
     """Return a `Copy`, as `run` does a `Forward`."""
-    made: Any = _new(_Step)
-    made.step = step
-    made.__class__ = Copy
-    return made
+    return _of_step(Copy, step)
 
 
 def move(step: int) -> Move:
     """Return a `Move`, as `run` does a `Forward`."""
-    made: Any = _new(_Step)
-    made.step = step
-    made.__class__ = Move
-    return made
+    return _of_step(Move, step)
 
 
 def delete(step: int) -> Delete:
     """Return a `Delete`, as `run` does a `Forward`."""
+    return _of_step(Delete, step)
+
+
+def _of_step(kind: type, step: int) -> Any:
     made: Any = _new(_Step)
     made.step = step
-    made.__class__ = Delete
+    made.__class__ = kind
     return made
 
 
