@@ -13,7 +13,7 @@ machine = [
         f"ebbtide.machine.{name}",
         [f"src/ebbtide/machine/{name}.pyx"],
         include_dirs=[np.get_include(), "src/ebbtide/machine"],
-        depends=[f"src/ebbtide/machine/{name}.h" for name in ("loops", "fused", "sums", "windows", "workers")],
+        depends=[f"src/ebbtide/machine/{name}.h" for name in ("loops", "fused", "sums", "windows", "workers", "products", "tiles")],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno", "-pthread"],
         extra_link_args=["-pthread"],

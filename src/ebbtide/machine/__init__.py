@@ -6,21 +6,24 @@ It is built when Ebbtide is installed and a C compiler is there; without it prog
 
 from __future__ import annotations
 
+import numpy as np
+
 try:
     from ebbtide.machine._chains import Chain, Elementwise
     from ebbtide.machine._indices import Indexed
     from ebbtide.machine._interpreter import Machine
     from ebbtide.machine._links import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
-    from ebbtide.machine._products import Product, ProductSum
+    from ebbtide.machine._products import HAS_SMALL_PRODUCTS, Product, ProductSum, SmallProduct, small_product
     from ebbtide.machine._reductions import Reduction
     from ebbtide.machine._windows import Convolution, Pooling
     from ebbtide.machine.compiling import compiled
 except ImportError:  # not built
-    Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = None
-    compiled = None
+    Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = SmallProduct = None
+    compiled, small_product, HAS_SMALL_PRODUCTS = None, np.matmul, False
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
 __all__ = [
+    "HAS_SMALL_PRODUCTS",
     "MOST_LINKS",
     "MOST_OPERANDS",
     "MOST_VALUES",
@@ -33,5 +36,7 @@ __all__ = [
     "Product",
     "ProductSum",
     "Reduction",
+    "SmallProduct",
     "compiled",
+    "small_product",
 ]

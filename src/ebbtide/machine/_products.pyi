@@ -7,3 +7,10 @@ class Product:
 
 class ProductSum:
     def __init__(self, sizes: tuple[int, int, int], operands: tuple[Any, ...]) -> None: ...
+
+class SmallProduct:
+    def __init__(self, sizes: tuple[int, int, int], operands: tuple[Any, ...]) -> None: ...
+
+HAS_SMALL_PRODUCTS: bool
+
+def small_product(x: Any, y: Any, out: Any = None) -> Any: ...

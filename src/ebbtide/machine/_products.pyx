@@ -1,15 +1,30 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Products of matrices: NumPy's own loop of matmul, with its bits, and sums of products by SciPy's BLAS."""
+"""Products of matrices: NumPy's own loop of matmul, with its bits, sums of products by SciPy's BLAS, and small ones."""
 
 cimport numpy as cnp
 from libc.stdlib cimport calloc
 from scipy.linalg.cython_blas cimport cgemm, dgemm, sgemm, zgemm
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_of
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, cleared, flags, is_extended, loop_of
 
 import numpy as np
 
+cdef extern from "products.h" nogil:
+    int ebbtide_has_small_products()
+    void ebbtide_f_product(long rows, long inner, long columns, const float *a, long a_row, long a_column,
+                           const float *b, long b_row, long b_column, float *c, long c_row)
+    void ebbtide_d_product(long rows, long inner, long columns, const double *a, long a_row, long a_column,
+                           const double *b, long b_row, long b_column, double *c, long c_row)
+
 cnp.import_array()
+
+HAS_SMALL_PRODUCTS = bool(ebbtide_has_small_products())
+
+cdef struct Small:
+    Place places[3]
+    bint single
+    long rows, inner, columns
+    long steps[6]
 
 cdef struct Stack:
     Loop loop
@@ -173,3 +188,102 @@ cdef bint run_sum(void *given, char **bases, int *failed, Outside *outside) noex
     # NumPy looks at no flags here.
     flags(0, False)
     return False
+
+
+cdef void multiply(bint single, long rows, long inner, long columns, char **operands, long *steps) noexcept nogil:
+    """Multiply two matrices into a third one; steps are elements, of which a row of the third one is without gaps."""
+    if single:
+        ebbtide_f_product(rows, inner, columns, <float *>operands[0], steps[0], steps[1], <float *>operands[1], steps[2],
+                          steps[3], <float *>operands[2], steps[4])
+    else:
+        ebbtide_d_product(rows, inner, columns, <double *>operands[0], steps[0], steps[1], <double *>operands[1],
+                          steps[2], steps[3], <double *>operands[2], steps[4])
+
+
+cdef class SmallProduct(Step):
+    """
+    A step: a product of two small matrices by a loop of our own (`products.h`), with the bits of `small_product`.
+
+    Args:
+        sizes: Rows of the first operand, its columns, and columns of the second.
+        operands: The operands and the result, whose rows have no gaps.
+
+    Raises:
+        ValueError: The operands are not of one real type, or the processor has no such loop.
+    """
+
+    def __init__(self, tuple sizes, tuple operands):
+        cdef Small *plan = <Small *>calloc(1, sizeof(Small))
+        cdef cnp.npy_intp strides[MOST_AXES]
+        cdef int number
+        if plan == NULL:
+            raise MemoryError
+        self.plan = plan
+        self.run = run_small
+        self.names = ("matmul",)
+        rows, inner, columns = sizes
+        first, second, out = operands
+        item = np.dtype(out[2]).itemsize
+        if not (HAS_SMALL_PRODUCTS and first[2] == second[2] == out[2] and out[2] in "fd" and columns > 1 and out[3][1] == item):
+            raise ValueError(f"There is no small product of {first} and {second} of sizes {sizes} to {out}.")
+        plan.rows, plan.inner, plan.columns, plan.single = rows, inner, columns, item == 4
+        for number, (operand, shape) in enumerate(zip(operands, ((rows, inner), (inner, columns), (rows, columns)))):
+            if number == 2:
+                self.write(operand, shape, &plan.places[number], strides)
+            else:
+                self.read(operand, shape, &plan.places[number], strides)
+            plan.steps[2 * number], plan.steps[2 * number + 1] = strides[0] // item, strides[1] // item
+
+
+cdef bint run_small(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
+    cdef Small *plan = <Small *>given
+    cdef char *operands[3]
+    cdef int number
+    for number in range(3):
+        operands[number] = bases[plan.places[number].buffer] + plan.places[number].offset
+    multiply(plan.single, plan.rows, plan.inner, plan.columns, operands, plan.steps)
+    failed[0] = flags(failed[0], False)
+    return False
+
+
+def small_product(x, y, out=None):
+    """
+    Return the product of two small matrices of one real type, each element as a chain of fused multiply-adds.
+
+    Args:
+        x: A matrix of float32 or float64.
+        y: Another one of the same type.
+        out: Where the product goes, rows without gaps; a new array by default.
+
+    Returns:
+        The product. What np.errstate says of errors is done by NumPy's own product, where there are any.
+    """
+    cdef char *operands[3]
+    cdef long steps[6]
+    cdef int number
+    if out is None:
+        out = np.empty((x.shape[0], y.shape[1]), x.dtype)
+    if not HAS_SMALL_PRODUCTS:
+        return np.matmul(x, y, out=out)
+    size = out.itemsize
+    if not out.flags.aligned or out.strides[1] != size or out.strides[0] % size:
+        out[...] = small_product(x, y)
+        return out
+    arrays = (_readable(x), _readable(y), out)
+    for number, array in enumerate(arrays):
+        operands[number] = <char *>cnp.PyArray_DATA(array)
+        steps[2 * number], steps[2 * number + 1] = array.strides[0] // size, array.strides[1] // size
+    cdef long rows = out.shape[0], inner = x.shape[1], columns = out.shape[1]
+    cdef bint single = size == 4
+    cleared()
+    with nogil:
+        multiply(single, rows, inner, columns, operands, steps)
+    if flags(0, False):
+        np.matmul(x, y)
+    return out
+
+
+def _readable(array):
+    """Return a matrix in steps of whole elements, each where the processor reads it."""
+    size = array.itemsize
+    return array if array.flags.aligned and not any([step % size for step in array.strides]) else array.copy()

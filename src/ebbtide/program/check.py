@@ -107,6 +107,9 @@ def _type_given(equation: Equation, arguments: list[Any]) -> ArrayType | None:
         total, a, b = map(type_of, arguments)
         fits = total.shape == (*a.shape[:1], *b.shape[1:]) and a.shape[1:] == b.shape[:1]
         return total if fits and total.dtype == a.dtype == b.dtype else ArrayType((-1,), total.dtype)
+    if equation.name == "small_product":
+        a, b = map(type_of, arguments)
+        return ArrayType((*a.shape[:1], *b.shape[1:]) if a.shape[1:] == b.shape[:1] else (-1,), a.dtype)
     if equation.name == "add_scatter":
         return type_of(arguments[0])
     if primitive is not None and primitive.infer is not None:

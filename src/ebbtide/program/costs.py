@@ -25,9 +25,9 @@ SIMPLE = frozenset({
     "logical_or", "logical_not", "logical_xor", "sign", "floor", "ceil", "rint", "trunc", "isnan", "isfinite", "isinf",
     "signbit", "conjugate", "reciprocal", "sqrt",
 })  # fmt: skip
-PRODUCTS = frozenset({"matmul", "dot", "add_product"})
+PRODUCTS = frozenset({"matmul", "dot", "add_product", "small_product"})
 # Their functions compute from their arguments alone, and give the same bits each time.
-_PURE = ("numpy", "_operator", "scipy.special", "ebbtide.rules", "ebbtide.program")
+_PURE = ("numpy", "_operator", "scipy.special", "ebbtide.rules", "ebbtide.program", "ebbtide.machine")
 
 
 def may_repeat(equation: Equation) -> bool:
@@ -67,6 +67,8 @@ def workspace(equation: Equation, layout: Layout) -> int:
     arrays = [argument for argument in equation.arguments if type(argument) is Variable]
     if isinstance(equation.function, Inner):
         return equation.function.moment_nbytes
+    if equation.name == "small_product":
+        return 0
     if equation.name in PRODUCTS:
         return sum(_copied(v, layout.strides[v], packed=equation.name == "add_product") for v in arrays[-2:])
     moment = moment_of(equation)

@@ -104,6 +104,10 @@ def _matmul(equation: Equation) -> Kernel:
     return Kernel(lambda out, x, y: [f"np.matmul({x}, {y}, out={out})"])
 
 
+def _small_product(equation: Equation) -> Kernel:
+    return Kernel(lambda out, x, y: [f"small_product({x}, {y}, {out})"])
+
+
 def _add_product(equation: Equation) -> Kernel:
     def write(out: str, total: str, a: str, b: str) -> list[str]:
         first = [] if total == out else [f"np.copyto({out}, {total})"]
@@ -276,6 +280,8 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
     match equation.name:
         case "getitem":
             return f"{arguments[0]}[{index_text(params['index'], name)}]"
+        case "small_product":
+            return f"small_product({', '.join(arguments)})"
         case "gather":
             return f"{arguments[0]}[{', '.join(arguments[1:])}]"
         case "where" if equation.primitive is not None:
@@ -297,7 +303,7 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
 
 
 # Functions of the library that are no primitives: passes make equations of them.
-_OURS = frozenset({"add_product", "add_scatter", "filled", "result", "room"})
+_OURS = frozenset({"add_product", "add_scatter", "filled", "result", "room", "small_product"})
 _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "sum": _reduction,
     "mean": _reduction,
@@ -316,6 +322,7 @@ _KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "pad": _pad,
     "concatenate": _concatenate,
     "add_product": _add_product,
+    "small_product": _small_product,
     "add_scatter": _add_scatter,
     "filled": _filled,
     "result": _result,

@@ -228,6 +228,8 @@ class Source:
         name = self._names[output]
         if isinstance(equation.function, PlacedMembers):
             return [f"{name} = {self._members(equation, equation.function)}"]
+        if equation.name == "small_product":
+            self._literals.imports["from ebbtide.machine import small_product"] = None
         buffer = self._memory.buffers.get(output)
         if buffer is not None:
             given_up = self._memory.given_up.get(output)

@@ -19,6 +19,7 @@ from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import Layout, find_layout
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, needed, remove_dead, skip_identities
+from ebbtide.program.small import small_products
 
 # Where a saved value is found: among the inputs, the results, or what the forward program adds to these.
 INPUT, RESULT, EXTRA = "input", "result", "extra"
@@ -92,7 +93,7 @@ class Joint:
 
 def fused(program: Program) -> Program:
     """Return a program whose sums have taken their terms: before it is ordered, so that the bits are the same."""
-    return passed(program, add_products, add_scatters)
+    return passed(program, add_products, add_scatters, small_products)
 
 
 def joined(split: Split) -> Joint:

@@ -43,7 +43,7 @@ def actions_of(equation: Equation, operands: Operands, given_up: Variable | None
     if not equation.output.type.nbytes:
         return None
     # Functions without a derivative, and with a name that NumPy uses, may be the user's own.
-    ours = equation.primitive is not None or equation.name in ("chain", "boxes", "add_product", "add_scatter")
+    ours = equation.primitive is not None or equation.name in _OURS
     ours = ours or getattr(equation.function, "__module__", "") == _CONSTANT.get(equation.name)
     ours = ours or type(equation.function) is Scratched
     make = _LOWERED.get(equation.name) if ours else None
@@ -187,6 +187,11 @@ def _is_read_by_blas(x: Operand) -> bool:
         x.strides[fast] == item and x.strides[slow] >= item * x.shape[fast] and x.strides[slow] % item == 0
         for fast, slow in ((0, 1), (1, 0))
     )
+
+
+def _small_product(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
+    x, y = [operands.of(argument) for argument in equation.arguments]
+    return [Action("SmallProduct", ((*x.shape, y.shape[1]), (x, y, operands.of(equation.output))))]
 
 
 def _add_product(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
@@ -335,6 +340,8 @@ _REDUCED: Mapping[str, tuple[np.ufunc, Any]] = MappingProxyType({
     "prod": (np.multiply, 1),
 })  # fmt: skip
 # Where those of our functions are that have no derivative.
+# Equations that passes make, which have no primitives.
+_OURS = frozenset(("chain", "boxes", "add_product", "add_scatter", "small_product"))
 _CONSTANT: Mapping[str, str] = MappingProxyType({
     "_cast": "ebbtide.rules.selection",
     "places_of_largest": "ebbtide.nn.pooling",
@@ -349,6 +356,7 @@ _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Acti
     "matmul": _matmul,
     "dot": _dot,
     "add_product": _add_product,
+    "small_product": _small_product,
     "where": _where,
     "astype": _cast,
     "_cast": _cast,
