@@ -8,12 +8,13 @@ PARTS = (
     "_steps", "_axes", "_links", "_chains", "_compiled",
     "_reductions", "_products", "_indices", "_windows", "_interpreter",
 )  # fmt: skip
+HEADERS = ("loops", "fused", "sums", "windows", "workers", "products", "tiles")
 machine = [
     Extension(
         f"ebbtide.machine.{name}",
         [f"src/ebbtide/machine/{name}.pyx"],
         include_dirs=[np.get_include(), "src/ebbtide/machine"],
-        depends=[f"src/ebbtide/machine/{name}.h" for name in ("loops", "fused", "sums", "windows", "workers", "products", "tiles")],
+        depends=[f"src/ebbtide/machine/{name}.h" for name in HEADERS],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno", "-pthread"],
         extra_link_args=["-pthread"],

@@ -1,4 +1,4 @@
-"""Products of small matrices: each element is one chain of multiply-adds, however the matrices lie and whoever runs it."""
+"""Products of small matrices: each element is one chain of multiply-adds, however they lie and whoever runs it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ try:
     from ebbtide.machine._windows import Convolution, Pooling
     from ebbtide.machine.compiling import compiled
 except ImportError:  # not built
-    Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = SmallProduct = None
-    compiled, small_product, HAS_SMALL_PRODUCTS = None, np.matmul, False
+    Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = None
+    SmallProduct = compiled = None
+    small_product, HAS_SMALL_PRODUCTS = np.matmul, False
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
 __all__ = [
