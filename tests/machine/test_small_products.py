@@ -81,7 +81,7 @@ def test_long_sums_are_one_chain(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [(5, 7, 3), (13, 20, 6), (33, 30, 10), (20, 64, 48), (6, 300, 21), (40, 270, 5)])
+@pytest.mark.parametrize("sizes", [(5, 7, 3), (13, 20, 6), (33, 30, 10), (20, 64, 128), (6, 300, 21), (40, 270, 5)])
 def test_bits_do_not_depend_on_how_matrices_lie(dtype, sizes):
     """Transposed, backwards, with gaps, at odd bytes; into memory with gaps, too."""
     rows, inner, columns = sizes
@@ -118,9 +118,10 @@ SIZES = {
     "a small net": ((32, 64, 48), True),
     "least": ((8, 16, 8), True),
     "below": ((8, 16, 7), False),
-    "most": ((64, 64, 64), True),
+    "most": ((64, 64, 64), "single"),
     "above": ((64, 64, 65), False),
-    "few columns": ((128, 784, 6), True),
+    "most of double precision": ((64, 64, 32), True),
+    "few columns": ((128, 784, 6), "single"),
     "more columns": ((128, 784, 9), False),
     "a row": ((1, 64, 64), False),
     "a column": ((64, 64, 1), False),
@@ -135,7 +136,8 @@ def test_which_products_are_small(name):
         for dtype in DTYPES:
             x, y = np.ones((rows, inner), dtype), np.ones((inner, columns), dtype)
             for given in ((x, y), (np.asfortranarray(x), y[::-1])):
-                assert [small.is_small(one) for one in trace(function, *given).equations] == [wanted]
+                is_wanted = wanted is True or (wanted == "single" and dtype is np.float32)
+                assert [small.is_small(one) for one in trace(function, *given).equations] == [is_wanted]
     mixed = np.ones((32, 64), np.float32), np.ones((64, 48))
     for given in (mixed, [a.astype(complex) for a in mixed], (np.ones((2, 32, 64)), mixed[1]), (np.ones(64), mixed[1])):
         assert not any(small.is_small(one) for one in trace(np.matmul, *given).equations)

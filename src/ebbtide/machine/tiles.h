@@ -75,6 +75,8 @@ TILE NAME(pack)(const long piece, const int columns, const REAL *b, const long b
         const REAL *each[LANES];
         for (int j = 0; j < LANES; j++) each[j] = b + (j < columns ? j : columns - 1) * b_column;
         for (; p + LANES <= piece; p += LANES) NAME(turn)(each, p, room + p * room_row, room_row);
+    } else if (b_column == 1 && columns == LANES) {
+        for (; p < piece; p++) STORE(room + p * room_row, LOAD(b + p * b_row));
     } else if (b_column == 1 && columns < LANES && b_row + columns >= LANES) {
         /* A vector reaches into the next row, and the last row has none. */
         for (; p + 1 < piece; p++) STORE(room + p * room_row, LAST_FILLS(LOAD(b + p * b_row), columns));
@@ -98,7 +100,9 @@ __attribute__((target("avx2,fma"))) static void NAME(product)(
             const long piece = inner - p < PIECE ? inner - p : PIECE;
             const REAL *right = b + p * b_row + first * b_column, *from = a + p * a_column;
             long right_row = b_row;
-            if (b_column != 1 || columns < LANES) {
+            /* Rows 512 bytes apart share an eighth of the cache: copied, 60 x 41 x 128 in float64 takes 0.9 of the time. */
+            const int crowded = piece > 32 && rows > 16 && b_row * (long)sizeof(REAL) % 512 == 0;
+            if (b_column != 1 || columns < LANES || crowded) {
                 for (int j = 0; j < vectors; j++)
                     NAME(pack)(piece, columns, right + j * second * b_column, b_row, b_column, room + j * second, 2 * LANES);
                 right = room, right_row = 2 * LANES;

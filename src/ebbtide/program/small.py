@@ -16,7 +16,8 @@ from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.program import Program
 
 # Multiplications. With more than MOST OpenBLAS uses threads, where it has them. Results of few columns do not fill its
-# registers: 32 x 784 x 6 takes it 1.7 times as long, 128 x 784 x 6 twice.
+# registers: 32 x 784 x 6 takes it 1.7 times as long, 128 x 784 x 6 twice. Half as many of double precision: beyond
+# 2^17 those of transposed matrices took us 0.9 to 1.2 of its time.
 LEAST, MOST, MOST_OF_FEW, FEW = 1 << 10, 1 << 18, 1 << 20, 8
 _NAMES = frozenset(("matmul", "dot"))
 
@@ -41,7 +42,8 @@ def is_small(equation: Equation) -> bool:
     (rows, inner), columns = x.shape, y.shape[1]
     # Products with vectors have loops of their own in BLAS.
     few = 1 < columns <= FEW
-    return rows > 1 and columns > 2 and LEAST <= rows * inner * columns <= (MOST_OF_FEW if few else MOST)
+    most = (MOST_OF_FEW if few else MOST) >> (x.dtype.itemsize == 8)
+    return rows > 1 and columns > 2 and LEAST <= rows * inner * columns <= most
 
 
 def _small(equation: Equation) -> Equation:
