@@ -35,8 +35,9 @@ help:
 demo: $(READY)-plot
 	@$(BIN)/ebbtide demo burgers
 
+# A worker has tests that follow each other, which share what they compute; who is done takes half of another's.
 test: $(READY)-test
-	@$(BIN)/python -m pytest --numprocesses=auto
+	@$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
 lint: $(READY)-dev
 	@$(BIN)/ruff check .

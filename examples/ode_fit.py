@@ -46,6 +46,16 @@ def slope(populations: Any, rates: Any) -> Any:
     return np.stack([rates[0] - rates[1] * lynxes, rates[2] * hares - rates[3]])
 
 
+@ebbtide.jit
+def step(u: Any, rates: Any, h: float) -> tuple[Any, Any]:
+    """Return the logarithms of the populations after a step of *h* years, and before it."""
+    k1 = slope(u, rates)
+    k2 = slope(u + 0.5 * h * k1, rates)
+    k3 = slope(u + 0.5 * h * k2, rates)
+    k4 = slope(u + h * k3, rates)
+    return u + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4), u
+
+
 def simulate(parameters: Any, years: int, steps: int) -> Any:
     """
     Return the logarithms of the populations after each step.
@@ -58,17 +68,8 @@ def simulate(parameters: Any, years: int, steps: int) -> Any:
     Returns:
         Hares and lynxes, shape ((years - 1) * steps + 1, 2), from 1900 on.
     """
-    rates, h = np.exp(parameters[:4]), 1.0 / steps
-
-    @ebbtide.jit
-    def step(u: Any, _: Any) -> Any:
-        k1 = slope(u, rates)
-        k2 = slope(u + 0.5 * h * k1, rates)
-        k3 = slope(u + 0.5 * h * k2, rates)
-        k4 = slope(u + h * k3, rates)
-        return u + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4), u
-
-    return ebbtide.timeloop(step, parameters[4:], (years - 1) * steps + 1, outputs=True, progress=False)[1]
+    rates, h, length = np.exp(parameters[:4]), 1.0 / steps, (years - 1) * steps + 1
+    return ebbtide.timeloop(lambda u, _: step(u, rates, h), parameters[4:], length, outputs=True, progress=False)[1]
 
 
 def misfit(parameters: Any, years: int = len(YEARS), steps: int = STEPS) -> Any:

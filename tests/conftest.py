@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.lines import make_lines
 
 # Before NumPy is imported: on busy cores the threads of BLAS wait for each other in loops, and small products take
 # many times as long. Bits do not depend on it in one run.
@@ -30,7 +31,9 @@ def pytest_collection() -> Iterator[None]:
     """Keep the 500,000 objects of the tests themselves from the collector, which took 0.4 s with them each time."""
     gc.disable()
     try:
-        return (yield)
+        done = yield
+        make_lines("ebbtide", "tests")
+        return done
     finally:
         set_aside()
         gc.enable()

@@ -1,4 +1,4 @@
-"""Random functions in planned memory whose freed places are overwritten: 100 in the gate, `make campaign` 2,000."""
+"""Random functions in planned memory whose freed places are overwritten: 60 in the gate, `make campaign` 2,000."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ebbtide.program.reference import Executable
 
 from .dags import make_dag
 
-COUNT = 2_000 if os.environ.get("EBBTIDE_CAMPAIGN") else 100
+COUNT = 2_000 if os.environ.get("EBBTIDE_CAMPAIGN") else 60
 GROUPS = 20
 
 

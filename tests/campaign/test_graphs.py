@@ -15,7 +15,7 @@ from .graphs import make_program
 from .poison import poisoned
 
 # Programs, each from its own seed.
-COUNT = 10_000 if FULL else 100
+COUNT = 10_000 if FULL else 60
 GROUPS = 20
 
 

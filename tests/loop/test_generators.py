@@ -255,7 +255,7 @@ def test_a_budget_counts_generators(kind, kib):
     """A budget in which generators are all that counts is kept."""
 
     def f(u):
-        return timeloop(lambda s, i: (s[0] * 0.9, s[1]), (u, np.random.Generator(kind(1))), 300 if FULL else 150)[0]
+        return timeloop(lambda s, i: (s[0] * 0.9, s[1]), (u, np.random.Generator(kind(1))), 300 if FULL else 80)[0]
 
     gradient = grad(f, budget=Budget(memory=f"{kib} KiB"))
     f(1.0)

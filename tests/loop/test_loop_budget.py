@@ -46,7 +46,7 @@ def right() -> bytes:
 
 
 @cache
-def run(budget: Budget | None, where: str = "grad") -> dict[str, Any]:
+def run(budget: Budget | None, where: str) -> dict[str, Any]:
     """Run the gradient under a budget twice: once measured, once under a profile."""
     f = grad(objective, budget=budget) if where == "grad" else grad(lambda u: objective(u, budget=budget))
     found: list[Any] = []
@@ -76,7 +76,7 @@ def test_budget_is_kept_and_predicted(states, where):
 
 def test_steps_do_not_grow_with_the_budget():
     """More memory never means more forward steps; with enough of it each step runs once."""
-    steps = [run(Budget(memory=states * STATE))["steps"] for states in (*BUDGETS, 1000)]
+    steps = [run(Budget(memory=states * STATE), "grad")["steps"] for states in (*BUDGETS, 1000)]
     assert all(more >= fewer for more, fewer in pairwise(steps))
     assert steps[0] > 2 * STEPS
     assert steps[-1] == STEPS
@@ -85,7 +85,7 @@ def test_steps_do_not_grow_with_the_budget():
 @pytest.mark.parametrize("states", [10, 17, 32])
 def test_prediction_is_tight_where_arrays_dominate(states):
     """The predicted peak is within 10 % of the measured one, beside the three states that the function itself takes."""
-    result = run(Budget(memory=states * STATE))
+    result = run(Budget(memory=states * STATE), "grad")
     assert result["measured"] <= result["predicted"] + 64 * 1024
     assert result["predicted"] - 3 * STATE <= 1.1 * result["measured"]
 
@@ -93,9 +93,9 @@ def test_prediction_is_tight_where_arrays_dominate(states):
 def test_disk_takes_the_snapshots_that_memory_cannot(tmp_path):
     """With disk allowed fewer steps run at the same memory, within both limits; no file is left."""
     states = 9
-    without = run(Budget(memory=states * STATE))
+    without = run(Budget(memory=states * STATE), "grad")
     budget = Budget(memory=states * STATE, disk=20 * STATE, directory=tmp_path)
-    result = run(budget)
+    result = run(budget, "grad")
     assert result["measured"] <= states * STATE
     assert result["steps"] == result["predicted_steps"] < without["steps"]
     assert result["written"] >= STATE

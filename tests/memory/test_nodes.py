@@ -139,7 +139,7 @@ TINY = {
 def test_record_of_each_kind_is_counted(name, disk):
     """The least of a long chain of tiny operations of any kind is a bound of what it takes."""
     def chain(x):
-        for _ in range(STEPS // 2):
+        for _ in range(STEPS // 4):
             x = TINY[name](x)
         return np.sum(x)
 

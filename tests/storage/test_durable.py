@@ -266,23 +266,27 @@ def test_a_number_that_was_used_again_is_no_owner(tmp_path):
 @pytest.mark.parametrize("written", [0, 5, None])
 def test_a_kill_while_the_owner_is_written_leaves_nothing_for_good(tmp_path, entries, written):
     """What a process leaves that is killed before its name is in place is removed by `clean` and by the next owner."""
-    for name in ("cleaned", "used"):
-        if entries:
-            with Disk(tmp_path / name, durable=True) as storage:
-                storage.put("kept", [np.arange(3.0)])
-        # None: the whole text is there, under its other name.
-        program = OPEN + (
-            "from pathlib import Path\n"
-            "write = Path.write_text\n"
-            "def half(path, text, **kwargs):\n"
-            f"    write(path, text[:{written}], **kwargs)\n"
-            "    os.kill(os.getpid(), 9)\n"
-            "Path.write_text = half\n"
-            "Disk(sys.argv[1], durable=True)\n"
-        )
-        status, _, problems = run_python(program, tmp_path / name)
-        assert status == -signal.SIGKILL, problems
-        assert any(path.name.startswith("owner.") for path in (tmp_path / name).iterdir())
+    # None: the whole text is there, under its other name. A child for each: it has what its parent has imported.
+    program = OPEN + (
+        "from pathlib import Path\n"
+        "write = Path.write_text\n"
+        "def half(path, text, **kwargs):\n"
+        f"    write(path, text[:{written}], **kwargs)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "Path.write_text = half\n"
+        "for directory in sys.argv[1:]:\n"
+        "    child = os.fork()\n"
+        "    if not child: Disk(directory, durable=True)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    directories = tmp_path / "cleaned", tmp_path / "used"
+    for directory in directories if entries else ():
+        with Disk(directory, durable=True) as storage:
+            storage.put("kept", [np.arange(3.0)])
+    status, killed, problems = run_python(program, *directories)
+    assert (status, killed.split()) == (0, [str(-signal.SIGKILL)] * 2), problems
+    for directory in directories:
+        assert any(path.name.startswith("owner.") for path in directory.iterdir())
     assert list(find_storages(tmp_path)) == [tmp_path / "cleaned", tmp_path / "used"]
     clean(tmp_path / "cleaned")
     with Disk(tmp_path / "used", durable=True) as storage:
