@@ -41,6 +41,7 @@ FUNCTIONS = {
     "turned": lambda x: np.roll(x, 1, 0)[::-1, ::-1] * x,
     "steps": lambda x: np.roll(x, 1, 0)[::2] * x[1::2] + x[::-2],
     "pad": lambda x: np.pad(x[1:-1, 1:-1] * 2.0, 1) + x,
+    "pad around a constant": lambda x: np.pad(x, ((1, 2), (0, 1)), constant_values=3.0),
     "setitem": written,
     "concatenate": lambda x: np.concatenate([x[:, 7:], x[:, :7] * 2.0], axis=1) - x,
     "where": lambda x: np.where(x[::-1] > 0, np.roll(x, 1, 0), 0.5) * x,
@@ -113,6 +114,13 @@ def test_small_arrays_are_left():
     """Arrays that stay in the cache of a processor are moved, and no boxes are made of them."""
     planned, _ = both(FUNCTIONS["roll"], np.ones((10, 10)))
     assert "boxes" not in names_of(planned.program)
+
+
+def test_small_parts_are_written_into_constants():
+    """An array that depends on no argument takes parts of some, whatever its size."""
+    x = np.arange(5.0)
+    found = jit(lambda x: np.pad(x, (1, 2), constant_values=3.0), executor="machine")(x)
+    assert bits([found]) == bits([np.pad(x, (1, 2), constant_values=3.0)])
 
 
 def test_a_donated_state_is_advanced_in_its_place():

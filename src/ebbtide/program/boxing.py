@@ -69,7 +69,8 @@ def _clusters(program: Program, layout: Layout, donated: frozenset[Variable]) ->
             if spread or equation.errors != first.errors or len(clusters[root]) >= _MOST_EQUATIONS:
                 root = None
         if root is None:
-            in_place = equation.name == "setitem" and equation.arguments[0] in donated
+            target = equation.arguments[0]  # an array where it does not depend on the arguments
+            in_place = equation.name == "setitem" and type(target) is Variable and target in donated
             if kind == "view" or in_place or output.nbytes < _LARGE:
                 continue
         root_of[place] = place if root is None else root
