@@ -41,7 +41,6 @@ FUNCTIONS = {
     "turned": lambda x: np.roll(x, 1, 0)[::-1, ::-1] * x,
     "steps": lambda x: np.roll(x, 1, 0)[::2] * x[1::2] + x[::-2],
     "pad": lambda x: np.pad(x[1:-1, 1:-1] * 2.0, 1) + x,
-    "pad around a constant": lambda x: np.pad(x, ((1, 2), (0, 1)), constant_values=3.0),
     "setitem": written,
     "concatenate": lambda x: np.concatenate([x[:, 7:], x[:, :7] * 2.0], axis=1) - x,
     "where": lambda x: np.where(x[::-1] > 0, np.roll(x, 1, 0), 0.5) * x,
