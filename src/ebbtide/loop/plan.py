@@ -85,7 +85,8 @@ class Plan:
             seconds: What they took with the first step, which the loop does not run again: part of the predicted time
                 as it was, for what is slow once is not slow at each step.
         """
-        beyond = seconds - self.costs.forward
+        # The loop goes on forwards after the sweeps that were measured last.
+        beyond = seconds - self.costs.forward + self.costs.turn
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,
