@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import resource
 import time
+import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
 from types import NoneType
 from typing import Any, final
@@ -23,6 +25,7 @@ from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of, swappable_bytes
+from ebbtide.profiling.peak import measured_peak
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk, entry_nbytes
 from ebbtide.storage.transfer import LARGE
@@ -54,14 +57,23 @@ class First:
         output: Leaves of its output.
         seconds: What it took.
         beside: The seconds for which other threads had a processor meanwhile.
+        traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
+            `tracemalloc` does not run.
     """
 
-    __slots__ = ("_held", "beside", "record", "seconds")
+    __slots__ = ("_held", "beside", "record", "seconds", "traced")
 
     def __init__(
-        self, record: TapedStep, after: list[Any], output: list[Any], seconds: float, beside: float = 0.0
+        self,
+        record: TapedStep,
+        after: list[Any],
+        output: list[Any],
+        seconds: float,
+        beside: float = 0.0,
+        traced: int | None = None,
     ) -> None:
         self.record: TapedStep | None = record
+        self.traced = traced
         self.seconds, self.beside = seconds, beside
         self._held: tuple[list[Any], list[Any]] | None = after, output
 
@@ -88,10 +100,12 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     # No file is written before it is known that there is a plan.
     bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
     pager = Pager(ledger, bound, around=stepper.region.outer.pager)
-    beside, start = _time_beside(), time.perf_counter()
-    with entered(ledger=ledger):
-        record, after, output = stepper.taped(0, list(values), pager)
-    return First(record, after, output, time.perf_counter() - start, _time_beside() - beside)
+    with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
+        beside, start = _time_beside(), time.perf_counter()
+        with entered(ledger=ledger):
+            record, after, output = stepper.taped(0, list(values), pager)
+        seconds, beside = time.perf_counter() - start, _time_beside() - beside
+    return First(record, after, output, seconds, beside, None if peak is None else peak.nbytes)
 
 
 def _time_beside() -> float:
