@@ -112,6 +112,26 @@ def test_a_sweep_that_was_slow_once_is_no_turn(states, slow, monkeypatch):
     assert loop.seconds == loop.plan.predicted_time == clock.now
 
 
+def branched(u: Any, i: Any) -> Any:
+    """A step that takes more cotangents than it saves."""
+    return np.maximum(np.maximum(u * 0.9, np.sin(u)), np.maximum(u - 0.1, np.cos(u) * u)) * 0.5
+
+
+@pytest.mark.parametrize("states", [*np.arange(8.5, 20, 0.75).tolist(), 24.0, 32.0])
+def test_steps_in_rows_keep_the_budget(states, monkeypatch):
+    """Two taped steps and a sweep beside each other are only there where they fit."""
+    monkeypatch.setattr(measure, "_time_beside", lambda: 100 * time.perf_counter())
+
+    def energy(u: Any) -> Any:
+        return np.sum(timeloop(branched, u, STEPS) ** 2)
+
+    budget = Budget(memory=int(states * U0.nbytes))
+    alone = peak_bytes(lambda: energy(U0))
+    gradient = grad(energy, budget=budget)
+    gradient(U0)
+    assert peak_bytes(lambda: gradient(U0)) - alone <= budget.memory
+
+
 def test_time_of_other_threads_is_seen():
     """What other threads compute counts, and what this one does is no part of it."""
     begin, own = measure._time_beside(), time.thread_time()
