@@ -137,6 +137,7 @@ def test_the_peak_of_the_whole_call_is_predicted(moved, states, disk):
     # Whether a buffer is full when most else is held, is a matter of the disk.
     assert 0.95 * predicted - p.loops[0].plan.buffer // 2 <= measured <= predicted
     assert f"{format_bytes(predicted)} predicted" in str(p).splitlines()[0]
+    assert f"{format_bytes(predicted)} for the whole call" in str(p.loops[0].plan)
 
 
 def test_without_tracemalloc_the_peak_of_the_whole_call_is_not_known():

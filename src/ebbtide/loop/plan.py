@@ -129,13 +129,15 @@ class Plan:
         names = ("forward", "reverse", "write", "read")
         each = ", ".join(f"{getattr(self.costs, name):.3g} {name}" for name in names)
         spent = f"{self.predicted_time:.4g} at {each}" if self.has_costs else "unknown: no costs were given or measured"
+        whole = self.predicted_whole_bytes
+        with_step = "" if whole is None else f", {format_bytes(whole)} for the whole call"
         lines = [
             f"schedule        {self.schedule}",
             f"snapshots       {self.snapshots} of {format_bytes(self.sizes.state)} in {place}",
             f"one step saves  {format_bytes(self.sizes.saved)} ({format_bytes(self.sizes.sweep)} with cotangents)",
             f"forward steps   {self.predicted_steps_forward:,} for {self.steps:,} ({runs:.2f} runs)",
             f"time            {spent}",
-            f"peak            {format_bytes(self.predicted_peak_bytes)} beyond the function alone",
+            f"peak            {format_bytes(self.predicted_peak_bytes)} beyond the function alone{with_step}",
         ]
         if self.on_disk:
             lines.append(
