@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import resource
 import time
+import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
 from types import NoneType
 from typing import Any, final
@@ -23,6 +25,7 @@ from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of, swappable_bytes
+from ebbtide.profiling.peak import measured_peak
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk, entry_nbytes
 from ebbtide.storage.transfer import LARGE
@@ -37,19 +40,41 @@ from ebbtide.tape.saved import bytes_of as bytes_saved
 EXTRA_STEPS, LEAST_STEPS = 2, 32
 # Two times of one thing that are further apart: something else had the processor during the longer one.
 _FAR = 1.25
+# A step of which other threads had a processor for so much of its time computes on several of them.
+_THREADED = 0.25
 # So many pages are taken to time a page fault.
 _PAGES = 64
 
 
 @final
 class First:
-    """The taped first step with its results, handed over once."""
+    """
+    The taped first step with its results, handed over once.
 
-    __slots__ = ("_held", "record", "seconds")
+    Args:
+        record: The step.
+        after: Leaves of the state after it.
+        output: Leaves of its output.
+        seconds: What it took.
+        beside: The seconds for which other threads had a processor meanwhile.
+        traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
+            `tracemalloc` does not run.
+    """
 
-    def __init__(self, record: TapedStep, after: list[Any], output: list[Any], seconds: float) -> None:
+    __slots__ = ("_held", "beside", "record", "seconds", "traced")
+
+    def __init__(
+        self,
+        record: TapedStep,
+        after: list[Any],
+        output: list[Any],
+        seconds: float,
+        beside: float = 0.0,
+        traced: int | None = None,
+    ) -> None:
         self.record: TapedStep | None = record
-        self.seconds = seconds
+        self.traced = traced
+        self.seconds, self.beside = seconds, beside
         self._held: tuple[list[Any], list[Any]] | None = after, output
 
     def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
@@ -75,10 +100,17 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     # No file is written before it is known that there is a plan.
     bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
     pager = Pager(ledger, bound, around=stepper.region.outer.pager)
-    start = time.perf_counter()
-    with entered(ledger=ledger):
-        record, after, output = stepper.taped(0, list(values), pager)
-    return First(record, after, output, time.perf_counter() - start)
+    with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
+        beside, start = _time_beside(), time.perf_counter()
+        with entered(ledger=ledger):
+            record, after, output = stepper.taped(0, list(values), pager)
+        seconds, beside = time.perf_counter() - start, _time_beside() - beside
+    return First(record, after, output, seconds, beside, None if peak is None else peak.nbytes)
+
+
+def _time_beside() -> float:
+    """Return the seconds for which threads but this one have had a processor."""
+    return time.process_time() - time.thread_time()
 
 
 def measure_sizes(
@@ -159,10 +191,15 @@ def measure_steps(
         a cold one.
     """
     assert first.record is not None
-    roomy = ledger.limit is None or ledger.live + sizes.sweep + 3 * sizes.state <= ledger.limit
+    needed = sizes.sweep + 3 * sizes.state
+    roomy = _has_room(ledger, needed)
     roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(first.record))
     # Steps and sweeps may wait for those of other processes, which come in one order.
     roomy = not agree(not roomy)
+    is_threaded = first.beside > _THREADED * first.seconds
+    # A sweep that is retained beside another taped step leaves to that one what it saves.
+    if agree(is_threaded) and not agree(not (roomy and _has_room(ledger, needed + sizes.saved))):
+        return first, _measure_in_rows(stepper, values, first, sizes, ledger, allowed)
     taped, runs, sweeps = first, [first.seconds], list[float]()
     if roomy:
         sweeps.append(_time_sweep(first.record, _ones_like(values), ledger, retain=True))
@@ -180,6 +217,39 @@ def measure_steps(
     # A plain step takes no longer than a taped one.
     forward = max(min(forward, once), 1e-9)
     return first, Costs(forward=forward, reverse=_usual(sweeps) + max(0.0, once - forward))
+
+
+def _has_room(ledger: Ledger, nbytes: int) -> bool:
+    """Return whether there is room for so many bytes more."""
+    return ledger.limit is None or ledger.live + nbytes <= ledger.limit
+
+
+def _measure_in_rows(
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget
+) -> Costs:
+    """
+    Measure a step that computes on several threads: forward steps one after the other, then sweeps.
+
+    After a product the threads of OpenBLAS look out for another one for 25 ms, and keep the cores that they do so on
+    from other threads. Steps multiply by NumPy's library and sweeps by SciPy's, each with threads of its own: on two
+    cores a sweep of products took 64 ms after another one, and 95 after a step. So what a turn costs is known apart. A
+    sweep that took more than twice as long as the next one was slow for another reason, and just once.
+
+    Memory:
+        The sweep of a step beside two taped steps.
+    """
+    assert first.record is not None
+    taped = _run_again(stepper, values, sizes, ledger, allowed)
+    forward = _time_plain(stepper, [owned(leaf) for leaf in values], ledger)
+    cotangents = [_ones_like(values) for _ in range(2)]
+    turned = _time_sweep(first.record, cotangents.pop(), ledger, retain=True)
+    swept = _time_sweep(taped.record, cotangents.pop(), ledger, retain=False)
+    _close(taped)
+    turn = turned - swept if swept < turned <= 2 * swept else 0.0
+    once = _usual([first.seconds, taped.seconds])
+    forward = max(min(forward, once), 1e-9)
+    reverse = swept if turn else _usual([turned, swept])
+    return Costs(forward=forward, reverse=reverse + max(0.0, once - forward), turn=turn)
 
 
 def _usual(times: list[float]) -> float:

@@ -12,8 +12,9 @@ from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_open
 from ebbtide.loop.predict import buffer_of, predict, spare_tier
-from ebbtide.loop.sizes import Sizes
+from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
+from ebbtide.tape.blocks import BLOCK
 
 __all__ = ["Plan", "Sizes", "make_plan"]
 
@@ -44,6 +45,8 @@ class Plan:
         measuring_steps: Forward steps that were run for their time alone, which are part of the prediction.
         measuring_time: What measuring took beyond the first step, a part of the predicted time.
         least: The bytes in the ledger, those of calls around included, without which there would be no plan.
+        predicted_whole_bytes: The peak of `tracemalloc` in the block of a profile, with the step's own temporaries;
+            None where it does not run.
     """
 
     schedule: Schedule
@@ -60,6 +63,7 @@ class Plan:
     measuring_steps: int = 0
     measuring_time: float = 0.0
     least: int = 0
+    predicted_whole_bytes: int | None = None
 
     @property
     def state_bytes(self) -> int:
@@ -85,7 +89,8 @@ class Plan:
             seconds: What they took with the first step, which the loop does not run again: part of the predicted time
                 as it was, for what is slow once is not slow at each step.
         """
-        beyond = seconds - self.costs.forward
+        # The loop goes on forwards after the sweeps that were measured last.
+        beyond = seconds - self.costs.forward + self.costs.turn
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,
@@ -94,19 +99,45 @@ class Plan:
             measuring_time=self.measuring_time + beyond,
         )
 
+    def with_whole(self, traced: int | None, before: int, peak: int) -> Plan:
+        """
+        Return the plan with the peak of the whole call as `tracemalloc` sees it.
+
+        A step that is run again on a tape has its own temporaries beside what it saves, and beside it there are the
+        state that it starts from and a cotangent. That may be more than its sweep takes: of a Runge-Kutta step 17
+        states, and 15 in the sweep. Between the sweeps, code after the loop makes a cotangent of the final state, block
+        by block; what else it takes is not known.
+
+        Args:
+            traced: The most bytes that were allocated for the taped first step at a time; None if that is not known.
+            before: Bytes that were allocated before the loop.
+            peak: The most bytes that were allocated so far.
+        """
+        if traced is None:
+            return self
+        sizes = self.sizes
+        # Where each step runs once, no cotangent is there when it does.
+        again = 0 if isinstance(self.schedule, StoreAll) else sizes.state + sizes.gradients
+        step = traced + sizes.state + again
+        between = sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
+        more = RESERVE_PER_PROFILE + max(0, max(step, between) - (sizes.fixed - sizes.interpreter))
+        return replace(self, predicted_whole_bytes=max(peak, before + self.predicted_peak_bytes + more))
+
     def __str__(self) -> str:
         place = "memory and on disk" if self.on_disk else "memory"
         runs = self.predicted_steps_forward / max(1, self.steps)
         names = ("forward", "reverse", "write", "read")
         each = ", ".join(f"{getattr(self.costs, name):.3g} {name}" for name in names)
         spent = f"{self.predicted_time:.4g} at {each}" if self.has_costs else "unknown: no costs were given or measured"
+        whole = self.predicted_whole_bytes
+        with_step = "" if whole is None else f", {format_bytes(whole)} for the whole call"
         lines = [
             f"schedule        {self.schedule}",
             f"snapshots       {self.snapshots} of {format_bytes(self.sizes.state)} in {place}",
             f"one step saves  {format_bytes(self.sizes.saved)} ({format_bytes(self.sizes.sweep)} with cotangents)",
             f"forward steps   {self.predicted_steps_forward:,} for {self.steps:,} ({runs:.2f} runs)",
             f"time            {spent}",
-            f"peak            {format_bytes(self.predicted_peak_bytes)} beyond the function alone",
+            f"peak            {format_bytes(self.predicted_peak_bytes)} beyond the function alone{with_step}",
         ]
         if self.on_disk:
             lines.append(

@@ -350,7 +350,11 @@ class Room:
         return sum(stored) + spare + sum(record.nbytes for record in rule.records.values())
 
     def _replace(self, rule: Any, plan: Plan) -> None:
-        """Give a loop a plan, and tell it to the report."""
+        """Give a loop a plan, and tell it to the report, which knows by now what code after the loop has taken."""
+        report, whole = self._ledger.report, rule.plan.predicted_whole_bytes
+        if whole is not None and report is not None:
+            whole += plan.predicted_peak_bytes - rule.plan.predicted_peak_bytes
+            plan = replace(plan, predicted_whole_bytes=max(whole, report.allocated_peak))
         more = plan.predicted_steps_forward - rule.plan.predicted_steps_forward
         rule.plan = plan
         rule.watch.changed(plan, more)

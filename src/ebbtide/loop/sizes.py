@@ -12,6 +12,8 @@ from ebbtide.loop.state import NUMBER_BYTES
 # loop, 18 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
 RESERVE = 40 * 1024
 RESERVE_PER_SNAPSHOT = 704
+# Of a profile, whose lines and source texts are in no budget: measured 22 KiB to 75 KiB on Runge-Kutta steps.
+RESERVE_PER_PROFILE = 96 * 1024
 # Of a step whose saved values are held: its tape, lists and entries, beside the nodes that `saved` counts. Measured
 # with these nodes: 0.9 KiB to 2.4 KiB for steps of one to six operations.
 RESERVE_PER_STEP = 2560

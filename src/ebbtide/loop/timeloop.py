@@ -45,7 +45,7 @@ from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.share import claim, held_outside, seen_by_none
 from ebbtide.loop.snapshots import Snapshots
-from ebbtide.loop.state import owned, writable
+from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.traced import traced_loop
 from ebbtide.loop.verify import Verifier
@@ -280,12 +280,14 @@ def _first_steps(
     start = time.perf_counter()
     ledger = stepper.region.ledger
     report = ledger.report
+    allocated = 0 if report is None else report.allocated - bytes_of(values)
     account = ledger if ledger.watched else Ledger(watched=True)
     outer = stepper.region.outer.pager
     if outer is not None and outer.on_disk and ledger.limit is not None and not in_region(current()):
         outer.reserve(ledger.limit // 2)  # what was saved before the loop may wait on disk
     before, given_up = dict(account.held), dict(account.given_up)
     first = run_first(stepper, values, account, allowed)
+    traced = first.traced
     before = {kind: held - account.given_up[kind] + given_up[kind] for kind, held in before.items()}
     sizes = measure_sizes(stepper, values, first, account, before, rows)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
@@ -318,6 +320,7 @@ def _first_steps(
         )
     watched = None
     if report is not None:
+        plan = plan.with_whole(traced, allocated, report.allocated_peak)
         seconds = time.perf_counter() - start
         watched = report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
     return first, plan, watched

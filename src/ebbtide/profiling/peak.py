@@ -30,6 +30,11 @@ class Peak:
         """Bytes that are allocated now and were not at the start of the block."""
         return tracemalloc.get_traced_memory()[0] - self._before
 
+    @property
+    def so_far(self) -> int:
+        """The peak, in the block."""
+        return tracemalloc.get_traced_memory()[1] - self._before
+
 
 @contextmanager
 def measured_peak() -> Iterator[Peak]:

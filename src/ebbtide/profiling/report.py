@@ -28,6 +28,8 @@ class Profile:
     Attributes:
         peak_bytes: Peak of memory in the block less what was allocated at its start, by `tracemalloc`.
         held_bytes: Peak of what the library itself held, by its ledger.
+        predicted_whole_bytes: What the plans of time loops predicted of `peak_bytes`, the function's own memory
+            included but for what it takes after a loop; None without a plan.
         predicted_peak_bytes: What the last plan of a time loop predicted beyond the function alone; else
             held_bytes.
         steps_forward: Steps of time loops that were run, recomputed ones included.
@@ -66,6 +68,22 @@ class Profile:
     def peak_bytes(self) -> int:
         """Peak of memory in the block less what was allocated at its start; 0 in the block."""
         return self._peak.nbytes
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that are allocated now and were not at the start of the block."""
+        return self._peak.held
+
+    @property
+    def allocated_peak(self) -> int:
+        """The most of them so far."""
+        return self._peak.so_far
+
+    @property
+    def predicted_whole_bytes(self) -> int | None:
+        """What the plans of the loops predicted of the peak in the block; None without one."""
+        wholes = [loop.plan.predicted_whole_bytes for loop in self.loops]
+        return max((whole for whole in wholes if whole is not None), default=None)
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -142,8 +160,10 @@ class Profile:
         draw_timeline(self.timeline, KINDS, self._limit, Path(path))
 
     def __str__(self) -> str:
+        whole = self.predicted_whole_bytes
+        told = "" if whole is None else f", {format_bytes(whole)} predicted"
         lines = [
-            f"peak          {format_bytes(self.peak_bytes):>12}  measured in the block",
+            f"peak          {format_bytes(self.peak_bytes):>12}  measured in the block{told}",
             f"held          {format_bytes(self.held_bytes):>12}  at most by the library, by its ledger",
             f"predicted     {format_bytes(self.predicted_peak_bytes):>12}  beyond the function alone",
             f"steps         {self.steps_forward:>12,}  run forward, {self.predicted_steps_forward:,} predicted",
