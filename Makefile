@@ -35,9 +35,10 @@ help:
 demo: $(READY)-plot
 	@$(BIN)/ebbtide demo burgers
 
-# A worker has tests that follow each other, which share what they compute; who is done takes half of another's.
+# Not `--dist=worksteal`: whoever gives tests away makes sets of them in another thread, a megabyte in the midst of a
+# test that counts bytes.
 test: $(READY)-test
-	@$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+	@$(BIN)/python -m pytest --numprocesses=auto
 
 lint: $(READY)-dev
 	@$(BIN)/ruff check .
