@@ -187,13 +187,13 @@ def test_dot_of_matrices(dtype, turned):
     """Matrices that BLAS reads as they lie are multiplied by the machine with the bits of np.dot, others by np.dot."""
     random = np.random.default_rng(1)
     # Too large for products of our own.
-    x, y = random.standard_normal((120, 82)).astype(dtype), random.standard_normal((82, 46)).astype(dtype)
+    x, y = random.standard_normal((130, 92)).astype(dtype), random.standard_normal((92, 50)).astype(dtype)
     f = (lambda x, y: np.dot(y.T * 2, x.T) + 1) if turned else (lambda x, y: np.dot(x + 1, y) * 2)
     planned, plain = both(f, x, y)
     assert "np.dot" not in planned.source
     assert bits(planned.run([x, y])) == bits(plain.run([x, y])) == bits([f(x, y)])
     for given in ((x[::-1], y), (x[:, :1], y[:1]), (x[:1], y)):
         planned, plain = both(lambda x, y: np.dot(x, y) * 2, *given)
-        is_ours = HAS_SMALL_PRODUCTS and dtype is not np.complex128 and given[0].shape == (120, 1)
+        is_ours = HAS_SMALL_PRODUCTS and dtype is not np.complex128 and given[0].shape == (130, 1)
         assert ("small_product" if is_ours else "np.dot") in planned.source
         assert bits(planned.run(list(given))) == bits(plain.run(list(given)))

@@ -6,7 +6,9 @@ Its bits are not those of BLAS, so all executors have it, and sizes and types al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,10 +17,11 @@ from ebbtide.machine import HAS_SMALL_PRODUCTS, small_product
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.program import Program
 
-# Multiplications. With more than MOST OpenBLAS uses threads, where it has them. Results of few columns do not fill its
-# registers: 32 x 784 x 6 takes it 1.7 times as long, 128 x 784 x 6 twice. Half as many of double precision: beyond
-# 2^17 those of transposed matrices took us 0.9 to 1.2 of its time.
-LEAST, MOST, MOST_OF_FEW, FEW = 1 << 10, 1 << 18, 1 << 20, 8
+# Multiplications: the least, and by type the most, of any product and of one with few columns. OpenBLAS fills no register
+# with these: 32 x 784 x 6 takes it 1.7 times as long, 128 x 784 x 6 twice. Ten products of 300,000 to 650,000 in float32
+# took it 0.9 to 1.3 times as long with one thread and with two; in float64 from 2^17 on 0.8 to 1.2 times.
+LEAST, FEW = 1 << 10, 8
+MOST: Mapping[str, tuple[int, int]] = MappingProxyType({"<f4": (1 << 19, 1 << 20), "<f8": (1 << 17, 1 << 19)})
 _NAMES = frozenset(("matmul", "dot"))
 
 
@@ -37,13 +40,11 @@ def is_small(equation: Equation) -> bool:
     if not all(type(x) is Variable or isinstance(x, np.ndarray) for x in equation.arguments):
         return False
     x, y = [type_of(x.type if type(x) is Variable else x) for x in equation.arguments]
-    if len(x.shape) != 2 or len(y.shape) != 2 or x.dtype != y.dtype or x.dtype.str not in ("<f4", "<f8"):
+    if len(x.shape) != 2 or len(y.shape) != 2 or x.dtype != y.dtype or x.dtype.str not in MOST:
         return False
     (rows, inner), columns = x.shape, y.shape[1]
     # Products with vectors have loops of their own in BLAS.
-    few = 1 < columns <= FEW
-    most = (MOST_OF_FEW if few else MOST) >> (x.dtype.itemsize == 8)
-    return rows > 1 and columns > 2 and LEAST <= rows * inner * columns <= most
+    return rows > 1 and columns > 2 and LEAST <= rows * inner * columns <= MOST[x.dtype.str][columns <= FEW]
 
 
 def _small(equation: Equation) -> Equation:
