@@ -69,6 +69,8 @@ def workspace(equation: Equation, layout: Layout) -> int:
         return equation.function.moment_nbytes
     if equation.name == "small_product":
         return 0
+    if equation.name == "add_scatter":
+        return _turned(equation)
     if equation.name in PRODUCTS:
         return sum(_copied(v, layout.strides[v], packed=equation.name == "add_product") for v in arrays[-2:])
     moment = moment_of(equation)
@@ -113,6 +115,13 @@ def _is_known(function: Any) -> bool:
 
 def _in_elements(variable: Variable, layout: Layout) -> list[float]:
     return [stride / variable.type.dtype.itemsize for stride in layout.strides[variable]]
+
+
+def _turned(equation: Equation) -> int:
+    """Return the bytes of the buffers through which NumPy adds to a part that runs backwards."""
+    backwards = any(type(one) is slice and (one.step or 1) < 0 for one in equation.params["index"])
+    part = _shape(equation.arguments[1])
+    return 2 * min(np.getbufsize(), math.prod(part)) * equation.output.type.dtype.itemsize if backwards else 0
 
 
 def _copied(matrix: Variable, strides: tuple[int, ...], *, packed: bool) -> int:
