@@ -119,7 +119,8 @@ def _in_elements(variable: Variable, layout: Layout) -> list[float]:
 
 def _turned(equation: Equation) -> int:
     """Return the bytes of the buffers through which NumPy adds to a part that runs backwards."""
-    backwards = any(type(one) is slice and (one.step or 1) < 0 for one in equation.params["index"])
+    index: tuple[Any, ...] = equation.params["index"]
+    backwards = any(isinstance(one, slice) and int(one.step or 1) < 0 for one in index)
     part = _shape(equation.arguments[1])
     return 2 * min(np.getbufsize(), math.prod(part)) * equation.output.type.dtype.itemsize if backwards else 0
 
