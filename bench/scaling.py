@@ -34,7 +34,7 @@ from ebbtide.demo.decomposition import Decomposition, Silent, Window
 from ebbtide.schedules import Revolve, StoreAll
 from ebbtide.storage import Disk
 
-NODES, STEPS, RUNS = 1601, 6, 7
+NODES, STEPS, RUNS = 1601, 6, 21
 DISK_STEPS, DISK_RUNS = 12, 3
 # How many states the budget has, and how much of a plain step the transfer of one takes on the throttled disk.
 STATES, SHARE = 16, 0.8

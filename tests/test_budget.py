@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
-from tests.scale import sample_of_each
+from tests.scale import FULL, sample_of_each
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, value_and_grad, vjp
@@ -427,7 +427,7 @@ def test_value_and_grad_with_aux_under_a_budget(tmp_path):
 # What comes before, between and after time loops.
 
 # More than a block, and no more: the work is in the interpreter's own bytes, which are watched.
-UNIT = np.linspace(0.1, 1.0, 20_000)
+UNIT = np.linspace(0.1, 1.0, 50_000 if FULL else 20_000)
 
 
 def three(v, _):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
-from tests.scale import sample, sample_of_each
+from tests.scale import FULL, sample, sample_of_each
 
 from ebbtide import Budget, BudgetError, grad, profile, timeloop
 from ebbtide.loop.sizes import RESERVE
@@ -25,6 +25,8 @@ U = np.linspace(0.2, 1.1, 8 * 16384)
 STATE = U.nbytes
 W = np.linspace(-1, 1, 64 * 64).reshape(64, 64) / 16
 BESIDE = RESERVE + BLOCK + 4096
+# Steps of a loop.
+COUNT = 12 if FULL else 8
 # What takes 4 states at most beside what it saves: a restart state, a cotangent, those of the sweep.
 SHAPES: dict[str, Any] = {
     "nothing": lambda u, i: u * 0.5,
@@ -46,13 +48,13 @@ def in_place(u: Any) -> Any:
 
 
 def known(step: Callable[[Any, int], Any], u: Any) -> Any:
-    """A scalar of 8 steps: as much is held at a time as of 100."""
-    return np.sum(timeloop(step, u, 8))
+    """A scalar of some steps."""
+    return np.sum(timeloop(step, u, COUNT))
 
 
 def found_out(step: Callable[[Any, int], Any], u: Any) -> Any:
     """The same of a loop that ends by a condition."""
-    last, _ = timeloop(lambda x, i: (step(x[0], i), x[1] + 1), (u, 0), until=lambda x: x[1] >= 8, max_steps=500)
+    last, _ = timeloop(lambda x, i: (step(x[0], i), x[1] + 1), (u, 0), until=lambda x: x[1] >= COUNT, max_steps=500)
     return np.sum(last)
 
 

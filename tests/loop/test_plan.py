@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.measure import peak_bytes
-from tests.scale import sample
+from tests.scale import FULL, sample
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
@@ -453,7 +453,7 @@ def test_entries_of_a_step_are_counted():
 
 def on_one_number(x: Any) -> Any:
     """A loop on one number."""
-    return timeloop(lambda u, i: u + 0.1 * np.sin(u), x, 400)
+    return timeloop(lambda u, i: u + 0.1 * np.sin(u), x, 800 if FULL else 400)
 
 
 @cache
@@ -464,7 +464,7 @@ def known_of_one_number(x: float) -> tuple[Any, int]:
     return expected, peak_bytes(lambda: on_one_number(np.array(x)))
 
 
-@pytest.mark.parametrize("kib", [48, 96, 192, 384])
+@pytest.mark.parametrize("kib", [48, 96, 256, 768] if FULL else [48, 96, 192, 384])
 def test_budgets_in_which_no_array_counts(kib):
     """A loop on one number keeps a budget of a few KiB, where all bytes are the interpreter's own."""
     x = np.array(0.3)
@@ -478,6 +478,8 @@ def test_budgets_in_which_no_array_counts(kib):
     assert p.steps_forward == p.predicted_steps_forward
 
 
+# Leaves of a state.
+MANY = 400 if FULL else 200
 LEAVES = {
     "numbers": lambda k: 0.01 * k,
     "scalars": lambda k: np.float64(0.01 * k),
@@ -486,7 +488,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "disk"), sample(list(product(LEAVES, [(1, 36), (10, 36), (200, 6), (1000, 2)], [0, GIB])), 3)
+    ("kind", "size", "disk"), sample(list(product(LEAVES, [(1, 36), (10, 36), (MANY, 6), (5 * MANY, 2)], [0, GIB])), 3)
 )
 def test_budgets_of_states_of_many_small_leaves(kind, size, disk):
     """What the interpreter takes for each leaf of a state counts: the peak keeps the budget and the prediction."""
@@ -505,7 +507,7 @@ def test_budgets_of_states_of_many_small_leaves(kind, size, disk):
     alone = peak_bytes(lambda: objective(x0))
     with pytest.raises(BudgetError) as error:
         grad(objective, budget=Budget(memory=1, disk=disk))(x0)
-    for memory in (error.value.least, 2 * error.value.least)[: 1 if count == 1000 else 2]:
+    for memory in (error.value.least, 2 * error.value.least)[: 1 if count == 5 * MANY else 2]:
         found: list[Any] = []
         call = grad(objective, budget=Budget(memory=memory, disk=disk))
         measured = peak_bytes(lambda call=call, found=found: found.append(call(x0))) - alone

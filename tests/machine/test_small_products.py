@@ -114,6 +114,22 @@ def test_errors_are_those_of_the_elements(dtype):
         assert np.isnan(small_product(x, y)[2]).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_fits_no_such_product_is_numpys(dtype):
+    """Wrong shapes are NumPy's errors, other types its products; without terms the sums are 0."""
+    x, y = np.ones((6, 9), dtype), np.ones((9, 3), dtype)
+    for given in ((x, y[:8]), (x[:, :8], y), (x, y, np.empty((6, 4), dtype)), (x, y, np.empty((5, 3), dtype))):
+        with pytest.raises(ValueError, match="matmul"):
+            small_product(*given)
+    others = [(x.astype(np.float16), y), (x.astype(">f8"), y), (x[0], y), (x, y[:, 0])]
+    for one, other in ((x, y.astype(complex)), *others):
+        assert bits([small_product(one, other)]) == bits([np.matmul(one, other)])
+    wide = np.zeros((6, 3))
+    assert small_product(x, y, wide) is wide
+    assert np.all(wide == 9)
+    assert bits([small_product(x[:, :0], y[:0])]) == bits([np.zeros((6, 3), dtype)])
+
+
 SIZES = {
     "a small net": ((32, 64, 48), True),
     "least": ((8, 16, 8), True),

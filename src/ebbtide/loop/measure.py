@@ -230,7 +230,7 @@ def _measure_in_rows(
     """
     Measure a step that computes on several threads: forward steps one after the other, then sweeps.
 
-    After a product the threads of OpenBLAS look out for another one for 25 ms, and keep the cores that they do so on
+    After a product the threads of OpenBLAS look out for another one for a while, and keep the cores that they do so on
     from other threads. Steps multiply by NumPy's library and sweeps by SciPy's, each with threads of its own: on two
     cores a sweep of products took 64 ms after another one, and 95 after a step. So what a turn costs is known apart. A
     sweep that took more than twice as long as the next one was slow for another reason, and just once.

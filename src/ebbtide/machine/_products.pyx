@@ -19,6 +19,7 @@ cdef extern from "products.h" nogil:
 cnp.import_array()
 
 HAS_SMALL_PRODUCTS = bool(ebbtide_has_small_products())
+_REAL = (np.dtype("f"), np.dtype("d"))
 
 cdef struct Small:
     Place places[3]
@@ -227,7 +228,8 @@ cdef class SmallProduct(Step):
         if not (HAS_SMALL_PRODUCTS and first[2] == second[2] == out[2] and out[2] in "fd" and columns > 1 and out[3][1] == item):
             raise ValueError(f"There is no small product of {first} and {second} of sizes {sizes} to {out}.")
         plan.rows, plan.inner, plan.columns, plan.single = rows, inner, columns, item == 4
-        for number, (operand, shape) in enumerate(zip(operands, ((rows, inner), (inner, columns), (rows, columns)))):
+        shapes = ((rows, inner), (inner, columns), (rows, columns))
+        for number, (operand, shape) in enumerate(zip(operands, shapes, strict=True)):
             if number == 2:
                 self.write(operand, shape, &plan.places[number], strides)
             else:
@@ -253,17 +255,21 @@ def small_product(x, y, out=None):
     Args:
         x: A matrix of float32 or float64.
         y: Another one of the same type.
-        out: Where the product goes, rows without gaps; a new array by default.
+        out: Where the product goes, apart from x and y; a new array by default.
 
     Returns:
-        The product. What np.errstate says of errors is done by NumPy's own product, where there are any.
+        The product. NumPy's own one says what is wrong with operands that fit no such product, computes those of other
+        types, and does what np.errstate says of errors, where there are any.
     """
     cdef char *operands[3]
     cdef long steps[6]
     cdef int number
+    fits = HAS_SMALL_PRODUCTS and x.ndim == y.ndim == 2 and x.shape[1] == y.shape[0] and x.dtype in _REAL
+    if not fits or x.dtype != y.dtype:
+        return np.matmul(x, y, out=out)
     if out is None:
         out = np.empty((x.shape[0], y.shape[1]), x.dtype)
-    if not HAS_SMALL_PRODUCTS:
+    if out.shape != (x.shape[0], y.shape[1]) or out.dtype != x.dtype:
         return np.matmul(x, y, out=out)
     size = out.itemsize
     if not out.flags.aligned or out.strides[1] != size or out.strides[0] % size:

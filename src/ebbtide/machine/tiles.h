@@ -96,7 +96,7 @@ __attribute__((target("avx2,fma"))) static void NAME(product)(
         /* Columns that are left over are computed with some before them. */
         const long first = vectors == 1 && all >= LANES ? all - LANES : start;
         const long second = vectors == 1 ? 0 : left >= 2 * LANES ? LANES : left - LANES;
-        for (long p = 0; p < inner; p += PIECE) {
+        for (long p = 0; p == 0 || p < inner; p += PIECE) { /* once without terms: zeros */
             const long piece = inner - p < PIECE ? inner - p : PIECE;
             const REAL *right = b + p * b_row + first * b_column, *from = a + p * a_column;
             long right_row = b_row;

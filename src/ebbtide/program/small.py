@@ -18,8 +18,8 @@ from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.program import Program
 
 # Multiplications: the least, and by type the most, of any product and of one with few columns. OpenBLAS fills no
-# register with these: 32 x 784 x 6 takes it 1.7 times as long, 128 x 784 x 6 twice. Ten products of 300,000 to 650,000
-# in float32 took it 0.9 to 1.3 times as long, with one thread and with two; in float64 from 2^17 on 0.8 to 1.2 times.
+# register with these: 32 x 784 x 6 takes it 1.7 times as long, 128 x 784 x 6 twice. Eight products of 300,000 to
+# 650,000 in float32 took it 0.9 to 1.3 times as long, with one thread and with two; in float64 0.8 to 1.2 times.
 LEAST, FEW = 1 << 10, 8
 MOST: Mapping[str, tuple[int, int]] = MappingProxyType({"<f4": (1 << 19, 1 << 20), "<f8": (1 << 17, 1 << 19)})
 _NAMES = frozenset(("matmul", "dot"))

@@ -339,9 +339,9 @@ _REDUCED: Mapping[str, tuple[np.ufunc, Any]] = MappingProxyType({
     "min": (np.minimum, None),
     "prod": (np.multiply, 1),
 })  # fmt: skip
-# Where those of our functions are that have no derivative.
 # Equations that passes make, which have no primitives.
 _OURS = frozenset(("chain", "boxes", "add_product", "add_scatter", "small_product"))
+# Where those of our functions are that have no derivative.
 _CONSTANT: Mapping[str, str] = MappingProxyType({
     "_cast": "ebbtide.rules.selection",
     "places_of_largest": "ebbtide.nn.pooling",
