@@ -69,10 +69,10 @@ def runge_kutta(u: Any, i: Any) -> Any:
 
 
 def product(u: Any, i: Any) -> Any:
-    """Return u after a step that is a product with a matrix, itself, and little else."""
+    """Return u after a step that is a product with a matrix, itself, and little else; u does not decay to zeros."""
     side = int(np.sqrt(u.size))
     square = u.reshape(side, side)
-    return np.tanh(square @ square / side).reshape(u.size)
+    return np.tanh(square + square @ square / side).reshape(u.size)
 
 
 def peaks_apart(states: int, disk: int, nbytes: int, steps: int) -> dict[str, Any]:
