@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from typing import Any, final
 
@@ -27,35 +26,29 @@ class Clock:
 
     Args:
         slow: Which step and which sweep, the first ones if nothing else is said.
-        turn: How much longer a sweep after a step takes, and a step after a sweep.
     """
 
-    def __init__(self, slow: tuple[int, int] = (0, 0), turn: float = 0.0) -> None:
+    def __init__(self, slow: tuple[int, int] = (0, 0)) -> None:
         self.now = 0.0
         self.steps = self.sweeps = 0
         self.slow_step, self.slow_sweep = slow
-        self.turn, self.goes_back = turn, False
 
     def step(self, u: Any) -> Any:
         """Return the result of a step."""
         self.now += 10.0 if self.steps == self.slow_step else 1.0
-        self.now += self.turn * self.goes_back
-        self.steps, self.goes_back = self.steps + 1, False
+        self.steps += 1
         return u + 0.1 * np.sin(u)
 
     def sweep(self, g: Any, u: Any) -> Any:
         """Return the cotangent of a step."""
         self.now += 30.0 if self.sweeps == self.slow_sweep else 3.0
-        self.now += self.turn * (not self.goes_back)
-        self.sweeps, self.goes_back = self.sweeps + 1, True
+        self.sweeps += 1
         return g * (1.0 + 0.1 * np.cos(u))
 
 
-def timed(
-    monkeypatch: pytest.MonkeyPatch, slow: tuple[int, int] = (0, 0), turn: float = 0.0, **options: Any
-) -> tuple[Clock, Any]:
+def timed(monkeypatch: pytest.MonkeyPatch, slow: tuple[int, int] = (0, 0), **options: Any) -> tuple[Clock, Any]:
     """Return a clock and the function whose loop it times."""
-    clock = Clock(slow, turn)
+    clock = Clock(slow)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     moved = primitive(clock.step, vjp=(clock.sweep,))
     return clock, lambda u: np.sum(timeloop(lambda u, _: moved(u), u, STEPS, **options) ** 2)
@@ -75,70 +68,6 @@ def test_the_predicted_time_is_what_the_loop_takes(states, slow, monkeypatch):
     assert loop.steps_forward == loop.plan.predicted_steps_forward == clock.steps
     assert clock.sweeps == STEPS + 2
     assert found.tobytes() == grad(timed(monkeypatch, schedule=StoreAll())[1])(U0).tobytes()
-
-
-def threaded(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    """Let it look as if other threads had a processor all the time."""
-    monkeypatch.setattr(measure, "_time_beside", lambda: clock.now)
-
-
-@pytest.mark.parametrize("slow", [(-1, -1), (0, -1), (1, -1), (2, -1)], ids=["none", "first", "second", "plain"])
-@pytest.mark.parametrize(("states", "disk"), [(10, 0), (14, 0), (20, 0), (40, 0), (14, 1000)])
-def test_turns_of_steps_on_several_threads_are_known_apart(states, disk, slow, monkeypatch):
-    """Where a sweep takes longer after a step, and a step after a sweep, the loop takes what is predicted of both."""
-    clock, energy = timed(monkeypatch, slow, 2.0)
-    threaded(monkeypatch, clock)
-    with profile() as p:
-        found = grad(energy, budget=Budget(memory=states * U0.nbytes, disk=disk * U0.nbytes))(U0)
-    (loop,) = p.loops
-    assert loop.schedule == StoreAll("disk") if disk else loop.schedule != StoreAll()
-    assert (loop.plan.costs.forward, loop.plan.costs.reverse, loop.plan.costs.turn) == (1.0, 3.0, 2.0)
-    assert loop.seconds == loop.plan.predicted_time == clock.now
-    assert loop.steps_forward == loop.plan.predicted_steps_forward == clock.steps
-    assert clock.sweeps == STEPS + 2
-    assert found.tobytes() == grad(timed(monkeypatch, schedule=StoreAll())[1])(U0).tobytes()
-
-
-@pytest.mark.parametrize("slow", [(0, 0), (1, 1), (2, 0)], ids=["first", "second", "plain"])
-@pytest.mark.parametrize("states", [10, 20])
-def test_a_sweep_that_was_slow_once_is_no_turn(states, slow, monkeypatch):
-    """A sweep that took more than twice as long as the other one says nothing of turns."""
-    clock, energy = timed(monkeypatch, slow)
-    threaded(monkeypatch, clock)
-    with profile() as p:
-        grad(energy, budget=Budget(memory=states * U0.nbytes))(U0)
-    (loop,) = p.loops
-    assert loop.plan.costs == Costs(forward=1.0, reverse=3.0)
-    assert loop.seconds == loop.plan.predicted_time == clock.now
-
-
-def branched(u: Any, i: Any) -> Any:
-    """A step that takes more cotangents than it saves."""
-    return np.maximum(np.maximum(u * 0.9, np.sin(u)), np.maximum(u - 0.1, np.cos(u) * u)) * 0.5
-
-
-@pytest.mark.parametrize("states", [*np.arange(8.5, 20, 0.75).tolist(), 24.0, 32.0])
-def test_steps_in_rows_keep_the_budget(states, monkeypatch):
-    """Two taped steps and a sweep beside each other are only there where they fit."""
-    monkeypatch.setattr(measure, "_time_beside", lambda: 100 * time.perf_counter())
-
-    def energy(u: Any) -> Any:
-        return np.sum(timeloop(branched, u, STEPS) ** 2)
-
-    budget = Budget(memory=int(states * U0.nbytes))
-    alone = peak_bytes(lambda: energy(U0))
-    gradient = grad(energy, budget=budget)
-    gradient(U0)
-    assert peak_bytes(lambda: gradient(U0)) - alone <= budget.memory
-
-
-def test_time_of_other_threads_is_seen():
-    """What other threads compute counts, and what this one does is no part of it."""
-    begin, own = measure._time_beside(), time.thread_time()
-    worker = threading.Thread(target=lambda: sum(range(2_000_000)))
-    worker.start()
-    worker.join()
-    assert time.thread_time() - own < measure._time_beside() - begin
 
 
 def test_pages_that_the_plain_step_is_given_are_not_counted(monkeypatch):

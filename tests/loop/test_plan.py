@@ -23,7 +23,6 @@ from ebbtide.loop.predict import count_hierarchical, predict
 from ebbtide.loop.sizes import RESERVE_PER_SNAPSHOT, RESERVE_PER_STEP
 from ebbtide.schedules import (
     Costs,
-    Forward,
     Hierarchical,
     Mixed,
     NoReverse,
@@ -31,7 +30,6 @@ from ebbtide.schedules import (
     Periodic,
     Position,
     Recorded,
-    Reverse,
     Revolve,
     Schedule,
     StoreAll,
@@ -151,27 +149,6 @@ def test_prediction_equals_what_the_schedule_does(steps, sizes, costs, share, sl
         assert plan.predicted_time == pytest.approx(in_line)
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        StoreAll(), StoreAll("disk"), Revolve(1), Revolve(5), Revolve(60), Online(4), Periodic(1, 1), Periodic(7, 3),
-        Hierarchical(3, 4, Costs(write=2, read=2)), Hierarchical(0, 3), Mixed(8), Mixed(40, 1, 3), Mixed(30, 4, 1),
-    ],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("steps", [1, 2, 3, 10, 37, 120])
-def test_turns_are_those_of_the_schedule(schedule, steps):
-    """The predicted time has the cost of a turn as often as the schedule turns from steps to reversals and back."""
-    directions, position = [], Position(steps=steps)
-    while (action := schedule.next_action(position)) is not None:
-        directions += [isinstance(action, Reverse)] if isinstance(action, (Forward, Reverse)) else []
-        position = position.after(action)
-    turns = sum(one != other for one, other in pairwise(directions))
-    dear = replace(SECONDS, turn=10.0)
-    times = [predict(schedule, steps, SIZES, costs).time for costs in (dear, SECONDS)]
-    assert times[0] - times[1] == pytest.approx(10.0 * turns)
-
-
 def test_saved_values_of_some_steps_are_kept_where_that_is_less_work():
     """Between a budget for few states and one for all steps, snapshots of both kinds are mixed."""
     plan = plan_of(100, memory=64 * MIB)
@@ -275,8 +252,8 @@ def test_unknown_costs_are_those_of_steps():
 
 def test_costs_are_agreed_on(monkeypatch):
     """What a process measured is agreed on with the others before anything is decided from it."""
-    slow = (0.02, 0.03, 100.0, 100.0, 0.0, 0.0, False, 0.0)
-    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 8 else measured)
+    slow = (0.02, 0.03, 100.0, 100.0, 0.0, 0.0, False)
+    monkeypatch.setattr(plan_module, "agree", lambda measured: max(measured, slow) if len(measured) == 7 else measured)
     plan = plan_of(100, memory=40 * MIB, disk=GIB, costs=SECONDS)
     assert plan.costs == Costs(forward=0.02, reverse=0.03, write=100.0, read=100.0)
     assert not plan.on_disk

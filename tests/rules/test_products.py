@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import ThreadpoolController
 
 from ebbtide import grad, vjp
-from ebbtide.rules import products
+from ebbtide.machine.blas import find_gemm
 
 SHAPES = (
     ((40, 50), (50, 60)), ((50,), (50, 60)), ((40, 50), (50,)), ((50,), (50,)),
@@ -72,23 +75,35 @@ def test_sums_of_products(case):
 
 
 @pytest.mark.parametrize("text", ["bij,bjk->bik", "bij,jk->bik", "ij,bjk->bik"])
-def test_large_products_of_a_sweep_go_through_one_blas(text, monkeypatch):
-    """Neither np.matmul nor np.dot multiplies large matrices in a sweep: SciPy's gemm does, stacks included."""
+def test_sums_of_large_products_are_products(text, monkeypatch):
+    """The pulls of a large sum of products are np.matmul, stacks included, which einsum's own loops are slower than."""
     sizes = {"b": 3, "i": 40, "j": 50, "k": 60}
     left, right = text.partition("->")[0].split(",")
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal([sizes[c] for c in term]) for term in (left, right))
-    pulls = [vjp(np.matmul, x, y)[1], vjp(lambda x, y: np.einsum(text, x, y), x, y)[1]]
+    _, pull = vjp(lambda x, y: np.einsum(text, x, y), x, y)
     g = rng.standard_normal((3, 40, 60))
     wanted = np.einsum(f"bik,{right}->{left}", g, y)
+    if left == "bij":  # else the sum of the stack is einsum's
+        monkeypatch.setattr(np, "einsum", None)
+    np.testing.assert_allclose(pull(g)[0], wanted, rtol=1e-10, atol=1e-12)
 
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("NumPy's BLAS was asked")
 
-    monkeypatch.setattr(products.np, "matmul", refused)
-    monkeypatch.setattr(products.np, "dot", refused)
-    for pull in pulls:
-        np.testing.assert_allclose(pull(g)[0], wanted, rtol=1e-10, atol=1e-12)
+class Symbol(ctypes.Structure):
+    """What the C library knows of an address."""
+
+    _fields_ = (("library", ctypes.c_char_p), *[(name, ctypes.c_void_p) for name in ("base", "name", "address")])
+
+
+def test_products_are_added_by_the_blas_of_numpy():
+    """What adds a product into a sum is in the library that np.matmul calls, and not in one with threads of its own."""
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    paths = {Path(one.filepath).resolve() for one in found}
+    of_numpy = {path for path in paths if path.parent.name == "numpy.libs"} or paths
+    for letter in "fdFD":
+        symbol = Symbol()
+        assert ctypes.CDLL(None).dladdr(ctypes.c_void_p(find_gemm(letter)), ctypes.byref(symbol))
+        assert Path(symbol.library.decode()).resolve() in of_numpy
 
 
 def test_weights_of_a_stack_take_no_stack_of_products():

@@ -40,8 +40,6 @@ from ebbtide.tape.saved import bytes_of as bytes_saved
 EXTRA_STEPS, LEAST_STEPS = 2, 32
 # Two times of one thing that are further apart: something else had the processor during the longer one.
 _FAR = 1.25
-# A step of which other threads had a processor for so much of its time computes on several of them.
-_THREADED = 0.25
 # So many pages are taken to time a page fault.
 _PAGES = 64
 
@@ -56,25 +54,18 @@ class First:
         after: Leaves of the state after it.
         output: Leaves of its output.
         seconds: What it took.
-        beside: The seconds for which other threads had a processor meanwhile.
         traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
             `tracemalloc` does not run.
     """
 
-    __slots__ = ("_held", "beside", "record", "seconds", "traced")
+    __slots__ = ("_held", "record", "seconds", "traced")
 
     def __init__(
-        self,
-        record: TapedStep,
-        after: list[Any],
-        output: list[Any],
-        seconds: float,
-        beside: float = 0.0,
-        traced: int | None = None,
+        self, record: TapedStep, after: list[Any], output: list[Any], seconds: float, traced: int | None = None
     ) -> None:
         self.record: TapedStep | None = record
         self.traced = traced
-        self.seconds, self.beside = seconds, beside
+        self.seconds = seconds
         self._held: tuple[list[Any], list[Any]] | None = after, output
 
     def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
@@ -101,16 +92,11 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
     pager = Pager(ledger, bound, around=stepper.region.outer.pager)
     with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
-        beside, start = _time_beside(), time.perf_counter()
+        start = time.perf_counter()
         with entered(ledger=ledger):
             record, after, output = stepper.taped(0, list(values), pager)
-        seconds, beside = time.perf_counter() - start, _time_beside() - beside
-    return First(record, after, output, seconds, beside, None if peak is None else peak.nbytes)
-
-
-def _time_beside() -> float:
-    """Return the seconds for which threads but this one have had a processor."""
-    return time.process_time() - time.thread_time()
+        seconds = time.perf_counter() - start
+    return First(record, after, output, seconds, None if peak is None else peak.nbytes)
 
 
 def measure_sizes(
@@ -191,15 +177,10 @@ def measure_steps(
         a cold one.
     """
     assert first.record is not None
-    needed = sizes.sweep + 3 * sizes.state
-    roomy = _has_room(ledger, needed)
+    roomy = ledger.limit is None or ledger.live + sizes.sweep + 3 * sizes.state <= ledger.limit
     roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(first.record))
     # Steps and sweeps may wait for those of other processes, which come in one order.
     roomy = not agree(not roomy)
-    is_threaded = first.beside > _THREADED * first.seconds
-    # A sweep that is retained beside another taped step leaves to that one what it saves.
-    if agree(is_threaded) and not agree(not (roomy and _has_room(ledger, needed + sizes.saved))):
-        return first, _measure_in_rows(stepper, values, first, sizes, ledger, allowed)
     taped, runs, sweeps = first, [first.seconds], list[float]()
     if roomy:
         sweeps.append(_time_sweep(first.record, _ones_like(values), ledger, retain=True))
@@ -217,39 +198,6 @@ def measure_steps(
     # A plain step takes no longer than a taped one.
     forward = max(min(forward, once), 1e-9)
     return first, Costs(forward=forward, reverse=_usual(sweeps) + max(0.0, once - forward))
-
-
-def _has_room(ledger: Ledger, nbytes: int) -> bool:
-    """Return whether there is room for so many bytes more."""
-    return ledger.limit is None or ledger.live + nbytes <= ledger.limit
-
-
-def _measure_in_rows(
-    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget
-) -> Costs:
-    """
-    Measure a step that computes on several threads: forward steps one after the other, then sweeps.
-
-    After a product the threads of OpenBLAS look out for another one for a while, and keep the cores that they do so on
-    from other threads. Steps multiply by NumPy's library and sweeps by SciPy's, each with threads of its own: on two
-    cores a sweep of products took 64 ms after another one, and 95 after a step. So what a turn costs is known apart. A
-    sweep that took more than twice as long as the next one was slow for another reason, and just once.
-
-    Memory:
-        The sweep of a step beside two taped steps.
-    """
-    assert first.record is not None
-    taped = _run_again(stepper, values, sizes, ledger, allowed)
-    forward = _time_plain(stepper, [owned(leaf) for leaf in values], ledger)
-    cotangents = [_ones_like(values) for _ in range(2)]
-    turned = _time_sweep(first.record, cotangents.pop(), ledger, retain=True)
-    swept = _time_sweep(taped.record, cotangents.pop(), ledger, retain=False)
-    _close(taped)
-    turn = turned - swept if swept < turned <= 2 * swept else 0.0
-    once = _usual([first.seconds, taped.seconds])
-    forward = max(min(forward, once), 1e-9)
-    reverse = swept if turn else _usual([turned, swept])
-    return Costs(forward=forward, reverse=reverse + max(0.0, once - forward), turn=turn)
 
 
 def _usual(times: list[float]) -> float:

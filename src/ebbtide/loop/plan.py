@@ -89,8 +89,7 @@ class Plan:
             seconds: What they took with the first step, which the loop does not run again: part of the predicted time
                 as it was, for what is slow once is not slow at each step.
         """
-        # The loop goes on forwards after the sweeps that were measured last.
-        beyond = seconds - self.costs.forward + self.costs.turn
+        beyond = seconds - self.costs.forward
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,

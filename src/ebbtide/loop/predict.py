@@ -16,7 +16,6 @@ from ebbtide.schedules import (
     Online,
     Periodic,
     Position,
-    Reverse,
     Revolve,
     Schedule,
     StoreAll,
@@ -85,36 +84,6 @@ def predict(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffe
     Memory:
         The tables of the schedule.
     """
-    found = _straight(schedule, steps, sizes, costs, buffered=buffered)
-    return replace(found, time=found.time + costs.turn * count_turns(schedule, steps)) if costs.turn else found
-
-
-def count_turns(schedule: Schedule, steps: int) -> int:
-    """
-    Return how often a loop goes over from forward steps to reversals, or back to forward steps.
-
-    Args:
-        schedule: The schedule. One that may store what steps save is followed, which takes some microseconds for each
-            step.
-        steps: The number of steps of the loop.
-    """
-    if steps == 0 or isinstance(schedule, NoReverse):
-        return 0
-    if isinstance(schedule, StoreAll):
-        return 1
-    if isinstance(schedule, (Revolve, Online, Periodic, Hierarchical)):
-        return 2 * steps - 1  # each step is run again just before it is reversed
-    position, turns, goes_back = Position(steps=steps), 0, False
-    while (action := schedule.next_action(position)) is not None:
-        if isinstance(action, (Forward, Reverse)):
-            turns += isinstance(action, Reverse) != goes_back
-            goes_back = isinstance(action, Reverse)
-        position = position.after(action)
-    return turns
-
-
-def _straight(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
-    """Return what a schedule takes if turns cost nothing."""
     if isinstance(schedule, StoreAll):
         return _store_all(schedule, steps, sizes, costs, buffered=buffered)
     if isinstance(schedule, (Revolve, Online, NoReverse)):

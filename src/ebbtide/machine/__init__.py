@@ -13,13 +13,13 @@ try:
     from ebbtide.machine._indices import Indexed
     from ebbtide.machine._interpreter import Machine
     from ebbtide.machine._links import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
-    from ebbtide.machine._products import HAS_SMALL_PRODUCTS, Product, ProductSum, SmallProduct, small_product
+    from ebbtide.machine._products import HAS_SMALL_PRODUCTS, Product, ProductSum, SmallProduct, add_gemm, small_product
     from ebbtide.machine._reductions import Reduction
     from ebbtide.machine._windows import Convolution, Pooling
     from ebbtide.machine.compiling import compiled
 except ImportError:  # not built
     Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = None
-    SmallProduct = compiled = None
+    SmallProduct = add_gemm = compiled = None
     small_product, HAS_SMALL_PRODUCTS = np.matmul, False
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
@@ -38,6 +38,7 @@ __all__ = [
     "ProductSum",
     "Reduction",
     "SmallProduct",
+    "add_gemm",
     "compiled",
     "small_product",
 ]

@@ -1,13 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Products of matrices: NumPy's own loop of matmul, with its bits, sums of products by SciPy's BLAS, and small ones."""
+"""Products of matrices: NumPy's own loop of matmul, with its bits, sums of products by BLAS, and small ones."""
 
 cimport numpy as cnp
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc
 from scipy.linalg.cython_blas cimport cgemm, dgemm, sgemm, zgemm
 
 from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, cleared, flags, is_extended, loop_of
 
+import sys
+
 import numpy as np
+
+from ebbtide.machine.blas import find_gemm
 
 cdef extern from "products.h" nogil:
     int ebbtide_has_small_products()
@@ -38,10 +43,31 @@ cdef struct Stack:
     cnp.npy_intp outer[3 * MOST_AXES]
     cnp.npy_intp steps[9]
 
+# In Fortran, and so with addresses: those of integers of 64 bits are those of integers of 32, too.
+ctypedef void (*Gemm)(char *, char *, int64_t *, int64_t *, int64_t *, void *, void *, int64_t *, void *, int64_t *,
+                      void *, void *, int64_t *) noexcept nogil
+
 cdef struct Sum:
     Place places[3]
-    int m, n, k, lda, ldb, ldc
+    Gemm gemm
+    int64_t m, n, k, lda, ldb, ldc
     char letter, transa, transb
+
+cdef float one_f = 1
+cdef double one_d = 1
+cdef float complex one_c = 1
+cdef double complex one_z = 1
+
+
+def _addresses():
+    """Return where the products of BLAS are by letters of types: NumPy's own, else SciPy's."""
+    cdef dict others = {
+        "f": <size_t><void *>sgemm, "d": <size_t><void *>dgemm, "F": <size_t><void *>cgemm, "D": <size_t><void *>zgemm,
+    }
+    return {c: find_gemm(c) or other for c, other in others.items()} if sys.byteorder == "little" else {}
+
+
+_GEMM = _addresses()
 
 
 cdef class Product(Step):
@@ -138,8 +164,9 @@ cdef class ProductSum(Step):
         self.read(second, (inner, columns), &plan.places[1], strides)
         self.write(target, (rows, columns), &plan.places[2], strides)
         letters = {operand[2] for operand in operands}
-        if len(letters) > 1 or target[2] not in "fdFD" or 0 in sizes:
+        if len(letters) > 1 or target[2] not in _GEMM or 0 in sizes:
             raise ValueError(f"BLAS has no product of {first} and {second} of sizes {sizes}.")
+        plan.gemm = <Gemm><size_t>_GEMM[target[2]]
         plan.letter = ord(target[2])
         if not _is_packed((rows, columns), target):
             # In Fortran's order: the transposed sum is that of the transposed operands, turned around.
@@ -170,25 +197,47 @@ cdef bint run_sum(void *given, char **bases, int *failed, Outside *outside) noex
     cdef char *a = bases[plan.places[0].buffer] + plan.places[0].offset
     cdef char *b = bases[plan.places[1].buffer] + plan.places[1].offset
     cdef char *c = bases[plan.places[2].buffer] + plan.places[2].offset
-    cdef float one_f = 1
-    cdef double one_d = 1
-    cdef float complex one_c = 1
-    cdef double complex one_z = 1
-    if plan.letter == b"f"[0]:
-        sgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_f, <float *>a, &plan.lda, <float *>b,
-              &plan.ldb, &one_f, <float *>c, &plan.ldc)
-    elif plan.letter == b"d"[0]:
-        dgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_d, <double *>a, &plan.lda, <double *>b,
-              &plan.ldb, &one_d, <double *>c, &plan.ldc)
-    elif plan.letter == b"F"[0]:
-        cgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_c, <float complex *>a, &plan.lda,
-              <float complex *>b, &plan.ldb, &one_c, <float complex *>c, &plan.ldc)
-    else:
-        zgemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, &one_z, <double complex *>a, &plan.lda,
-              <double complex *>b, &plan.ldb, &one_z, <double complex *>c, &plan.ldc)
+    add(plan, a, b, c)
     # NumPy looks at no flags here.
     flags(0, False)
     return False
+
+
+cdef void add(Sum *plan, void *a, void *b, void *c) noexcept nogil:
+    """Add a product to a matrix in C, in Fortran's order."""
+    cdef void *one
+    if plan.letter == b"f"[0]:
+        one = &one_f
+    elif plan.letter == b"d"[0]:
+        one = &one_d
+    elif plan.letter == b"F"[0]:
+        one = &one_c
+    else:
+        one = &one_z
+    plan.gemm(&plan.transa, &plan.transb, &plan.m, &plan.n, &plan.k, one, a, &plan.lda, b, &plan.ldb, one, c, &plan.ldc)
+
+
+def add_gemm(cnp.ndarray a, cnp.ndarray b, cnp.ndarray c, bint a_turned, bint b_turned):
+    """
+    Add a product of matrices into *c* by the BLAS that NumPy multiplies by.
+
+    Args:
+        a: The first operand of one of the types of BLAS, in Fortran's order.
+        b: The second one.
+        c: Where their product is added, of the same type, in Fortran's order.
+        a_turned: Whether *a* is to be transposed.
+        b_turned: Whether *b* is to be transposed.
+    """
+    cdef Sum plan
+    cdef void *operands[3]
+    plan.letter = ord(c.dtype.char)
+    plan.gemm = <Gemm><size_t>_GEMM[c.dtype.char]
+    plan.m, plan.n, plan.k = c.shape[0], c.shape[1], a.shape[0] if a_turned else a.shape[1]
+    plan.lda, plan.ldb, plan.ldc = max(1, a.shape[0]), max(1, b.shape[0]), max(1, plan.m)
+    plan.transa, plan.transb = b"T"[0] if a_turned else b"N"[0], b"T"[0] if b_turned else b"N"[0]
+    operands[0], operands[1], operands[2] = cnp.PyArray_DATA(a), cnp.PyArray_DATA(b), cnp.PyArray_DATA(c)
+    with nogil:
+        add(&plan, operands[0], operands[1], operands[2])
 
 
 cdef void multiply(bint single, long rows, long inner, long columns, char **operands, long *steps) noexcept nogil:

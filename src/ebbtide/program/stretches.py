@@ -99,7 +99,8 @@ def find_stretches(
     def close() -> None:
         steps = [(action, program.equations[place]) for place, actions in run for action in actions]
         needed = any(memory.kernels[program.equations[place].output].lowered for place, _ in run)
-        # All products are by one BLAS, NumPy's rounds otherwise, so that members have the bits of one that runs alone.
+        # Large products are made in stretches, where BLAS has one thread: with more it may round otherwise, and members
+        # have the bits of one that runs alone.
         needed = needed or any(action.kind in ("Product", "ProductSum") for action, _ in steps)
         # Of a chain each operation would be a call of NumPy.
         calls = sum([len(action.arguments) - 2 if action.kind == "Elementwise" else 1 for action, _ in steps])

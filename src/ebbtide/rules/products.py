@@ -1,20 +1,17 @@
 """
 Rules of products: matmul, dot, einsum and their kin, bilinear in their operands.
 
-Plain float matrices of the reverse sweep are multiplied by SciPy's BLAS, which can add a product into an array
-that we own (beta = 1), so that a gradient that is a sum of products needs one array and no temporary.
-The wheels of NumPy and SciPy bring an OpenBLAS each, with a pool of threads each; to alternate between
-them costs up to 1.7x, so all products of a sweep go through one.
+BLAS adds a product of plain float matrices of the reverse sweep into an array that we own (beta = 1), so that a
+gradient that is a sum of products needs one array and no temporary.
 """
 
 from __future__ import annotations
 
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas as _blas
+from scipy.linalg import blas
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import aligned, ndim_of, widened
@@ -22,19 +19,23 @@ from ebbtide.arrays.kinds import multilinear
 from ebbtide.arrays.primitive import unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.machine import add_gemm
+from ebbtide.machine.blas import LETTERS
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of, placed
 
-# SciPy's stubs do not know the functions that its BLAS module makes at import.
-blas: Any = _blas
-_GEMM = MappingProxyType({
-    np.dtype(np.float32): blas.sgemm,
-    np.dtype(np.float64): blas.dgemm,
-    np.dtype(np.complex64): blas.cgemm,
-    np.dtype(np.complex128): blas.zgemm,
-})  # fmt: skip
-# Below this many multiplications the call of NumPy is cheaper than the preparation of BLAS's.
+_DTYPES = frozenset(map(np.dtype, "fdFD"))
+# From so many multiplications on, BLAS is worth a copy of a matrix that it cannot read: NumPy 2.1 and 2.2 make none, and
+# take 200 to 300 ms for a product of 600 x 600 matrices that BLAS makes in 12.
 SMALL = 1 << 15
+
+
+def _by_scipy(a: Any, b: Any, c: Any, a_turned: bool, b_turned: bool) -> None:
+    getattr(blas, f"{LETTERS[c.dtype.char]}gemm")(1.0, a, b, 1.0, c, a_turned, b_turned, 1)
+
+
+# Without the compiled part it is SciPy's BLAS, which has threads of its own.
+_add_gemm = add_gemm or _by_scipy
 
 
 def _fortran(a: Any) -> tuple[Any, bool] | None:
@@ -47,31 +48,18 @@ def _fortran(a: Any) -> tuple[Any, bool] | None:
 
 
 def product(a: Any, b: Any) -> Any:
-    """Return the (stacked) matrix product of a derivative rule, by the BLAS of the sweep where it applies."""
-    if type(a) is not np.ndarray or type(b) is not np.ndarray:
-        return np.matmul(a, b)
-    gemm = _GEMM.get(a.dtype) if a.dtype == b.dtype and min(a.ndim, b.ndim) >= 2 else None
-    if gemm is None or a.shape[-2] * a.shape[-1] * b.shape[-1] < SMALL or a.shape[-1] != b.shape[-2]:
-        return np.matmul(a, b)
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    out = np.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
-    if not batch:
-        return out if _gemm(gemm, a, b, out, 0.0) else np.matmul(a, b)
-    a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
-    for place in np.ndindex(batch):
-        _gemm(gemm, a[place], b[place], out[place], 0.0)
-    return out
+    """Return the (stacked) matrix product of a derivative rule."""
+    plain = type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2
+    if plain and a.shape[0] * a.shape[1] * b.shape[-1] >= SMALL:
+        return np.matmul(_materialized(a), _materialized(b))
+    return np.matmul(a, b)
 
 
 def add_product(target: Any, a: Any, b: Any) -> bool:
     """Add the matrix product a b into *target*; return whether that was possible without a temporary."""
-    gemm = _GEMM.get(target.dtype)
-    if gemm is None or a.dtype != target.dtype or b.dtype != target.dtype or a.ndim != 2 or b.ndim != 2:
+    dtype = target.dtype
+    if dtype not in _DTYPES or a.dtype != dtype or b.dtype != dtype or a.ndim != 2 or b.ndim != 2:
         return False
-    return _gemm(gemm, a, b, target, 1.0)
-
-
-def _gemm(gemm: Any, a: Any, b: Any, target: Any, beta: float) -> bool:
     # BLAS is in Fortran order: it computes target^T = b^T a^T for a target in C order.
     if target.flags.c_contiguous:
         a, b, target = b.T, a.T, target.T
@@ -80,13 +68,13 @@ def _gemm(gemm: Any, a: Any, b: Any, target: Any, beta: float) -> bool:
     first, second = _fortran(_materialized(a)), _fortran(_materialized(b))
     if first is None or second is None:
         return False
-    gemm(1.0, first[0], second[0], beta, target, first[1], second[1], 1)
+    _add_gemm(first[0], second[0], target, first[1], second[1])
     return True
 
 
 def _materialized(a: Any) -> Any:
     """Return a matrix that BLAS can read: a broadcast cotangent, as that of a sum, is written out."""
-    return a if a.flags.forc else np.ascontiguousarray(a)
+    return a if a.flags.forc and a.flags.aligned else np.array(a, order="C")
 
 
 def _swap(a: Any) -> Any:

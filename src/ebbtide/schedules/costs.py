@@ -24,8 +24,6 @@ class Costs:
         read_exposed: That of `read`.
         prompt: Whether writes do not wait for the disk. Then entries of 4 MiB and more are written at once, and all of
             that is exposed, whatever it is for one snapshot.
-        turn: What the first reversal after a forward step takes beyond one after another reversal, and the first
-            forward step after a reversal beyond one after another step.
 
     Raises:
         ScheduleError: A cost is negative, infinite or not a number, or `forward` is 0.
@@ -42,7 +40,6 @@ class Costs:
     write_exposed: float = field(default=0.0, repr=False)
     read_exposed: float = field(default=0.0, repr=False)
     prompt: bool = field(default=False, repr=False)
-    turn: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
         wrong = [one.name for one in fields(self) if not 0 <= getattr(self, one.name) < float("inf")]
