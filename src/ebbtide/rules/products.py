@@ -25,8 +25,8 @@ from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of, placed
 
 _DTYPES = frozenset(map(np.dtype, "fdFD"))
-# From so many multiplications on, BLAS is worth a copy of a matrix that it cannot read: NumPy 2.1 and 2.2 make none, and
-# take 200 to 300 ms for a product of 600 x 600 matrices that BLAS makes in 12.
+# From so many multiplications on, BLAS is worth a copy of a matrix that it cannot read: NumPy 2.1 and 2.2 make none,
+# and take 200 to 300 ms for a product of 600 x 600 matrices that BLAS makes in 12.
 SMALL = 1 << 15
 
 
