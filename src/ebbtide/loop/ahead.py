@@ -125,7 +125,8 @@ def sheddable_bytes(plan: Plan, position: Position, *, spare: bool) -> int:
         return sum(size_of(plan, kept) for kept in find_spare(position))
     at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
-    return max(0, at_hand) * plan.sizes.saved + sum(size_of(plan, kept) for kept in held)
+    each = plan.sizes.saved - plan.sizes.passed_on
+    return max(0, at_hand) * each + sum(size_of(plan, kept) for kept in held)
 
 
 def find_cheapest(position: Position) -> Snapshot | None:

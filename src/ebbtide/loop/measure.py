@@ -6,6 +6,7 @@ import mmap
 import resource
 import time
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from types import NoneType
@@ -129,6 +130,7 @@ def measure_sizes(
         stored=entry_nbytes(pack(values).arrays),
         leaves=len(values),
         numbers=count_numbers(values),
+        passed_on=_bytes_passed_on(values, first, ledger),
     )
 
 
@@ -138,11 +140,32 @@ def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -
     others |= {id(owner_of(array)) for array in arrays_of(stepper.step)}
     kept = {
         key_of(cell): bytes_saved(cell)
-        for node in nodes_of(record)
-        for cell in held_by(node, ledger.holds)
-        if type(cell) is SavedValue and type(cell.value) is np.ndarray and id(owner_of(cell.value)) in others
+        for cell in _saved_arrays(record, ledger)
+        if id(owner_of(cell.value)) in others
     }
     return sum(kept.values())
+
+
+def _saved_arrays(record: TapedStep, ledger: Ledger) -> Iterator[SavedValue]:
+    """Return the arrays that a step holds."""
+    for node in nodes_of(record):
+        for cell in held_by(node, ledger.holds):
+            if type(cell) is SavedValue and type(cell.value) is np.ndarray:
+                yield cell
+
+
+def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
+    """Return the bytes of the leaves that the first step saved both as they were before it and as they are after it."""
+    assert first.record is not None
+    assert first._held is not None
+    kept = {id(owner_of(cell.value)) for cell in _saved_arrays(first.record, ledger)}
+    found: dict[int, int] = {}
+    for before, after in zip(values, first._held[0], strict=True):
+        if type(before) is type(after) is np.ndarray and before.nbytes == after.nbytes:
+            owners = [owner_of(leaf) for leaf in (before, after)]
+            if all(id(one) in kept and one.nbytes == after.nbytes for one in owners):
+                found[id(owners[1])] = after.nbytes
+    return sum(found.values())
 
 
 def is_timed(values: list[Any], steps: int) -> bool:

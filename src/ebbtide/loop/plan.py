@@ -218,8 +218,9 @@ def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[
     """Return what was measured as all processes have it: the largest sizes and costs, the least room."""
     names = [one.name for one in fields(costs)]
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
-    sizes = Sizes(*agree(tuple(-1 if size is None else size for size in astuple(sizes))))
-    sizes = sizes if sizes.nodes != -1 else replace(sizes, nodes=None)
+    sizes = replace(sizes, nodes=-1 if sizes.nodes is None else sizes.nodes, passed_on=-sizes.passed_on)
+    sizes = Sizes(*agree(astuple(sizes)))
+    sizes = replace(sizes, nodes=None if sizes.nodes == -1 else sizes.nodes, passed_on=-sizes.passed_on)
     room, space = agree((-math.inf if memory is None else -memory, -disk))
     return sizes, None if room == -math.inf else -int(room), -space, costs
 

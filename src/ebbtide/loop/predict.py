@@ -132,7 +132,7 @@ def _in_memory(forward: int, snapshots: int, memory: int, time: float) -> Predic
 def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
     others = max(0, steps - 1)
     if schedule.tier == "memory":
-        return _in_memory(steps, 0, others * sizes.taped, _time(costs, steps, steps))
+        return _in_memory(steps, 0, others * (sizes.taped - sizes.passed_on), _time(costs, steps, steps))
     buffer, spare = buffer_of(sizes, saved=True) if buffered and others else 0, min(1, others)
     # The costs are those of a restart state.
     size = sizes.stored_saved / max(1, sizes.stored)

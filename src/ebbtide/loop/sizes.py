@@ -45,6 +45,8 @@ class Sizes:
         shared: What all steps save, such as static values; it is held once, and part of *sweep*.
         leaves: The leaves of a state.
         numbers: Those of them that are numbers.
+        passed_on: Part of *saved* that is held once where the next step is held, too: the state between them, if steps
+            save the one before them and the one after.
     """
 
     state: int
@@ -56,6 +58,7 @@ class Sizes:
     shared: int = 0
     leaves: int = 1
     numbers: int = 0
+    passed_on: int = 0
 
     @property
     def _others(self) -> int:
