@@ -1,4 +1,4 @@
-"""States that two steps save, the one after which they come and the one before: they are held once, and planned once."""
+"""States that two steps save, the one after which they come and the one before: held once, and planned once."""
 
 from __future__ import annotations
 
