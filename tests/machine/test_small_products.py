@@ -62,11 +62,11 @@ def layouts_of(a):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("columns", [1, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 21, 25])
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 21, 25])
 def test_each_element_is_a_chain_of_multiply_adds(dtype, columns):
     """For all ends of rows and columns, and sums of one term and more."""
     random = np.random.default_rng(columns)
-    for rows, inner in ((1, 1), (2, 5), (3, 2), (5, 9), (9, 3), (12, 4)):
+    for rows, inner in ((1, 1), (2, 5), (3, 2), (5, 9), (9, 3), (12, 4), (14, 2), (23, 2)):
         x, y = matrices(random, rows, inner, columns, dtype)
         assert bits([small_product(x, y)]) == bits([chain(x, y)])
 
@@ -75,13 +75,15 @@ def test_each_element_is_a_chain_of_multiply_adds(dtype, columns):
 def test_long_sums_are_one_chain(dtype):
     """What is summed in pieces goes on where the piece before has ended."""
     random = np.random.default_rng(0)
-    for rows, inner, columns in ((2, 255, 3), (2, 256, 11), (1, 257, 5), (3, 600, 2), (1, 520, 19)):
+    for rows, inner, columns in ((2, 255, 3), (2, 256, 11), (1, 257, 5), (3, 600, 2), (9, 257, 2), (1, 520, 19)):
         x, y = matrices(random, rows, inner, columns, dtype)
         assert bits([small_product(x, y)]) == bits([chain(x, y)])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [(5, 7, 3), (13, 20, 6), (33, 30, 10), (20, 64, 128), (6, 300, 21), (40, 270, 5)])
+@pytest.mark.parametrize(
+    "sizes", [(5, 7, 3), (13, 20, 6), (33, 30, 10), (20, 64, 128), (6, 300, 21), (40, 270, 5), (21, 270, 2)]
+)
 def test_bits_do_not_depend_on_how_matrices_lie(dtype, sizes):
     """Transposed, backwards, with gaps, at odd bytes; into memory with gaps, too."""
     rows, inner, columns = sizes
@@ -96,7 +98,13 @@ def test_bits_do_not_depend_on_how_matrices_lie(dtype, sizes):
     for out in (around[:, :columns], np.empty((columns, rows), dtype).T, layouts_of(expected * 0)["not aligned"]):
         assert small_product(x, y, out) is out
         assert bits([np.array(out, order="C")]) == bits([expected])
-    assert np.all(around[:, columns:] == 7)  # nothing is written beside the result
+    within = np.full(rows * columns + 64, 7, dtype)
+    small_product(x, y, within[32:-32].reshape(rows, columns))
+    assert bits([within[32:-32]]) == bits([expected])
+    # Nothing is written beside the result.
+    assert np.all(around[:, columns:] == 7)
+    assert np.all(within[:32] == 7)
+    assert np.all(within[-32:] == 7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

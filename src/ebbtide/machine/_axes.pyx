@@ -13,6 +13,9 @@ from ebbtide.machine._steps cimport MOST_AXES, Loop, loop_named
 
 import numpy as np
 
+cdef extern from "rows.h" nogil:
+    int ebbtide_repeat(int, const char *, long, char *, long, long)
+
 cnp.import_array()
 
 # Bytes of a row, and rows, from which on it pays to write operands out.
@@ -79,6 +82,8 @@ cdef void write_out(Spread *operand, char *source, char *target, cnp.npy_intp ro
             k = min(done, rows - done)
             memcpy(target + done * nbytes, target, k * nbytes)
             done += k
+        return
+    if operand.inner == 0 and ebbtide_repeat(operand.size, source, operand.outer, target, rows, length):
         return
     for k in range(rows):
         operand.move(arguments, &length, steps, NULL)

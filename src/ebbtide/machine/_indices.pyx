@@ -2,17 +2,24 @@
 """Elements by arrays of indices along the first axes of an array: reading them, writing them, adding to them."""
 
 cimport numpy as cnp
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc
 
 from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_named, loop_of
 
 import numpy as np
 
+cdef extern from "ahead.h" nogil:
+    void ebbtide_ask(const char *, long)
+
 cnp.import_array()
 
+# What is read at a place is asked for so many places before, and of a long one so many bytes: then the processor has
+# seen that they follow each other.
 cdef enum:
     MOST_INDICES = 4
+    AHEAD = 2
+    MOST_ASKED = 1024
 
 cdef struct Plan:
     Loop loop
@@ -29,6 +36,8 @@ cdef struct Plan:
     Place whole, parts
     cnp.npy_intp of_whole[MOST_AXES]
     cnp.npy_intp of_parts[MOST_AXES]
+    # Bytes to ask for, 0 if they are few; and of the one element that is read at a place, 0 if there are more.
+    cnp.npy_intp asked, single
 
 
 cdef class Indexed(Step):
@@ -95,6 +104,11 @@ cdef class Indexed(Step):
             plan.inner -= 1
         for axis in range(plan.inner):
             plan.of_parts[len(shape) + axis] = strides[axis]
+        if plan.gathers and plan.inner == 1 and plan.part[0] == 1:
+            plan.single = np.dtype(array[2]).itemsize
+        together = plan.part[plan.inner - 1] * plan.of_whole[plan.inner - 1]
+        if plan.gathers and together >= 64 and plan.indices == 1:
+            plan.asked = min(<cnp.npy_intp>together, <cnp.npy_intp>MOST_ASKED)
 
 
 cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
@@ -120,8 +134,16 @@ cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) 
                 outside.index, outside.size = index, plan.sizes[k]
                 return True
             at += (index + plan.sizes[k] if index < 0 else index) * plan.jumps[k]
-        one_part(plan, at, part)
         axis = plan.places - 1
+        if plan.asked and place[axis] + AHEAD < plan.shape[axis]:
+            index = (<int64_t *>(where[0] + AHEAD * plan.steps[axis]))[0]
+            ebbtide_ask(whole + (index + plan.sizes[0] if index < 0 else index) * plan.jumps[0], plan.asked)
+        if plan.single == 4:
+            (<int32_t *>part)[0] = (<int32_t *>at)[0]
+        elif plan.single == 8:
+            (<int64_t *>part)[0] = (<int64_t *>at)[0]
+        else:
+            one_part(plan, at, part)
         while axis >= 0:
             place[axis] += 1
             part += plan.of_parts[axis]

@@ -59,6 +59,7 @@ TURN ebbtide_d_turn(const double *const *columns, const long at, double *out, co
 #define REAL float
 #define VECTOR __m256
 #define LANES 8
+#define NARROW 7
 #define NAME(what) ebbtide_f_##what
 #define ZERO _mm256_setzero_ps
 #define LOAD _mm256_loadu_ps
@@ -71,6 +72,7 @@ TURN ebbtide_d_turn(const double *const *columns, const long at, double *out, co
 #undef REAL
 #undef VECTOR
 #undef LANES
+#undef NARROW
 #undef NAME
 #undef ZERO
 #undef LOAD
@@ -82,6 +84,7 @@ TURN ebbtide_d_turn(const double *const *columns, const long at, double *out, co
 #define REAL double
 #define VECTOR __m256d
 #define LANES 4
+#define NARROW 2
 #define NAME(what) ebbtide_d_##what
 #define ZERO _mm256_setzero_pd
 #define LOAD _mm256_loadu_pd
