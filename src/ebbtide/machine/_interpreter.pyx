@@ -29,9 +29,6 @@ cdef extern from "workers.h" nogil:
     void ebbtide_work(ebbtide_workers *, int, void (*)(void *, int) noexcept nogil, void *)
     long ebbtide_take(long *, long)
 
-cdef extern from "ahead.h" nogil:
-    void ebbtide_ask(const char *, long)
-
 cnp.import_array()
 
 # A thread takes members that follow each other, so many times altogether: one that comes late leaves more to the others.
@@ -40,19 +37,7 @@ cdef enum:
     TURNS = 16
     LINE = 64
 
-# While a member runs, the bytes of the next one are asked for, so many of them, where all members have so many more: the
-# second cache has room for these, beside those of the member that runs.
-cdef enum:
-    MOST_ASKED = 131072
-    LEAST_OF_ALL = 262144
-    MOST_PIECES = 16
-
 MOST = MOST_BUFFERS
-
-# What a member has of a buffer.
-cdef struct Piece:
-    int buffer
-    cnp.npy_intp start, nbytes
 
 cdef struct Action:
     Run run
@@ -81,10 +66,6 @@ cdef struct Job:
     cnp.npy_intp members, block
     long next
     Part *parts
-    # What is asked for ahead, in all and by each step.
-    Piece pieces[MOST_PIECES]
-    int asked
-    cnp.npy_intp each
 
 
 cdef class Machine:
@@ -200,7 +181,6 @@ cdef class Machine:
             job.bases, job.strides, job.workspace, job.parts = bases, steps, self.workspace, parts
             job.members, job.next = members, 0
             job.block = 1 if threads == 1 else max(1, members // (threads * TURNS))
-            self.look_ahead(&job)
             with nogil:
                 ebbtide_work(self.workers, threads, run_part, &job)
             self.judge(parts, threads, members)
@@ -208,27 +188,6 @@ cdef class Machine:
             free(parts)
             free(failed)
         return 0
-
-    cdef void look_ahead(self, Job *job) noexcept:
-        """Find out what members have of their own, and how much of it each step is to ask for."""
-        cdef int k
-        cdef cnp.npy_intp nbytes, whole = 0
-        job.asked = 0
-        for k in range(job.buffers):
-            nbytes = self.table[k].high - self.table[k].low
-            if k == job.workspace or job.strides[k] == 0 or nbytes <= 0:
-                continue
-            whole += nbytes
-            if job.asked == MOST_PIECES or whole > MOST_ASKED:
-                job.asked = 0
-                return
-            job.pieces[job.asked].buffer, job.pieces[job.asked].start = k, self.table[k].low
-            job.pieces[job.asked].nbytes = nbytes
-            job.asked += 1
-        if whole * job.members < LEAST_OF_ALL:
-            job.asked = 0
-        # In whole lines, so that each is asked for once.
-        job.each = (whole // max(1, job.count) // LINE + 1) * LINE
 
     cdef int judge(self, Part *parts, int threads, cnp.npy_intp members) except -1:
         """Raise, or warn of, what went wrong."""
@@ -302,7 +261,7 @@ cdef void run_part(void *given, int thread) noexcept nogil:
     cdef Job *job = <Job *>given
     cdef Part *part = &job.parts[thread]
     cdef char *bases[MOST_BUFFERS]
-    cdef cnp.npy_intp member, end, following
+    cdef cnp.npy_intp member, end
     cdef int k
     cleared()
     while True:
@@ -315,29 +274,17 @@ cdef void run_part(void *given, int thread) noexcept nogil:
                 bases[k] = job.bases[k] + member * job.strides[k]
             if job.workspace >= 0:
                 bases[job.workspace] = job.bases[job.workspace] + thread * job.strides[job.workspace]
-            # After the last one comes the first that nobody has taken yet.
-            following = member + 1 if member + 1 < end else job.next
-            if run_member(job, part, bases, member, following if following < job.members else member):
+            if run_member(job, part, bases, member):
                 return
             member += 1
 
 
-cdef bint run_member(Job *job, Part *part, char **bases, cnp.npy_intp member, cnp.npy_intp following) noexcept nogil:
-    """Run the steps for one member, and ask for what the following one has; return whether an index was out of bounds."""
+cdef bint run_member(Job *job, Part *part, char **bases, cnp.npy_intp member) noexcept nogil:
+    """Run the steps for one member; return whether an index was out of bounds."""
     cdef Action *action
-    cdef Piece *piece
-    cdef int k, number, at = 0 if following != member else job.asked
-    cdef cnp.npy_intp done = 0, left, n
+    cdef int k, number
     for number in range(job.count):
         action = &job.actions[number]
-        left = job.each
-        while at < job.asked and left > 0:
-            piece = &job.pieces[at]
-            n = min(left, piece.nbytes - done)
-            ebbtide_ask(job.bases[piece.buffer] + following * job.strides[piece.buffer] + piece.start + done, n)
-            left, done = left - n, done + n
-            if done == piece.nbytes:
-                at, done = at + 1, 0
         if action.run(action.plan, bases, part.failed + action.slot, &part.outside):
             part.outside.step, part.outside.member, part.stopped = number, member, True
             return True
