@@ -12,9 +12,10 @@ import pytest
 from tests.measure import peak_bytes
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from ebbtide.machine import Elementwise, Indexed, Machine, Product, ProductSum, Reduction
+from ebbtide.machine import Elementwise, Indexed, Machine, Product, ProductSum, Reduction, _products
 from ebbtide.machine.pools import one_blas_thread
 from ebbtide.program.orders import order_of
+from ebbtide.rules import products
 from ebbtide.rules.products import add_product
 
 TASKS = Path("/proc/self/task")
@@ -113,6 +114,28 @@ def test_sums_of_products_have_the_bits_of_blas(letter):
         assert add_product(expected, a, b)
         Machine(ProductSum((7, 9, 5), (operand(0, a), operand(1, b), operand(2, found))))(a, b, found)
         assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("letter", "fdFD")
+def test_sums_of_products_by_another_blas(letter, monkeypatch):
+    """Where NumPy's own BLAS is not found it is SciPy's, with or without the compiled part: the same up to rounding."""
+    random = np.random.default_rng(4)
+    a, b, total = (drawn(random, shape, letter) for shape in ((7, 9), (9, 5), (7, 5)))
+    turned = np.asfortranarray(a)
+    wanted = total + a @ b
+    monkeypatch.setattr(_products, "find_gemm", lambda letter: 0)
+    others = _products._addresses()
+    assert set(others.values()).isdisjoint(_products._GEMM.values())
+    monkeypatch.setattr(_products, "_GEMM", others)
+    for multiply in (_products.add_gemm, products._by_scipy):
+        monkeypatch.setattr(products, "_add_gemm", multiply)
+        for first in (a, turned):
+            found = total.copy()
+            assert add_product(found, first, b)
+            np.testing.assert_allclose(found, wanted, rtol=1e-4 if letter in "fF" else 1e-12)
+    found = total.copy()
+    Machine(ProductSum((7, 9, 5), (operand(0, a), operand(1, b), operand(2, found))))(a, b, found)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4 if letter in "fF" else 1e-12)
 
 
 def test_elements_by_indices():
