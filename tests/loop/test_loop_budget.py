@@ -114,6 +114,7 @@ def powers(u: Any, i: Any) -> Any:
     ("moved", "states", "disk"),
     [
         *((moved, states, 0) for moved in (step, runge_kutta) for states in (24, 48, 95, 1000, None)),
+        *((powers, states, 0) for states in (24, 30, 36)),
         *((moved, 24, 1000) for moved in (step, runge_kutta, powers)),
         (step, 17, 0),
     ],

@@ -32,6 +32,26 @@ def best(steps, units, restart, saved):
     return min(ways)
 
 
+@pytest.mark.parametrize(("units", "restart", "saved"), [(18, 1, 1), (23, 2, 5), (40, 5, 2), (900, 1, 3)])
+def test_stored_steps_are_neighbors(units, restart, saved):
+    """Saved values are stored of all steps up to the end, so that what neighbors share is held once."""
+    for steps in (7, 40, 331):
+        schedule, position = Mixed(units, restart, saved), Position(steps=steps)
+        stored = 0
+        while (action := schedule.next_action(position)) is not None:
+            position = position.after(action)
+            held = [kept.step for kept in position.snapshots if kept.kind == "saved"]
+            stored = max(stored, len(held))
+            if not held:
+                continue
+            assert held == [*range(held[0], held[0] + len(held))]
+            assert position.snapshots[-1].step == held[-1]
+            if position.saved is not None:
+                assert position.saved[0] == held[-1] + 1
+        assert stored == steps - 1 or schedule.forward_steps(steps) > steps
+        assert stored > 0
+
+
 @functools.cache
 def published(steps, snapshots):
     """The recursion for equal sizes as it is printed (Maddison 2024)."""

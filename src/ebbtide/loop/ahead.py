@@ -62,8 +62,8 @@ def stored(position: Position, step: int) -> Snapshot:
 
 
 def size_of(plan: Plan, kept: Snapshot) -> int:
-    """Return the bytes of a snapshot, as a ledger counts them."""
-    return plan.sizes.data if kept.kind == "restart" else plan.sizes.saved
+    """Return the bytes of a snapshot in memory, as a ledger counts them beside others."""
+    return plan.sizes.data if kept.kind == "restart" else plan.sizes.saved - plan.sizes.passed_on
 
 
 def beyond_bytes(plan: Plan, snapshots: Sequence[Snapshot], taped: int) -> int:

@@ -141,7 +141,7 @@ def _find_unit(sizes: Sizes) -> tuple[int, int, int]:
 
     In units as small as bytes nearly each number of free units could occur, and have its row in the table.
     """
-    small, large = sorted((sizes.restart, sizes.taped))
+    small, large = sorted((sizes.restart, sizes.taped_beside))
     best: tuple[float, int] | None = None
     for parts in range(1, MOST_LEVELS):
         # The larger size in so many units, and the smaller one in about as many as their ratio says.
@@ -155,7 +155,7 @@ def _find_unit(sizes: Sizes) -> tuple[int, int, int]:
             break
     assert best is not None
     unit = best[1]
-    return unit, -(-sizes.restart // unit), -(-sizes.taped // unit)
+    return unit, -(-sizes.restart // unit), -(-sizes.taped_beside // unit)
 
 
 def _find_mixed(bounds: Bounds) -> Mixed | None:

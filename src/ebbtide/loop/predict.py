@@ -132,7 +132,7 @@ def _in_memory(forward: int, snapshots: int, memory: int, time: float) -> Predic
 def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
     others = max(0, steps - 1)
     if schedule.tier == "memory":
-        return _in_memory(steps, 0, others * (sizes.taped - sizes.passed_on), _time(costs, steps, steps))
+        return _in_memory(steps, 0, others * sizes.taped_beside, _time(costs, steps, steps))
     buffer, spare = buffer_of(sizes, saved=True) if buffered and others else 0, min(1, others)
     # The costs are those of a restart state.
     size = sizes.stored_saved / max(1, sizes.stored)
@@ -159,7 +159,8 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
 
 def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Prediction:
     forward = schedule.forward_steps(steps) if steps else 0
-    held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped) - (sizes.taped if steps else 0)
+    saved = sizes.taped_beside
+    held = schedule.peak(steps, restart=sizes.restart, saved=saved) - (saved if steps else 0)
     snapshots = min(max(0, steps - 1), schedule.units // min(schedule.restart, schedule.saved))
     table, making = _count_table(schedule, steps)
     memory = max(held + table + count_tuples(snapshots, forward), making)

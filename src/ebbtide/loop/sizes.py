@@ -103,6 +103,11 @@ class Sizes:
         return self.saved + RESERVE_PER_STEP + self._others * TAPED_LEAF_BYTES
 
     @property
+    def taped_beside(self) -> int:
+        """The same of a step beside another one whose saved values are held: what that passed on is there already."""
+        return self.taped - self.passed_on
+
+    @property
     def left_behind(self) -> int:
         """Bytes of memory of a step whose saved values are on disk."""
         return self.taped - (0 if self.nodes is None else self.saved - self.nodes)

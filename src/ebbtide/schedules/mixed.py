@@ -27,7 +27,9 @@ class Mixed(Schedule):
     Args:
         units: The size of the memory for snapshots, in any unit, such as bytes.
         restart: The size of one restart state, in this unit.
-        saved: The size of what one step saves, in this unit.
+        saved: The size of what one step saves, in this unit. Steps whose saved values are stored are neighbors, and the
+            last of them is the one before what is at hand: of what two of them share, such as the state between
+            them, each counts it once.
 
     Raises:
         ScheduleError: A size is less than 1, or not even one restart state fits.

@@ -23,6 +23,13 @@ class MixedTable:
     """
     The least numbers of forward steps by the recursion of Maddison (2024), for sizes of any ratio.
 
+    That recursion stores the saved values of a step wherever they fit. It is enough to do so where those of all steps
+    up to the end fit: if a restart state came after them, it could as well come first. Let j steps lie between the two,
+    and m steps come last: then 1 + j + C(f - saved - restart, m) + C(f - saved, j) is at least
+    j + 1 + C(f - restart, m) + C(f, j + 1), as the room for saved values spares one of the m steps a second run; if
+    none of them is run twice, j + C(f - restart, m + 1) + C(f, j) is no more, with m + 1 saved steps at the end. So
+    stored steps are neighbors, and what two of them share is held once.
+
     Args:
         steps: The number of steps of the loop.
         units: The size of the memory for snapshots.
@@ -118,17 +125,17 @@ def _find_levels(steps: int, units: int, restart: int, saved: int) -> tuple[list
 
 
 def _solve(levels: list[int], restart: int, saved: int, length: int) -> Splits:
-    """The recursion: save the first step's values, or store its restart state and split."""
+    """The recursion: save the values of all steps, or store the first one's restart state and split."""
     free = np.array(levels)
     # Row -1 is the appended one, for what does not fit.
     after_restart = np.where(free >= restart, np.searchsorted(free, free - restart, side="right") - 1, -1)
-    after_saved = np.where(free >= saved, np.searchsorted(free, free - saved, side="right") - 1, -1)
     column = np.full(len(levels) + 1, np.inf)
+    # What the last step saves is at hand.
+    most_saved = free // saved + 1
 
-    def alternative(steps: int, costs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The saved values of one step are stored."""
-        column[:-1] = costs[:, steps - 1]
-        return column[after_saved] + 1.0
+    def alternative(steps: int, _: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The saved values of all steps are stored."""
+        return np.where(steps <= most_saved, float(steps), np.inf)
 
     def remainder(_: int, costs: NDArray[np.float64]) -> NDArray[np.float64]:
         """What follows a restart state."""
