@@ -64,10 +64,16 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f src/ebbtide/machine/*.so src/ebbtide/storage/*.so
 
-# One stamp per extra; a change of pyproject.toml or of the compiled parts installs again.
-$(READY)-%: $(READY) pyproject.toml setup.py $(COMPILED)
-	@echo "Installing ebbtide[$*] into $(VENV)"
-	@$(PIP) install --editable '.[$*]'
+# One stamp per extra. The library itself is built once for all of them, which takes a minute, and again after a change of
+# pyproject.toml or of the compiled parts.
+$(READY)-%: $(READY)-built
+	@echo "Installing what ebbtide[$*] needs into $(VENV)"
+	@$(PIP) install 'ebbtide[$*]'
+	@touch $@
+
+$(READY)-built: $(READY) pyproject.toml setup.py $(COMPILED)
+	@echo "Building ebbtide"
+	@$(PIP) install --editable .
 	@touch $@
 
 # An environment that works is kept. Some systems ship `venv` without `ensurepip`: there the system's pip installs pip.
