@@ -15,6 +15,7 @@ from typing import Any, final
 from ebbtide.machine import Machine
 from ebbtide.program.actions import Action, Operand, Operands
 from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.fills import without_fills
 from ebbtide.program.layout import Layout
 from ebbtide.program.memory import Memory
 from ebbtide.program.program import Program
@@ -56,8 +57,8 @@ class Stretch:
 
     def number(self, operand: Operand) -> tuple[int, int]:
         """Return in which buffer an operand is, and where."""
-        key, offset = _buffer_of(operand.owner, self._memory)
-        return self._numbers[key], offset + operand.offset
+        key, offset = _place_of(operand, self._memory)
+        return self._numbers[key], offset
 
     def machine(self) -> Any:
         """Return the machine."""
@@ -76,6 +77,12 @@ def _buffer_of(owner: Any, memory: Memory) -> tuple[Any, int]:
             return BLOCK, memory.buffers[owner].offset
         return memory.buffers.get(owner, owner), 0
     return (owner if type(owner) is tuple else id(owner)), 0
+
+
+def _place_of(operand: Operand, memory: Memory) -> tuple[Any, int]:
+    """Return what tells the buffer that an operand is in, and its offset there."""
+    key, offset = _buffer_of(operand.owner, memory)
+    return key, offset + operand.offset
 
 
 def find_stretches(
@@ -134,6 +141,7 @@ def find_stretches(
 
 def _stretch(places: range, steps: Sequence[tuple[Action, Equation]], memory: Memory, held: int) -> Stretch:
     """Return a stretch with its buffers numbered, the block first."""
+    steps = without_fills(steps, lambda operand: _place_of(operand, memory))
     owners: dict[Any, Any] = {}
 
     def note(operand: Operand) -> tuple[int, int]:
