@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,18 @@ import pytest
 from tests.measure import peak_bytes
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from ebbtide.machine import Elementwise, Indexed, Machine, Product, ProductSum, Reduction, _products
+from ebbtide.machine import (
+    HAS_SMALL_PRODUCTS,
+    Elementwise,
+    Indexed,
+    Machine,
+    Product,
+    ProductSum,
+    Reduction,
+    SmallProduct,
+    _interpreter,
+    _products,
+)
 from ebbtide.machine.pools import one_blas_thread
 from ebbtide.program.orders import order_of
 from ebbtide.rules import products
@@ -372,6 +384,35 @@ def test_pools_are_limited_once_and_restored():
             pass
         assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
     assert threadpool_info() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "limited"), [(Elementwise, False), (SmallProduct, False), (Product, True), (ProductSum, True)]
+)
+def test_pools_are_limited_where_blas_is_called(kind, limited, monkeypatch):
+    """A run for members limits the threads of BLAS if one of its steps calls that, and else leaves them alone."""
+    if kind is SmallProduct and not HAS_SMALL_PRODUCTS:
+        pytest.skip("this processor has no small products")
+    seen = []
+
+    @contextmanager
+    def noted():
+        seen.append(True)
+        yield
+
+    monkeypatch.setattr(_interpreter, "one_blas_thread", noted)
+    each = tuple((k, 0, "d", (24, 8)) for k in range(3))
+    made = {
+        Elementwise: lambda: Elementwise((3, 3), each, (np.add, "dd->d", 0, 1, 2)),
+        SmallProduct: lambda: SmallProduct((3, 3, 3), each),
+        Product: lambda: Product((), (3, 3, 3), each, "dd->d"),
+        ProductSum: lambda: ProductSum((3, 3, 3), each),
+    }[kind]()
+    assert made.uses_blas == limited
+    x, out = np.arange(18.0).reshape(2, 3, 3), np.zeros((2, 3, 3))
+    Machine(made).run([x, x, out], (72, 72, 72), 2, 2)
+    np.testing.assert_array_equal(out, 2 * x if kind is Elementwise else x @ x)
+    assert len(seen) == limited
 
 
 @pytest.mark.parametrize("letter", "fd")

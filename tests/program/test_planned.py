@@ -375,6 +375,12 @@ def test_what_cannot_be_donated():
     x = np.ones(5)
     with pytest.raises(TypeError, match="shares memory"):
         f(x, x[::-1])
+    memory = bytearray(40)
+    for y in (x, x[:], np.ndarray(5, buffer=x)):
+        with pytest.raises(TypeError, match="shares memory"):
+            f(x, y)
+    with pytest.raises(TypeError, match="shares memory"):
+        f(np.frombuffer(memory), np.frombuffer(memory))
     with pytest.raises(TypeError, match="shares memory"):
         f(w, x)
     x.flags.writeable = False

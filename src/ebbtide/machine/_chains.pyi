@@ -7,4 +7,6 @@ class Chain:
     def __call__(self, *arrays: Any) -> None: ...
 
 class Elementwise:
+    uses_blas: bool
+
     def __init__(self, shape: tuple[int, ...], operands: tuple[Any, ...], *instructions: tuple[Any, ...]) -> None: ...

@@ -16,8 +16,8 @@ from ebbtide.machine._steps cimport Run
 
 import numpy as np
 
-from ebbtide.machine._steps import failures_of
-from ebbtide.machine.failures import report
+from ebbtide.machine._steps import failures_of, mask_of
+from ebbtide.machine.failures import heard, report
 from ebbtide.machine.pools import one_blas_thread
 
 cdef extern from "workers.h" nogil:
@@ -85,6 +85,7 @@ cdef class Machine:
     cdef Buffer *table
     cdef ebbtide_workers *workers
     cdef int count, slots, length, workspace
+    cdef bint uses_blas
     cdef readonly tuple steps
 
     def __cinit__(self, *steps, int workspace=-1):
@@ -94,6 +95,7 @@ cdef class Machine:
         self.table = NULL
         self.workers = NULL
         self.steps, self.count, self.workspace, self.slots = steps, len(steps), workspace, 0
+        self.uses_blas = any([step.uses_blas for step in steps])
         each = [(one, False) for step in steps for one in step.reads] + [(one, True) for step in steps for one in step.writes]
         self.length = 1 + max([one[0] for one, _ in each], default=-1)
         if self.length > MOST_BUFFERS:
@@ -152,8 +154,13 @@ cdef class Machine:
             for k in range(self.length):
                 if self.table[k].written and k != self.workspace and strides[k] == 0:
                     raise ValueError(f"Buffer {k} is written, and all members share it.")
+        threads = max(1, min(threads, members, EBBTIDE_MOST_THREADS))
+        if not self.uses_blas:
+            # To limit its pools and to give them back takes 30 us.
+            self.work(list(arrays), strides, members, threads)
+            return
         with one_blas_thread():
-            self.work(list(arrays), strides, members, max(1, min(threads, members, EBBTIDE_MOST_THREADS)))
+            self.work(list(arrays), strides, members, threads)
 
     cdef int work(self, list arrays, strides, cnp.npy_intp members, int threads) except -1:
         cdef char *bases[MOST_BUFFERS]
@@ -191,7 +198,7 @@ cdef class Machine:
 
     cdef int judge(self, Part *parts, int threads, cnp.npy_intp members) except -1:
         """Raise, or warn of, what went wrong."""
-        cdef int k, one, status
+        cdef int k, one, status, minded
         cdef Step step
         stopped = [(parts[one].outside.member, one) for one in range(threads) if parts[one].stopped]
         if stopped:
@@ -203,13 +210,15 @@ cdef class Machine:
         firsts = [parts[one].first for one in range(threads) if parts[one].first >= 0]
         if not firsts:
             return 0
-        where = f", first in member {min(firsts)}" if members > 1 else ""
-        names = [name for step in self.steps for name in step.names]
+        minded = mask_of(heard())
+        names = []
         for k in range(self.slots):
             status = 0
             for one in range(threads):
                 status |= parts[one].failed[k]
-            if status:
+            if status & minded:
+                where = f", first in member {min(firsts)}" if members > 1 else ""
+                names = names or [name for step in self.steps for name in step.names]
                 report(names[k] + where, *failures_of(status))
         return 0
 

@@ -1,14 +1,20 @@
 from typing import Any
 
 class Product:
+    uses_blas: bool
+
     def __init__(
         self, shape: tuple[int, ...], sizes: tuple[int, int, int], operands: tuple[Any, ...], types: str
     ) -> None: ...
 
 class ProductSum:
+    uses_blas: bool
+
     def __init__(self, sizes: tuple[int, int, int], operands: tuple[Any, ...]) -> None: ...
 
 class SmallProduct:
+    uses_blas: bool
+
     def __init__(self, sizes: tuple[int, int, int], operands: tuple[Any, ...]) -> None: ...
 
 HAS_SMALL_PRODUCTS: bool

@@ -89,6 +89,7 @@ cdef class Product(Step):
             raise MemoryError
         self.plan = plan
         self.run = run_product
+        self.uses_blas = True
         self.names = ("matmul",)
         plan.loop, plan.extended = loop_of(np.matmul, types, &plan.data), is_extended(np.matmul, types)
         rows, inner, columns = sizes
@@ -157,6 +158,7 @@ cdef class ProductSum(Step):
             raise MemoryError
         self.plan = plan
         self.run = run_sum
+        self.uses_blas = True
         self.names = ("add_product",)
         rows, inner, columns = sizes
         first, second, target = operands

@@ -31,6 +31,7 @@ cdef class Step:
     cdef readonly tuple names
     cdef readonly list reads
     cdef readonly list writes
+    cdef readonly bint uses_blas
 
     cdef int read(self, operand, tuple shape, Place *place, cnp.npy_intp *strides) except -1
     cdef int write(self, operand, tuple shape, Place *place, cnp.npy_intp *strides) except -1

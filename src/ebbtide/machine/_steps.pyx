@@ -39,6 +39,7 @@ cdef class Step:
         names: Of its operations, for messages.
         reads: What it reads, for each operand (buffer, first byte, byte after the last, alignment).
         writes: What it writes, likewise.
+        uses_blas: Whether it calls BLAS, which may have threads of its own.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -46,6 +47,7 @@ cdef class Step:
         self.names = ()
         self.reads = []
         self.writes = []
+        self.uses_blas = False
 
     def __dealloc__(self):
         free(self.plan)
@@ -130,3 +132,9 @@ def failures_of(int status):
     return (
         bool(status & FE_DIVBYZERO), bool(status & FE_OVERFLOW), bool(status & FE_UNDERFLOW), bool(status & FE_INVALID)
     )
+
+
+def mask_of(failures):
+    """Return the flags of which `failures_of` returns these."""
+    flags = FE_DIVBYZERO, FE_OVERFLOW, FE_UNDERFLOW, FE_INVALID
+    return sum([flag for flag, there in zip(flags, failures, strict=True) if there])

@@ -105,6 +105,7 @@ cdef class Convolution(Step):
             raise MemoryError
         self.plan = plan
         self.run = run_convolution
+        self.uses_blas = True
         self.names = ("matmul", "add")
         letter = operands[3][2]
         front = sizes_of(&plan.windows, images, kernels[:2], strides, padding, count)

@@ -17,6 +17,13 @@ _KINDS = (
 )
 
 
+def heard() -> tuple[bool, bool, bool, bool]:
+    """Return for each kind of failure, as `report` takes them, whether anything is done about it."""
+    settings = np.geterr()
+    divide, over, under, invalid = [settings[name] != "ignore" for name, _, _ in _KINDS]
+    return divide, over, under, invalid
+
+
 def report(ufunc: str, divide: bool, over: bool, under: bool, invalid: bool) -> None:
     """
     Do what is set for each kind of failure that there was.
