@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from ebbtide.errors import RankError, StorageError
 from ebbtide.storage import Disk, StorageFullError, sharing
+from ebbtide.storage.places import make_scratch
 
 MIB = 1 << 20
 
@@ -50,8 +53,7 @@ def test_names_are_filled_in_and_what_is_made_goes(tmp_path):
     """`{hostname}` and `{rank}` are those of the process; directories that were there, or that hold more, stay."""
     found = sharing.fill_template(f"{tmp_path}/{{hostname}}/{{rank}}", Comm(0, 1))
     assert found == tmp_path / sharing.host_name() / "7"
-    sharing.make_parents(found)
-    (found.parent / "theirs").touch()
+    sharing.made_in(found, (found.parent / "theirs").touch)
     sharing.remove_parents(found)
     assert [path.name for path in found.parent.iterdir() if path.name != sharing.MADE] == ["theirs"]
     (found.parent / "theirs").unlink()
@@ -63,7 +65,87 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path):
     """Beneath a file there is no directory."""
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="Cannot make the directory"):
-        sharing.make_parents(tmp_path / "file" / "below")
+        sharing.made_in(tmp_path / "file" / "below", lambda: None)
+
+
+def test_a_directory_that_another_process_removes_is_made_again(tmp_path):
+    """Between making a directory and making something in it, its last user may go."""
+    found, turns = tmp_path / "above" / "below", []
+
+    def call() -> None:
+        turns.append(found.exists())
+        if len(turns) == 1:
+            sharing.remove_parents(found)
+        make_scratch(found / "mine")
+
+    sharing.made_in(found, call)
+    assert turns == [True, True]
+    (found / "mine").rmdir()
+    sharing.remove_parents(found)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_always_gone_is_an_error(tmp_path):
+    """It is not made again for ever."""
+    found = tmp_path / "below"
+
+    def call() -> None:
+        sharing.remove_parents(found)
+        make_scratch(found / "mine")
+
+    with pytest.raises(StorageError, match="Cannot make a directory for storage in"):
+        sharing.made_in(found, call)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_directory_that_is_used_again_while_it_is_removed_goes_later(stays, tmp_path, monkeypatch):
+    """What another process makes in it after it was found empty keeps it; it goes with that one."""
+    found, rmdir, mine = tmp_path / "below", Path.rmdir, tmp_path / "below" / "mine"
+    sharing.made_in(found, lambda: None)
+
+    def late(path: Path) -> None:
+        monkeypatch.undo()
+        mine.mkdir()
+        try:
+            rmdir(path)
+        finally:
+            if not stays:
+                mine.rmdir()
+
+    monkeypatch.setattr(Path, "rmdir", late)
+    sharing.remove_parents(found)
+    assert found.exists() is stays
+    if stays:
+        mine.rmdir()
+        sharing.remove_parents(found)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_may_not_be_removed_stays(tmp_path, monkeypatch):
+    """It is tried once, and can be found as one that was made."""
+    found = tmp_path / "below"
+    sharing.made_in(found, lambda: None)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "rmdir", refuse)
+    sharing.remove_parents(found)
+    assert [path.name for path in found.iterdir()] == [sharing.MADE]
+
+
+def test_processes_that_know_nothing_of_each_other_share_a_directory(tmp_path):
+    """Each makes it when it opens a storage and removes it when it closes it, whatever the others do meanwhile."""
+
+    def call(comm: Comm) -> int:
+        for turn in range(150):
+            with Disk(tmp_path / "above" / "below", comm=Comm(0, 1)) as storage:
+                storage.put(turn, [np.arange(3)])
+        return comm.rank
+
+    assert run_ranks(call, 3) == [0, 1, 2]
+    assert list(tmp_path.iterdir()) == []
 
 
 def run_ranks(call: Any, size: int = 2) -> list[Any]:

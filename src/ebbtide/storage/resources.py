@@ -15,7 +15,7 @@ from ebbtide.storage.failures import StorageFullError, make_error
 from ebbtide.storage.pipeline import Pipeline
 from ebbtide.storage.places import DirectoryLock, is_locked, make_scratch, name_scratch, scratch_parent, take_lock
 from ebbtide.storage.segment import NAME, Segment
-from ebbtide.storage.sharing import Part, fill_template, is_shared, make_parents, make_part, remove_parents, together
+from ebbtide.storage.sharing import Part, fill_template, is_shared, made_in, make_part, remove_parents, together
 from ebbtide.storage.system import System
 from ebbtide.storage.transfer import LARGE, Target
 from ebbtide.storage.worker import Entry, Job
@@ -75,8 +75,13 @@ class Resources:
             self.directory = self._part.directory
             together(self._comm, self._open_file, undo=self.finish)
             return
-        if self._comm is not None:
-            make_parents(parent)
+        if self._comm is None:
+            self._make_directory(parent)
+        else:
+            made_in(parent, lambda: self._make_directory(parent))
+        self._open_file()
+
+    def _make_directory(self, parent: Path) -> None:
         if self._durable:
             self._lock = DirectoryLock(parent)
             self.directory = parent
@@ -84,7 +89,6 @@ class Resources:
             # The name is known before there is anything to remove.
             self.directory = name_scratch(parent)
             make_scratch(self.directory)
-        self._open_file()
 
     def _find_parent(self) -> Path:
         if self._named is None:

@@ -7,6 +7,7 @@ where it reserves room, and never after: the last one that lets go of the file r
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from collections.abc import Callable
@@ -27,6 +28,8 @@ PART = 1 << 36
 """The bytes of a part without a limit; what is not written takes no disk, and 256 of them fit into a file of ext4."""
 MADE = ".ebbtide-made"
 """A file in a directory that was made for storages: it goes with the last of them."""
+_TURNS = 100
+"""So often a directory is made again that another process removes: each time, a storage of that process has ended."""
 
 
 @final
@@ -75,13 +78,27 @@ def fill_template(directory: str | Path, comm: Any) -> Path:
     return Path(str(directory).replace("{hostname}", host_name()).replace("{rank}", str(world.rank)))
 
 
-def make_parents(directory: Path) -> None:
+def made_in(directory: Path, call: Callable[[], object]) -> None:
     """
-    Make a directory and those above it that do not exist.
+    Make a directory and those above it that do not exist, and what a call makes in it.
+
+    Another process that is done with the same directory may remove it between the two; then both are done again.
 
     Raises:
         StorageError: It cannot be made.
     """
+    for turn in range(_TURNS):
+        try:
+            _make_parents(directory)
+            call()
+        except StorageError as error:
+            if error.errno != errno.ENOENT or turn == _TURNS - 1:
+                raise
+        else:
+            return
+
+
+def _make_parents(directory: Path) -> None:
     try:
         for path in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
             with suppress(FileExistsError):  # another rank may be as far
@@ -96,13 +113,20 @@ def make_parents(directory: Path) -> None:
 
 
 def remove_parents(directory: Path) -> None:
-    """Remove a directory and those above it that `make_parents` has made, as far as nothing else is in them."""
+    """Remove a directory and those above it that `made_in` has made, as far as nothing else is in them."""
     with suppress(OSError):
         for path in (directory, *directory.parents):
-            if [place.name for place in path.iterdir()] != [MADE]:
-                return
-            (path / MADE).unlink()
-            path.rmdir()
+            while path.exists():
+                if [place.name for place in path.iterdir()] != [MADE]:
+                    return
+                (path / MADE).unlink()
+                try:
+                    path.rmdir()
+                except OSError as error:
+                    (path / MADE).touch()
+                    if error.errno != errno.ENOTEMPTY:
+                        return
+                    # Another process has made something in it meanwhile. If that is gone again, nobody else removes it.
 
 
 def make_part(comm: Any, parent: Path, limit: int | None) -> Part:
@@ -121,10 +145,9 @@ def make_part(comm: Any, parent: Path, limit: int | None) -> Part:
 
     def make() -> None:
         if comm.rank == 0:
-            make_parents(parent)
             path = name_scratch(parent)
             made.append(path)
-            make_scratch(path)
+            made_in(parent, lambda: make_scratch(path))
             (path / NAME).touch(mode=0o600, exist_ok=False)
 
     def see() -> None:
