@@ -11,8 +11,8 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
 
 from ebbtide.machine._axes cimport MOST_SPREAD, Rows, Spread, find_rows, joined, write_out
-from ebbtide.machine._links cimport MOST_LENGTH, MOST_REGISTERS, PIECE, Links, link, pitch_of, run_links
-from ebbtide.machine._steps cimport MOST_AXES, Outside, Place, Step, cleared
+from ebbtide.machine._links cimport MOST_LENGTH, MOST_REGISTERS, PIECE, Instruction, Links, link, pitch_of, run_links
+from ebbtide.machine._steps cimport MOST_AXES, Outside, Place, Step, cleared, flags
 
 import numpy as np
 
@@ -75,6 +75,8 @@ cdef class Elementwise(Step):
             &plan.rows, plan.axes, plan.shape, plan.strides, len(operands), plan.links.written, plan.links.sizes,
             plan.links.most,
         )
+        if plan.links.length == plan.axes == 1 and plan.links.registers == plan.links.count:
+            self.run = run_operation
 
     def __dealloc__(self):
         if self.plan != NULL:
@@ -91,6 +93,22 @@ cdef bint run_elementwise(void *given, char **bases, int *failed, Outside *outsi
         run_rows(plan, row, failed)
     else:
         run_links(&plan.links, plan.axes, plan.shape, row, plan.strides, failed)
+    return False
+
+
+cdef bint run_operation(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
+    """Run a chain of one operation along one axis, which needs no pieces: on one number it takes half of the time."""
+    cdef Plan *plan = <Plan *>given
+    cdef Instruction *only = plan.links.instructions
+    cdef char *arguments[4]
+    cdef cnp.npy_intp steps[4]
+    cdef int j, r
+    for j in range(only.count):
+        r = only.registers[j]
+        arguments[j] = bases[plan.places[r].buffer] + plan.places[r].offset
+        steps[j] = plan.strides[r * MOST_AXES]
+    only.loop(arguments, plan.shape, steps, only.data)
+    failed[0] = flags(failed[0], only.extended)
     return False
 
 

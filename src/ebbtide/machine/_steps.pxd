@@ -6,6 +6,9 @@ cimport numpy as cnp
 cdef extern from "<fenv.h>" nogil:
     int FE_DIVBYZERO, FE_INVALID, FE_OVERFLOW, FE_UNDERFLOW
 
+cdef extern from "loops.h" nogil:
+    int ebbtide_flags(bint)
+
 cdef enum:
     MOST_AXES = 16
 
@@ -40,5 +43,13 @@ cdef class Step:
 cdef Loop loop_of(object ufunc, str types, void **data) except *
 cdef Loop loop_named(str name, str types) except *
 cdef bint is_extended(object operation, str types) except *
-cdef int flags(int old, bint extended) noexcept nogil
-cdef int cleared() noexcept nogil
+
+cdef inline int flags(int old, bint extended) noexcept nogil:
+    """Return flags with those of errors that are set now, which are cleared."""
+    return old | ebbtide_flags(extended)
+
+
+cdef inline int cleared() noexcept nogil:
+    """Clear the flags of errors."""
+    ebbtide_flags(True)
+    return 0

@@ -16,7 +16,6 @@ cdef extern from "loops.h" nogil:
     Loop ebbtide_move(int)
     Loop ebbtide_choice(int)
     Loop ebbtide_instead(const char *, char)
-    int ebbtide_flags(bint)
 
 cdef extern from "fused.h" nogil:
     Loop ebbtide_fused(const char *, char)
@@ -114,17 +113,6 @@ cdef Loop loop_named(str name, str types) except *:
 cdef bint is_extended(object operation, str types) except *:
     """Return whether a loop may set flags where only `fetestexcept` looks: by x87, or by `feraiseexcept`."""
     return not isinstance(operation, str) and (operation not in _PLAIN or "g" in types.lower())
-
-
-cdef int flags(int old, bint extended) noexcept nogil:
-    """Return flags with those of errors that are set now, which are cleared."""
-    return old | ebbtide_flags(extended)
-
-
-cdef int cleared() noexcept nogil:
-    """Clear the flags of errors."""
-    ebbtide_flags(True)
-    return 0
 
 
 def failures_of(int status):
