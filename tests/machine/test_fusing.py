@@ -24,6 +24,13 @@ def pairs(letter):
         yield ((first, two, 0, 1, 4), (last, two, 2, 4, 3)), lambda x, y, z, f=first, g=last: g(z, f(x, y))
     yield ((np.add, two, 0, 1, 4), (np.maximum, two, 4, 2, 3)), lambda x, y, z: np.maximum(x + y, z)
     yield ((np.square, one, 0, 4), (np.add, two, 1, 4, 3)), lambda x, y, z: y + np.square(x)
+    for register in ((4, 1), (1, 4)):
+        yield ((np.sign, one, 0, 4), (np.multiply, two, *register, 3)), lambda x, y, z: y * np.sign(x)
+    for register in ((4, 5), (5, 4)):
+        steps = (np.multiply, two, 0, 1, 4), (np.square, one, 2, 5), (np.add, two, *register, 3)
+        yield steps, lambda x, y, z: x * y + np.square(z)
+    steps = (np.square, one, 0, 4), (np.square, one, 1, 5), (np.add, two, 4, 5, 3)
+    yield steps, lambda x, y, z: np.square(x) + np.square(y)
     steps = (np.sqrt, one, 0, 4), (np.add, two, 4, 1, 4), (np.divide, two, 2, 4, 3)
     yield steps, lambda x, y, z: z / (np.sqrt(x) + y)
 
@@ -59,10 +66,10 @@ def test_chains_give_what_they_gave():
     random, fewer = np.random.default_rng(2), 0
     arrays = [random.standard_normal(70) for _ in range(3)]
     with np.errstate(all="ignore"):
-        for _ in range(400):
+        for _ in range(500):
             instructions, values, known = [], dict(enumerate(arrays)), [0, 1, 2]
             for number in range(count := int(random.integers(2, 9))):
-                ufunc = (*ARITHMETIC, np.divide, np.maximum, np.sqrt, np.square)[random.integers(7)]
+                ufunc = (*ARITHMETIC, np.divide, np.maximum, np.sqrt, np.square, np.sign)[random.integers(8)]
                 taken = [int(random.choice([*known, *known[3:], *known[-1:]])) for _ in range(ufunc.nin)]
                 target = 3 if number == count - 1 else int(random.integers(4, 8))
                 values[target] = ufunc(*[values[one] for one in taken])
@@ -95,6 +102,7 @@ def test_what_others_read_stays():
         ("under", ((np.square, "d->d", 0, 2), (np.multiply, "dd->d", 2, 0, 1)), 1e-200, "multiply, multiply"),
         ("invalid", ((np.sqrt, "d->d", 0, 2), (np.add, "dd->d", 2, 0, 2), (np.divide, "dd->d", 0, 2, 1)), -1.0, "sqrt"),
         ("divide", ((np.sqrt, "d->d", 0, 2), (np.add, "dd->d", 2, 0, 2), (np.divide, "dd->d", 3, 2, 1)), 0.0, "divide"),
+        ("over", ((np.square, "d->d", 0, 2), (np.square, "d->d", 0, 3), (np.add, "dd->d", 2, 3, 1)), 1e200, "add square"),
         ("invalid", ((np.subtract, "dd->d", 0, 0, 2), (np.add, "dd->d", 2, 0, 1)), np.inf, "subtract, add"),
     ],
 )  # fmt: skip
@@ -124,5 +132,6 @@ def test_comparisons_with_nan_are_no_failure():
     with np.errstate(all="raise"):
         Chain(3, (np.add, "dd->d", 0, 0, 3), (np.maximum, "dd->d", 3, 1, 2))(x, np.array(0.0), out)
         Chain(2, (np.sign, "d->d", 0, 1))(x, out)
+        Chain(3, (np.sign, "d->d", 0, 3), (np.multiply, "dd->d", 3, 1, 2))(x, np.array(2.0), out)
         Chain(3, (np.minimum, "dd->d", 0, 1, 2))(x, np.array(0.0), out)
     assert np.array_equal(out, np.minimum(x, 0), equal_nan=True)

@@ -4,6 +4,7 @@
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc
+from libc.string cimport memmove
 
 from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_named, loop_of
 
@@ -36,8 +37,8 @@ cdef struct Plan:
     Place whole, parts
     cnp.npy_intp of_whole[MOST_AXES]
     cnp.npy_intp of_parts[MOST_AXES]
-    # Bytes to ask for, 0 if they are few; and of the one element that is read at a place, 0 if there are more.
-    cnp.npy_intp asked, single
+    # Bytes to ask for, 0 if they are few; and of what is read at a place, 0 if there is something between its elements.
+    cnp.npy_intp asked, packed
 
 
 cdef class Indexed(Step):
@@ -104,8 +105,9 @@ cdef class Indexed(Step):
             plan.inner -= 1
         for axis in range(plan.inner):
             plan.of_parts[len(shape) + axis] = strides[axis]
-        if plan.gathers and plan.inner == 1 and plan.part[0] == 1:
-            plan.single = np.dtype(array[2]).itemsize
+        size = np.dtype(array[2]).itemsize
+        if plan.gathers and plan.inner == 1 and (plan.part[0] == 1 or plan.of_whole[0] == strides[0] == size):
+            plan.packed = plan.part[0] * size
         together = plan.part[plan.inner - 1] * plan.of_whole[plan.inner - 1]
         if plan.gathers and together >= 64 and plan.indices == 1:
             plan.asked = min(<cnp.npy_intp>together, <cnp.npy_intp>MOST_ASKED)
@@ -138,10 +140,12 @@ cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) 
         if plan.asked and place[axis] + AHEAD < plan.shape[axis]:
             index = (<int64_t *>(where[0] + AHEAD * plan.steps[axis]))[0]
             ebbtide_ask(whole + (index + plan.sizes[0] if index < 0 else index) * plan.jumps[0], plan.asked)
-        if plan.single == 4:
+        if plan.packed == 4:
             (<int32_t *>part)[0] = (<int32_t *>at)[0]
-        elif plan.single == 8:
+        elif plan.packed == 8:
             (<int64_t *>part)[0] = (<int64_t *>at)[0]
+        elif plan.packed:
+            memmove(part, at, plan.packed)
         else:
             one_part(plan, at, part)
         while axis >= 0:

@@ -27,6 +27,8 @@ What is between them stays in a register of the processor: of a chain of two on 
     DO(multiply_subtract, "multiply, subtract", t, T, x * y - z) \
     DO(multiply_subtract_from, "multiply, subtract from", t, T, z - x * y) \
     DO(multiply_multiply, "multiply, multiply", t, T, (x * y) * z) \
+    DO(multiply_add_square, "multiply, add square", t, T, x * y + z * z) \
+    DO(sign_multiply, "sign, multiply", t, T, ebbtide_sign_of_##t(x) * y) \
     DO(sqrt_add_divide, "sqrt, add, divide", t, T, z / (sqrt(x) + y))
 
 /* Numbers that are done at once: an operand that is one number is written out as often. */

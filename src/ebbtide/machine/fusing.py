@@ -53,14 +53,35 @@ def _with_earlier(left: Sequence[Any], place: int, arrays: int) -> tuple[tuple[i
         return None
     if taken[0] == taken[1]:
         return None
+    if operation is np.add and (found := _product_and_square(left, place, arrays)) is not None:
+        return found
     for side, name in enumerate(names):
         number = _maker(left, place, taken[side], arrays)
         if number is None:
             continue
         first, *operands = _plain(left[number], letter)
+        other, three = taken[1 - side], f"{letter}{letter}{letter}->{letter}"
+        if operation is np.multiply and left[number][:2] == (np.sign, f"{letter}->{letter}"):
+            return (number,), ("sign, multiply", three, left[number][2], other, other, out)
         if first in firsts:
+            return (number,), (f"{first.__name__}, {name}", three, *operands, other, out)
+    return None
+
+
+def _product_and_square(
+    left: Sequence[Any], place: int, arrays: int
+) -> tuple[tuple[int, ...], tuple[Any, ...]] | None:
+    """Return a sum of a product and a square."""
+    _, types, *taken, out = left[place]
+    letter = types[0]
+    one, other = [_maker(left, place, register, arrays) for register in taken]
+    for product, square in (one, other), (other, one):
+        if product is None or square is None:
+            return None
+        first, *operands = _plain(left[product], letter)
+        if first is np.multiply and left[square][:2] == (np.square, f"{letter}->{letter}"):
             types = f"{letter}{letter}{letter}->{letter}"
-            return (number,), (f"{first.__name__}, {name}", types, *operands, taken[1 - side], out)
+            return (product, square), ("multiply, add square", types, *operands, left[square][2], out)
     return None
 
 

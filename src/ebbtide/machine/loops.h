@@ -160,24 +160,21 @@ DEFINE_EXTREME(minimum, f, float, ebbtide_below_f)
 DEFINE_EXTREME(minimum, d, double, ebbtide_below_d)
 
 #define DEFINE_SIGN(t, T, copysign) \
+    static inline T ebbtide_sign_of_##t(T x) { \
+        const T sign = x == 0 ? (T)0 : copysign((T)1, x); \
+        return x != x ? x : sign; \
+    } \
     EBBTIDE_WIDE static void ebbtide_sign_##t(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
         const npy_intp n = *count; \
         (void)data; \
         if (steps[0] == sizeof(T) && steps[1] == sizeof(T)) { \
             const T *x = (const T *)args[0]; \
             T *out = (T *)args[1]; \
-            EBBTIDE_EACH (npy_intp k = 0; k < n; k++) { \
-                const T one = x[k]; \
-                T sign = copysign((T)1, one); \
-                sign = one == 0 ? (T)0 : sign; \
-                out[k] = one != one ? one : sign; \
-            } \
+            EBBTIDE_EACH (npy_intp k = 0; k < n; k++) out[k] = ebbtide_sign_of_##t(x[k]); \
             return; \
         } \
-        for (npy_intp k = 0; k < n; k++) { \
-            const T x = *(const T *)(args[0] + k * steps[0]); \
-            *(T *)(args[1] + k * steps[1]) = x != x ? x : x == 0 ? (T)0 : copysign((T)1, x); \
-        } \
+        for (npy_intp k = 0; k < n; k++) \
+            *(T *)(args[1] + k * steps[1]) = ebbtide_sign_of_##t(*(const T *)(args[0] + k * steps[0])); \
     }
 DEFINE_SIGN(f, float, __builtin_copysignf)
 DEFINE_SIGN(d, double, __builtin_copysign)
