@@ -10,9 +10,9 @@ from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags
 import numpy as np
 
 cdef extern from "sums.h" nogil:
-    ctypedef int (*ebbtide_row)(char *, const char *, cnp.npy_intp)
+    ctypedef cnp.npy_intp (*ebbtide_each)(char *, cnp.npy_intp, const char *, cnp.npy_intp, cnp.npy_intp, cnp.npy_intp)
     ctypedef void (*ebbtide_rows)(char *, const char *, cnp.npy_intp, cnp.npy_intp, cnp.npy_intp)
-    ebbtide_row ebbtide_row_of(const char *, char)
+    ebbtide_each ebbtide_each_of(const char *, char)
     ebbtide_rows ebbtide_rows_of(const char *, char)
 
 cnp.import_array()
@@ -21,13 +21,13 @@ cnp.import_array()
 cdef enum:
     PIECE = 512
 
-# `row` reduces one row without gaps; `rows` adds rows without gaps to a row.
+# `each` reduces rows without gaps; `rows` adds rows without gaps to a row. `inner`: how many axes these do at once.
 cdef struct Plan:
     Loop loop, cast, move
-    ebbtide_row row
+    ebbtide_each each
     ebbtide_rows rows
     void *data
-    int axes
+    int axes, inner
     cnp.npy_intp shape[MOST_AXES]
     cnp.npy_intp into[MOST_AXES]
     cnp.npy_intp of[MOST_AXES]
@@ -86,10 +86,15 @@ cdef void find_inner(Plan *plan, const char *name, char letter) noexcept:
     """Find a way of our own for the fastest axes."""
     cdef int last = plan.axes - 1
     cdef bint packed = plan.cast == NULL and plan.of[last] == <cnp.npy_intp>plan.size
+    plan.inner = 1
     if packed and plan.into[last] == 0:
-        plan.row = ebbtide_row_of(name, letter)
+        plan.each = ebbtide_each_of(name, letter)
+        if plan.each != NULL and last and plan.into[last - 1]:
+            plan.inner = 2
     elif packed and plan.into[last] == <cnp.npy_intp>plan.size and last and plan.into[last - 1] == 0 and plan.started:
         plan.rows = ebbtide_rows_of(name, letter)
+        if plan.rows != NULL:
+            plan.inner = 2
 
 
 cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
@@ -97,16 +102,14 @@ cdef bint run_reduction(void *given, char **bases, int *failed, Outside *outside
     cdef char *target = bases[plan.result.buffer] + plan.result.offset
     cdef char *source = bases[plan.operand.buffer] + plan.operand.offset
     cdef cnp.npy_intp place[MOST_AXES]
-    cdef int axis, last = plan.axes - 1
+    cdef int axis, slow = plan.axes - plan.inner
     cdef int later = 0
-    if plan.rows != NULL:
-        last -= 1
     for axis in range(plan.axes):
         place[axis] = 0
     while True:
         reduce_inner(plan, target, source, later == 0)
         # `later`: how many of the slower axes along which is reduced are past their first element.
-        axis = last - 1
+        axis = slow - 1
         while axis >= 0:
             place[axis] += 1
             target += plan.into[axis]
@@ -131,6 +134,9 @@ cdef void reduce_inner(Plan *plan, char *target, char *source, bint first) noexc
     cdef cnp.npy_intp count = plan.shape[last], one = 1
     cdef char *arguments[3]
     cdef cnp.npy_intp steps[3]
+    if plan.each != NULL:
+        reduce_each(plan, target, source, first)
+        return
     if first:
         arguments[0], arguments[1] = &plan.start[0] if plan.started else source, target
         steps[0], steps[1] = 0 if plan.started else plan.of[last], plan.into[last]
@@ -143,14 +149,38 @@ cdef void reduce_inner(Plan *plan, char *target, char *source, bint first) noexc
     if plan.rows != NULL:
         plan.rows(target, source, plan.shape[last - 1], plan.of[last - 1], count)
         return
-    if plan.row != NULL and plan.row(target, source, count):
-        return
     arguments[0], arguments[1], arguments[2] = target, source, target
     steps[0], steps[1], steps[2] = plan.into[last], plan.of[last], plan.into[last]
     if plan.cast != NULL:
         cast_and_reduce(plan, arguments, steps, count)
     elif count:
         plan.loop(arguments, &count, steps, plan.data)
+
+
+cdef void reduce_each(Plan *plan, char *target, char *source, bint first) noexcept nogil:
+    """Reduce rows, each to a number, by a loop of ours, and by NumPy's those that this cannot do."""
+    cdef int last = plan.axes - 1
+    cdef bint many = plan.inner == 2
+    cdef cnp.npy_intp done = 0, rows = plan.shape[last - 1] if many else 1, count = plan.shape[last]
+    cdef cnp.npy_intp apart = plan.into[last - 1] if many else 0, step = plan.of[last - 1] if many else 0
+    cdef char *arguments[3]
+    cdef cnp.npy_intp steps[3]
+    if first:
+        arguments[0], arguments[1] = &plan.start[0] if plan.started else source, target
+        steps[0], steps[1] = 0 if plan.started else step, apart
+        plan.move(arguments, &rows, steps, NULL)
+        if not plan.started:
+            count -= 1
+            source += plan.of[last]
+    while True:
+        done += plan.each(target + done * apart, apart, source + done * step, step, rows - done, count)
+        if done == rows:
+            return
+        arguments[0] = arguments[2] = target + done * apart
+        arguments[1] = source + done * step
+        steps[0], steps[1], steps[2] = 0, plan.of[last], 0
+        plan.loop(arguments, &count, steps, plan.data)
+        done += 1
 
 
 cdef void cast_and_reduce(Plan *plan, char **arguments, cnp.npy_intp *steps, cnp.npy_intp count) noexcept nogil:

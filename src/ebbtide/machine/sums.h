@@ -11,15 +11,26 @@ NumPy's loop takes 15 to 40 ns for a row of ten numbers, these take 5.
 /* Up to so many numbers NumPy's pairwise sum is one block. */
 enum { EBBTIDE_BLOCK = 128 };
 
-/* Reduce a row without gaps into a number; return whether that was possible, with NumPy's bits. */
-typedef int (*ebbtide_row)(char *, const char *, npy_intp);
+/*
+Reduce rows without gaps, `step` bytes apart, each into a number that is there, `apart` bytes apart. Returns how many
+were done before one that only NumPy's loop can do with its bits.
+*/
+typedef npy_intp (*ebbtide_each)(char *, npy_intp, const char *, npy_intp, npy_intp, npy_intp);
+
+#define DEFINE_EACH_ROW(name, t, T) \
+    EBBTIDE_WIDE static npy_intp ebbtide_each_##name##_##t( \
+        char *into, npy_intp apart, const char *first, npy_intp step, npy_intp rows, npy_intp count) { \
+        if (count > EBBTIDE_BLOCK) return 0; \
+        for (npy_intp i = 0; i < rows; i++) \
+            if (!ebbtide_row_##name##_##t((T *)(into + i * apart), (const T *)(first + i * step), count)) return i; \
+        return rows; \
+    }
+#define EBBTIDE_ROW static inline __attribute__((always_inline)) int
 
 #define DEFINE_ROW_SUM(t, T) \
-    static int ebbtide_row_sum_##t(char *into, const char *row, npy_intp count) { \
-        const T *x = (const T *)row; \
+    EBBTIDE_ROW ebbtide_row_sum_##t(T *into, const T *x, npy_intp count) { \
         T sum = (T)-0.0; \
         npy_intp k = 0; \
-        if (count > EBBTIDE_BLOCK) return 0; \
         if (count >= 8) { \
             T r[8]; \
             for (int j = 0; j < 8; j++) r[j] = x[j]; \
@@ -28,9 +39,10 @@ typedef int (*ebbtide_row)(char *, const char *, npy_intp);
             sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7])); \
         } \
         for (; k < count; k++) sum += x[k]; \
-        *(T *)into += sum; \
+        *into += sum; \
         return 1; \
-    }
+    } \
+    DEFINE_EACH_ROW(sum, t, T)
 DEFINE_ROW_SUM(f, float)
 DEFINE_ROW_SUM(d, double)
 
@@ -40,12 +52,10 @@ the same in any order. Eight are compared at a time, as wide registers do it: a 
 after the other 0.1 to 0.2. Comparisons of NaN set flags, so there are none by then.
 */
 #define DEFINE_ROW_EXTREME(name, t, T, beyond) \
-    EBBTIDE_WIDE static int ebbtide_row_##name##_##t(char *into, const char *row, npy_intp count) { \
-        const T *x = (const T *)row; \
-        T found = *(const T *)into; \
+    EBBTIDE_ROW ebbtide_row_##name##_##t(T *into, const T *x, npy_intp count) { \
+        T found = *into; \
         int unknown = found != found; \
         npy_intp k = 0; \
-        if (count > EBBTIDE_BLOCK) return 0; \
         for (npy_intp i = 0; i < count; i++) unknown |= x[i] != x[i]; \
         if (unknown) return 0; \
         if (count >= 16) { \
@@ -57,21 +67,22 @@ after the other 0.1 to 0.2. Comparisons of NaN set flags, so there are none by t
         } \
         for (; k < count; k++) found = x[k] beyond found ? x[k] : found; \
         if (found == 0) return 0; \
-        *(T *)into = found; \
+        *into = found; \
         return 1; \
-    }
+    } \
+    DEFINE_EACH_ROW(name, t, T)
 DEFINE_ROW_EXTREME(maximum, f, float, >)
 DEFINE_ROW_EXTREME(maximum, d, double, >)
 DEFINE_ROW_EXTREME(minimum, f, float, <)
 DEFINE_ROW_EXTREME(minimum, d, double, <)
 
 /* Return what reduces rows by a ufunc; NULL if only NumPy's loop does. */
-static inline ebbtide_row ebbtide_row_of(const char *name, char letter) {
+static inline ebbtide_each ebbtide_each_of(const char *name, char letter) {
     const int wide = letter == 'd';
     if (letter != 'f' && letter != 'd') return NULL;
-    if (!strcmp(name, "add")) return wide ? ebbtide_row_sum_d : ebbtide_row_sum_f;
-    if (!strcmp(name, "maximum")) return wide ? ebbtide_row_maximum_d : ebbtide_row_maximum_f;
-    if (!strcmp(name, "minimum")) return wide ? ebbtide_row_minimum_d : ebbtide_row_minimum_f;
+    if (!strcmp(name, "add")) return wide ? ebbtide_each_sum_d : ebbtide_each_sum_f;
+    if (!strcmp(name, "maximum")) return wide ? ebbtide_each_maximum_d : ebbtide_each_maximum_f;
+    if (!strcmp(name, "minimum")) return wide ? ebbtide_each_minimum_d : ebbtide_each_minimum_f;
     return NULL;
 }
 
