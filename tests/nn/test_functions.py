@@ -173,6 +173,21 @@ def test_labels_of_a_program():
         slope(x, np.array([3, 0]))
 
 
+@pytest.mark.parametrize("letter", "bBhHiIlL")
+def test_labels_of_any_integers(letter):
+    """Labels may be of a type that cannot say how many classes there are, known or not, of one net or of many."""
+    x, labels = RANDOM.standard_normal((3, 2, 300)), np.array([[3, 100], [0, 127], [1, 1]], letter)
+    wanted = grad(lambda x: nn.cross_entropy(x, labels.astype(int), "sum"))(x)
+    np.testing.assert_allclose(wanted.sum(-1), 0, atol=1e-15)
+    slope = grad(lambda x, labels: nn.cross_entropy(x, labels, "sum"))
+    for f in (slope, jit(slope), vmap(slope), jit(vmap(slope))):
+        np.testing.assert_array_equal(f(x, labels), wanted)
+    np.testing.assert_array_equal(grad(lambda x: nn.cross_entropy(x, labels, "sum"))(x), wanted)
+    if letter in "bhil":
+        last = np.full((3, 2), -1, letter)
+        np.testing.assert_array_equal(jit(slope)(x, last), jit(slope)(x, np.full((3, 2), 299)))
+
+
 def test_dropout():
     """Elements are dropped with the probability given, others grown; None changes nothing; programs refuse to draw."""
     x = np.ones((200, 50), np.float32)

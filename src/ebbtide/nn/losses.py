@@ -32,9 +32,11 @@ def _picked(x: Any, labels: Any) -> Any:
 
 def _indicator(labels: Any, probabilities: Any) -> Any:
     """Return 1 for each label's class, in the form of the probabilities; negative labels count from the last class."""
-    count = probabilities.shape[-1]
-    places = np.expand_dims(np.remainder(labels, count), -1)
-    return np.equal(places, np.arange(count)).astype(probabilities.dtype)
+    count, places = probabilities.shape[-1], labels
+    if type_of(labels).dtype.kind == "i":
+        # As a number of NumPy: a label of one byte and 1000 classes make larger integers.
+        places = np.where(np.less(labels, 0), np.add(labels, np.intp(count)), labels)
+    return np.equal(np.expand_dims(places, -1), np.arange(count)).astype(probabilities.dtype)
 
 
 def _of_labels(x: Any, labels: Any) -> Any:
