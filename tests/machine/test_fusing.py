@@ -102,7 +102,7 @@ def test_what_others_read_stays():
         ("under", ((np.square, "d->d", 0, 2), (np.multiply, "dd->d", 2, 0, 1)), 1e-200, "multiply, multiply"),
         ("invalid", ((np.sqrt, "d->d", 0, 2), (np.add, "dd->d", 2, 0, 2), (np.divide, "dd->d", 0, 2, 1)), -1.0, "sqrt"),
         ("divide", ((np.sqrt, "d->d", 0, 2), (np.add, "dd->d", 2, 0, 2), (np.divide, "dd->d", 3, 2, 1)), 0.0, "divide"),
-        ("over", ((np.square, "d->d", 0, 2), (np.square, "d->d", 0, 3), (np.add, "dd->d", 2, 3, 1)), 1e200, "add square"),
+        ("over", ((np.square, "d->d", 0, 2), (np.square, "d->d", 0, 3), (np.add, "dd->d", 2, 3, 1)), 1e200, "square"),
         ("invalid", ((np.subtract, "dd->d", 0, 0, 2), (np.add, "dd->d", 2, 0, 1)), np.inf, "subtract, add"),
     ],
 )  # fmt: skip

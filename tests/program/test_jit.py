@@ -8,6 +8,7 @@ import tracemalloc
 import weakref
 from functools import partial, wraps
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +17,13 @@ from tests.program.test_tracing import bits
 
 from ebbtide import checkpoint, grad, hvp, jit, jvp, timeloop, value_and_grad, vjp
 from ebbtide.errors import TraceError
+
+
+class Pair(NamedTuple):
+    """A named tuple."""
+
+    value: Any
+    nothing: Any
 
 
 def net(params, x):
@@ -136,6 +144,61 @@ def test_a_new_kind_of_argument_is_a_new_trace():
     assert "float64[3]" in f.reasons[0]
     assert "float32[4]" in f.reasons[1]
     assert "strides" in f.reasons[2]
+
+
+def test_kinds_of_arguments_in_turn():
+    """More kinds than are remembered by their forms, in any order: each is traced once, and has its own results."""
+    def f(state, x):
+        return {"twice": state._replace(value=2 * state.value), "pair": [x, None, (x + 1,)]}
+
+    g = jit(f)
+    kinds = [np.ones(n, letter) for n in (1, 2, 3) for letter in "fd"]
+    for number in (0, 1, 0, 5, 4, 3, 2, 1, 5, 5, 0, 3, 1, 4, 2, 0):
+        state, x = Pair(kinds[number], None), kinds[number] * number
+        found = g(state, x)
+        assert list(found) == ["twice", "pair"]
+        assert type(found["twice"]) is Pair
+        assert bits(found["twice"].value) == bits(2 * state.value)
+        assert [bits(one) for one in tree_leaves(found["pair"])] == [bits(x), bits(x + 1)]
+        assert found["pair"][1] is None
+    assert len(g.reasons) == len(kinds) - 1
+    assert bits(g(state=Pair(kinds[0], None), x=kinds[0])["pair"][0]) == bits(kinds[0])
+
+
+def test_traces_that_are_replaced_are_dropped():
+    """Where a name stands for another object in each call two traces are kept, and the others die."""
+    box = SimpleNamespace(scale=np.ones(3))
+    f = jit(lambda x: {"y": x * box.scale})
+    traces = []
+    for number in range(7):
+        box.scale = np.full(3, float(number))
+        assert f(np.ones(3))["y"].tolist() == [number] * 3
+        traces.append(weakref.ref(f.program(np.ones(3))))
+    assert [trace() is not None for trace in traces] == [False] * 5 + [True] * 2
+    f.clear()
+    assert traces[-1]() is None
+
+
+def test_names_that_stand_for_plain_things():
+    """Numbers, texts, tuples, lists and nothing: another one is a new trace, the same one is none."""
+    found: list[int] = []
+    for values in (
+        [1, 2], ["a", "b"], [(1, 2), (1, 3)], [None, 1.5, None], [[1], [2]], [(1, [2]), (1, [3])], [{"a": 1}, {"a": 2}],
+        [np.float32(1), np.float32(2)], [(np.ones(1),), (np.ones(2),)],
+    ):  # fmt: skip
+        name: Any = None
+
+        def f(x):
+            return x + 1 if name is values else x + 2
+
+        g = jit(f)
+        for value in values:
+            name = value
+            assert g(1.0) == g(1.0) == 3.0
+        name = list(name) if type(name) is list else name  # of the same parts
+        assert g(1.0) == 3.0
+        found.append(len(g.reasons) + 1 - len(values))
+    assert found == [0, 0, 0, -1, 0, 0, 0, 0, 0]
 
 
 def test_eight_traces_warn():

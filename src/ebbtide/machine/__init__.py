@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 try:
+    from ebbtide.machine._arguments import Form, are_free
     from ebbtide.machine._chains import Chain, Elementwise
     from ebbtide.machine._indices import Indexed
     from ebbtide.machine._interpreter import Machine
@@ -19,7 +20,7 @@ try:
     from ebbtide.machine.compiling import compiled
 except ImportError:  # not built
     Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = None
-    SmallProduct = add_gemm = compiled = None
+    Form = SmallProduct = add_gemm = are_free = compiled = None
     small_product, HAS_SMALL_PRODUCTS = np.matmul, False
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
@@ -31,6 +32,7 @@ __all__ = [
     "Chain",
     "Convolution",
     "Elementwise",
+    "Form",
     "Indexed",
     "Machine",
     "Pooling",
@@ -39,6 +41,7 @@ __all__ = [
     "Reduction",
     "SmallProduct",
     "add_gemm",
+    "are_free",
     "compiled",
     "small_product",
 ]

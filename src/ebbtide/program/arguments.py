@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import optree
 
-from ebbtide.arrays.containers import flatten
+from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.machine import Form
 from ebbtide.program.surroundings import plain_value
 from ebbtide.program.tracing import name_argument
 
@@ -73,6 +74,31 @@ def kind_of_arguments(
             fixed = [leaf for leaf in flatten(args[number])[0] if is_dynamic(leaf)]
             kinds.extend([(type(leaf), np.asarray(leaf).tobytes()) for leaf in fixed])
     return leaves, (structure, *kinds)
+
+
+def form_of(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Return the form of a container with these leaves; None if not only plain arrays and numbers are in it."""
+    try:
+        form = None if Form is None else Form(tree)
+    except TypeError:
+        return None
+    # Whoever has taught others how a named tuple is taken apart has not taught it.
+    found = None if form is None else form.leaves(tree)
+    return form if found is not None and list(map(id, found)) == list(map(id, leaves)) else None
+
+
+def form_of_results(structure: Any) -> Any:
+    """Return the form that puts results together; None where their container has to do that itself."""
+    if not _is_plain(structure):
+        return None
+    leaves = [float(number) for number in range(structure.num_leaves)]
+    return form_of(unflatten(structure, leaves), leaves)
+
+
+def _is_plain(structure: Any) -> bool:
+    parts = () if structure.is_leaf() else structure.children()
+    known = structure.type in (None, tuple, list, dict, type(None)) or optree.is_namedtuple_class(structure.type)
+    return known and all(map(_is_plain, parts))
 
 
 def leaves_of(args: tuple[Any, ...], numbers: tuple[int, ...]) -> set[int]:

@@ -92,6 +92,9 @@ def run_members(
         members: How many there are.
         threads: How many threads run.
     """
+    if all(array.flags.aligned for array in arrays):
+        machine.run(arrays, strides, members, threads)
+        return
     held = [array if array.flags.aligned else _aligned(array) for array in arrays]
     machine.run(held, strides, members, threads)
     for array, copy in zip(arrays, held, strict=True):

@@ -13,7 +13,6 @@ from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, check_budget
 from ebbtide.errors import TraceError
 from ebbtide.machine import Chain
@@ -21,6 +20,8 @@ from ebbtide.program.aliases import AliasedProgram
 from ebbtide.program.arguments import (
     argument_numbers,
     difference_of_kinds,
+    form_of,
+    form_of_results,
     is_dynamic,
     kind_of_arguments,
     leaves_of,
@@ -30,10 +31,12 @@ from ebbtide.program.blocks import Blocks
 from ebbtide.program.costs import loops_of
 from ebbtide.program.planned import PlannedProgram, strides_of
 from ebbtide.program.reference import Executable
-from ebbtide.program.surroundings import Surroundings, ignored_parameters, plain_value, refuse_random
+from ebbtide.program.surroundings import Surroundings, ignored_parameters, pattern_of, plain_value, refuse_random
 from ebbtide.program.tracing import name_of, trace_leaves
 
 _MANY = 8
+# So many forms of arguments are tried before their kind is looked up.
+_FORMS = 4
 _EXECUTORS = ("reference", "machine", "numba")
 
 
@@ -138,6 +141,7 @@ class _Known:
         structure: That of the results.
         single: Whether they are one array and no container.
         dynamic: Numbers of the leaves of the arguments that are inputs.
+        form: Puts results together in a tenth of the time; None where only `unflatten` can.
     """
 
     planned: PlannedProgram
@@ -149,12 +153,13 @@ class _Known:
     structure: Any
     single: bool
     dynamic: tuple[int, ...]
+    form: Any
 
     def fits(self) -> bool:
         """Return whether what the function reaches is as it was when it was traced."""
         if self.surroundings.changed() is not None:
             return False
-        return not self.pattern or self.pattern == _pattern(self.surroundings.traced())
+        return not self.pattern or self.pattern == pattern_of(self.surroundings.traced())
 
 
 @final
@@ -174,7 +179,7 @@ class Jitted:
     # Whoever wraps a function copies what is in its `__dict__`: there is its name, and nothing of ours.
     __slots__ = (
         "__dict__", "__weakref__", "_blocks", "_donated", "_f", "_ignored", "_known", "_limit", "_misses", "_opaque",
-        "_static", "reasons",
+        "_recent", "_static", "reasons",
     )  # fmt: skip
 
     def __init__(
@@ -188,6 +193,8 @@ class Jitted:
         self._limit = limit
         self._blocks = Blocks(chained=executor != "reference", compiled=executor == "numba", threads=threads)
         self._known: dict[Any, list[_Known]] = {}
+        # The forms of the last arguments, by which a trace is found in a tenth of the time.
+        self._recent: list[tuple[Any, Any, _Known]] = []
         # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
         self._opaque: set[Any] = set()
         self._ignored = ignored_parameters(f)
@@ -214,7 +221,9 @@ class Jitted:
             results = known.derived.apply(values)
         else:
             return self._as_it_stands(args, kwargs)
-        return results[0] if known.single else unflatten(known.structure, results)
+        if known.single:
+            return results[0]
+        return unflatten(known.structure, results) if known.form is None else known.form.container(results)
 
     def _bind(self) -> bool:
         """Hand the budget on to a function that is traced around this one; return whether there is one."""
@@ -274,21 +283,40 @@ class Jitted:
     def clear(self) -> None:
         """Forget all traces, and give back their memory."""
         self._known.clear()
+        self._recent.clear()
         self._opaque.clear()
         self._blocks.drop()
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Known | None, list[Any]]:
         """Return the trace for arguments and its inputs; None where what they meet cannot be planned for."""
         args = self._looked_at(args)
-        leaves, key = kind_of_arguments(args, kwargs, self._static)
-        known = None if key is None else self._find(key, leaves, args, kwargs)
+        known, leaves = (None, []) if kwargs else self._recognized(args)
         if known is None:
-            return None, []
+            leaves, key = kind_of_arguments(args, kwargs, self._static)
+            known = None if key is None else self._find(key, leaves, args, kwargs)
+            if known is None:
+                return None, []
+            if not kwargs:
+                self._note_form(args, leaves, key, known)
         values = [leaves[number] for number in known.dynamic]
         if known.captured:
             traced = known.surroundings.traced()
             values += [traced[number] for number in known.captured]
         return known, values
+
+    def _recognized(self, args: tuple[Any, ...]) -> tuple[_Known | None, list[Any]]:
+        """Return the trace for arguments whose form is remembered, and their leaves."""
+        for form, _, known in self._recent:
+            leaves = form.leaves(args)
+            if leaves is not None and known.fits():
+                return known, leaves
+        return None, []
+
+    def _note_form(self, args: tuple[Any, ...], leaves: list[Any], key: Any, known: _Known) -> None:
+        """Remember that arguments of this form have this trace, and no trace that is not known any more."""
+        left = [one for one in self._recent if any(one[2] is other for other in self._known.get(one[1], ()))]
+        form = None if self._static else form_of(args, leaves)
+        self._recent = ([] if form is None else [(form, key, known)]) + left[: _FORMS - 1]
 
     def _looked_at(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments with zeros for the integers that the function ignores, such as the number of a time step."""
@@ -336,6 +364,7 @@ class Jitted:
         numbers = {id(array): number for number, array in reversed(list(enumerate(around)))}
         if any(id(array) not in numbers for array in origins):
             self._opaque.add(key)
+            self._recent.clear()
             return None
         self._note_miss(key)
         captured = tuple([numbers[id(array)] for array in origins])
@@ -346,8 +375,8 @@ class Jitted:
         # What a loop holds is known when it runs: it is differentiated where it keeps to the budget of who asks.
         derived = None if loops_of(traced.program) else AliasedProgram(planned, strides)
         known = _Known(
-            planned, executable, derived, surroundings, captured, _pattern(around),
-            found[0], found[0].type is None, dynamic,
+            planned, executable, derived, surroundings, captured, pattern_of(around),
+            found[0], found[0].type is None, dynamic, form_of_results(found[0]),
         )  # fmt: skip
         # One for plain arrays around the function, one for arrays that are differentiated.
         self._known[key] = [known, *self._known.get(key, ())][:2]
@@ -369,9 +398,3 @@ class Jitted:
                 "shapes, and pass numbers that change as floats or arrays.",
                 stacklevel=5,
             )
-
-
-def _pattern(arrays: list[TracedArray]) -> tuple[int, ...]:
-    """Return for each of some traced arrays the number of the first that is the same."""
-    keys = [id(array._value if array._node is None else array._node) for array in arrays]
-    return tuple([keys.index(key) for key in keys])

@@ -18,6 +18,7 @@ import numpy as np
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.machine import are_free
 from ebbtide.program.blocks import Blocks
 from ebbtide.program.calls import Call
 from ebbtide.program.derivatives import Reversal, push_forward
@@ -145,17 +146,14 @@ class PlannedProgram:
             calls = [getattr(equation.function, "call", None) for equation in self.program.equations]
             around = [array for call in calls if isinstance(call, Call) for array in call.arrays()]
             self._used = [*arrays_in(self.program), *around]
-        arrays = [value for value in (*values, *self._used) if type(value) is np.ndarray]
-        # Arrays that have memory of their own share none with each other: seen in 5 us, where to compare all took 15.
-        are_apart = all(array.flags.owndata for array in arrays) and len({*map(id, arrays)}) == len(arrays)
+        if are_free is not None and are_free(values, self.donated, self._used):
+            return
         for number in self.donated:
             array, name = values[number], self.program.inputs[number].name
             if type(array) is not np.ndarray:
                 continue
             if not array.flags.writeable:
                 raise TypeError(f"The argument {name} is donated, and cannot be written. Donate a copy.")
-            if are_apart:
-                continue
             others = [x for n, x in enumerate(values) if n != number and type(x) is np.ndarray]
             if any(np.may_share_memory(array, other) for other in [*others, *self._used]):
                 raise TypeError(
