@@ -17,6 +17,7 @@ from ebbtide.program.accumulation import add_products, add_scatters
 from ebbtide.program.check import passed
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import Layout, find_layout
+from ebbtide.program.narrow import narrow_products
 from ebbtide.program.program import Program
 from ebbtide.program.simplify import merge_common, needed, remove_dead, skip_identities
 from ebbtide.program.small import small_products
@@ -93,7 +94,7 @@ class Joint:
 
 def fused(program: Program) -> Program:
     """Return a program whose sums have taken their terms: before it is ordered, so that the bits are the same."""
-    return passed(program, add_products, add_scatters, small_products)
+    return passed(program, narrow_products, add_products, add_scatters, small_products)
 
 
 def joined(split: Split) -> Joint:
