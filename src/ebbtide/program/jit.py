@@ -13,6 +13,7 @@ from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, check_budget
 from ebbtide.errors import TraceError
 from ebbtide.machine import Chain
@@ -35,8 +36,7 @@ from ebbtide.program.surroundings import Surroundings, ignored_parameters, patte
 from ebbtide.program.tracing import name_of, trace_leaves
 
 _MANY = 8
-# So many forms of arguments are tried before their kind is looked up.
-_FORMS = 4
+_FORMS = 4  # of arguments, tried before their kind is looked up
 _EXECUTORS = ("reference", "machine", "numba")
 
 
@@ -290,13 +290,13 @@ class Jitted:
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Known | None, list[Any]]:
         """Return the trace for arguments and its inputs; None where what they meet cannot be planned for."""
         args = self._looked_at(args)
-        known, leaves = (None, []) if kwargs else self._recognized(args)
+        known, leaves = (None, []) if kwargs or not self._recent else self._recognized(args)
         if known is None:
             leaves, key = kind_of_arguments(args, kwargs, self._static)
             known = None if key is None else self._find(key, leaves, args, kwargs)
             if known is None:
                 return None, []
-            if not kwargs:
+            if not kwargs and TracedArray not in map(type, leaves):
                 self._note_form(args, leaves, key, known)
         values = [leaves[number] for number in known.dynamic]
         if known.captured:
@@ -316,7 +316,7 @@ class Jitted:
         """Remember that arguments of this form have this trace, and no trace that is not known any more."""
         left = [one for one in self._recent if any(one[2] is other for other in self._known.get(one[1], ()))]
         form = None if self._static else form_of(args, leaves)
-        self._recent = ([] if form is None else [(form, key, known)]) + left[: _FORMS - 1]
+        self._recent = [*([] if form is None else [(form, key, known)]), *left][:_FORMS]
 
     def _looked_at(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments with zeros for the integers that the function ignores, such as the number of a time step."""
