@@ -179,7 +179,8 @@ cdef void reduce_each(Plan *plan, char *target, char *source, bint first) noexce
         arguments[0] = arguments[2] = target + done * apart
         arguments[1] = source + done * step
         steps[0], steps[1], steps[2] = 0, plan.of[last], 0
-        plan.loop(arguments, &count, steps, plan.data)
+        if count:
+            plan.loop(arguments, &count, steps, plan.data)
         done += 1
 
 
