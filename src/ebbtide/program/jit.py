@@ -13,7 +13,6 @@ from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, check_budget
 from ebbtide.errors import TraceError
 from ebbtide.machine import Chain
@@ -141,7 +140,8 @@ class _Known:
         structure: That of the results.
         single: Whether they are one array and no container.
         dynamic: Numbers of the leaves of the arguments that are inputs.
-        form: Puts results together in a tenth of the time; None where only `unflatten` can.
+        given: Form of the arguments, by which they are known in a tenth of the time; None if they have none.
+        made: Form of the results, which puts them together in a tenth of the time; None where only `unflatten` can.
     """
 
     planned: PlannedProgram
@@ -153,7 +153,8 @@ class _Known:
     structure: Any
     single: bool
     dynamic: tuple[int, ...]
-    form: Any
+    given: Any
+    made: Any
 
     def fits(self) -> bool:
         """Return whether what the function reaches is as it was when it was traced."""
@@ -193,8 +194,8 @@ class Jitted:
         self._limit = limit
         self._blocks = Blocks(chained=executor != "reference", compiled=executor == "numba", threads=threads)
         self._known: dict[Any, list[_Known]] = {}
-        # The forms of the last arguments, by which a trace is found in a tenth of the time.
-        self._recent: list[tuple[Any, Any, _Known]] = []
+        # Those of the last calls whose arguments have forms.
+        self._recent: list[_Known] = []
         # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
         self._opaque: set[Any] = set()
         self._ignored = ignored_parameters(f)
@@ -223,7 +224,7 @@ class Jitted:
             return self._as_it_stands(args, kwargs)
         if known.single:
             return results[0]
-        return unflatten(known.structure, results) if known.form is None else known.form.container(results)
+        return unflatten(known.structure, results) if known.made is None else known.made.container(results)
 
     def _bind(self) -> bool:
         """Hand the budget on to a function that is traced around this one; return whether there is one."""
@@ -296,8 +297,8 @@ class Jitted:
             known = None if key is None else self._find(key, leaves, args, kwargs)
             if known is None:
                 return None, []
-            if not kwargs and TracedArray not in map(type, leaves):
-                self._note_form(args, leaves, key, known)
+            if known.given is not None and not any(known is one for one in self._recent):
+                self._recent = [known, *self._recent][:_FORMS]
         values = [leaves[number] for number in known.dynamic]
         if known.captured:
             traced = known.surroundings.traced()
@@ -306,17 +307,11 @@ class Jitted:
 
     def _recognized(self, args: tuple[Any, ...]) -> tuple[_Known | None, list[Any]]:
         """Return the trace for arguments whose form is remembered, and their leaves."""
-        for form, _, known in self._recent:
-            leaves = form.leaves(args)
+        for known in self._recent:
+            leaves = known.given.leaves(args)
             if leaves is not None and known.fits():
                 return known, leaves
         return None, []
-
-    def _note_form(self, args: tuple[Any, ...], leaves: list[Any], key: Any, known: _Known) -> None:
-        """Remember that arguments of this form have this trace, and no trace that is not known any more."""
-        left = [one for one in self._recent if any(one[2] is other for other in self._known.get(one[1], ()))]
-        form = None if self._static else form_of(args, leaves)
-        self._recent = [*([] if form is None else [(form, key, known)]), *left][:_FORMS]
 
     def _looked_at(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments with zeros for the integers that the function ignores, such as the number of a time step."""
@@ -376,10 +371,12 @@ class Jitted:
         derived = None if loops_of(traced.program) else AliasedProgram(planned, strides)
         known = _Known(
             planned, executable, derived, surroundings, captured, pattern_of(around),
-            found[0], found[0].type is None, dynamic, form_of_results(found[0]),
+            found[0], found[0].type is None, dynamic,
+            None if kwargs or self._static else form_of(args, leaves), form_of_results(found[0]),
         )  # fmt: skip
         # One for plain arrays around the function, one for arrays that are differentiated.
-        self._known[key] = [known, *self._known.get(key, ())][:2]
+        self._known[key], dropped = [known, *(old := self._known.get(key, []))][:2], old[1:]
+        self._recent = [one for one in self._recent if not any(one is other for other in dropped)]
         return known
 
     def _note_miss(self, key: Any) -> None:
