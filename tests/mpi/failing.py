@@ -120,4 +120,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        MPI.Finalize()  # MPICH refuses it where there are messages on COMM_WORLD that nobody took
+        raise

@@ -29,10 +29,8 @@ RESUME = {"resume_every": 2}
 def outcome(group: Group, directory: Path, kind: str, place: int) -> Any:
     """Return the gradient of a run with a fault, or its error, which each rank has within 10 seconds."""
     start = time.perf_counter()
-    # Of a run that failed there may be messages under way: nobody uses its communicator again, nor the number of it.
-    own = Group(group.comm.Dup())
     try:
-        return gradient(own, directory / "scratch", kind, place, resume=directory / "run", **RESUME)
+        return gradient(group, directory / "scratch", kind, place, resume=directory / "run", **RESUME)
     except (ValueError, StorageError, RankError) as error:
         return error
     finally:
@@ -110,13 +108,12 @@ def check_other_counts(group: Group) -> None:
 def check_refusals_alike(group: Group) -> None:
     """What all ranks agree to refuse is the same error on each of them, however late one of them hears of it."""
     for _ in range(20):
-        own = Group(group.comm.Dup())
 
-        def functional(u: Any, comm: Any = own.comm) -> Any:
-            final = eb.timeloop(lambda u, i: u + 0.1 * np.sin(mpi.allreduce(u, comm)), u, STEPS)
-            return mpi.total(np.sum(final**2), comm)
+        def functional(u: Any) -> Any:
+            final = eb.timeloop(lambda u, i: u + 0.1 * np.sin(mpi.allreduce(u, group.comm)), u, STEPS)
+            return mpi.total(np.sum(final**2), group.comm)
 
-        with refused(BudgetError, "does not fit into 9216 bytes"), mpi.distributed(own.comm):
+        with refused(BudgetError, "does not fit into 9216 bytes"), mpi.distributed(group.comm):
             eb.grad(functional, budget=eb.Budget(memory="9 KiB"))(np.ones(1000))
         group.meet()
 
@@ -124,8 +121,7 @@ def check_refusals_alike(group: Group) -> None:
 def check_no_directory(group: Group) -> None:
     """Where the directory to resume from cannot be made all ranks raise, and one that did not try says whose it is."""
     with group.directory() as directory, refused((StorageError, RankError), "Cannot use the directory"):
-        own = Group(group.comm.Dup())
-        gradient(own, directory / "scratch", resume=directory / "none" / "run", **RESUME)
+        gradient(group, directory / "scratch", resume=directory / "none" / "run", **RESUME)
 
 
 def alone(path: Path, *, fails: bool = False) -> None:

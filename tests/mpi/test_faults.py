@@ -51,7 +51,7 @@ def test_ranks_end_and_go_on(name, tmp_path, record_property):
 
 def check_messages(kind: str, ended: bool, said: str) -> None:
     """Check that what ended a run is said once, and nothing where nothing did."""
-    errors = re.findall(r"^[\w.]*(?:Error|Interrupt)\b.*$", said, re.MULTILINE)
+    errors = re.findall(r"^[\w.]*(?:Error|Exception|Interrupt)\b.*$", said, re.MULTILINE)
     if kind in {"raise", "block", "hurry"}:
         assert errors == ["ValueError: This rank fails on purpose."], said
     elif kind == "full" and ended:

@@ -20,7 +20,7 @@ class Sum(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
-        wait([self.comm.Iallreduce(array, result)])
+        wait([self.channel.Iallreduce(array, result)])
         return result
 
     @property
@@ -69,7 +69,7 @@ class Broadcast(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.array(array) if self.comm.rank == self.root else np.empty(self.given.shape, self.given.dtype)
-        wait([self.comm.Ibcast(result, self.root)])
+        wait([self.channel.Ibcast(result, self.root)])
         return result
 
     @property
@@ -88,7 +88,7 @@ class Reduction(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)
-        wait([self.comm.Ireduce(array, result if self.comm.rank == self.root else None, root=self.root)])
+        wait([self.channel.Ireduce(array, result if self.comm.rank == self.root else None, root=self.root)])
         return result
 
     @property
@@ -109,7 +109,7 @@ class Gathering(Exchange):
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)
         into = _parts(result, self.counts, self.taken.shape) if self.comm.rank == self.root else None
-        wait([self.comm.Igatherv(array, into, self.root)])
+        wait([self.channel.Igatherv(array, into, self.root)])
         return result
 
     @property
@@ -130,7 +130,7 @@ class Scattering(Exchange):
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
         out_of = _parts(array, self.counts, self.given.shape) if self.comm.rank == self.root else None
-        wait([self.comm.Iscatterv(out_of, result, self.root)])
+        wait([self.channel.Iscatterv(out_of, result, self.root)])
         return result
 
     @property
@@ -149,7 +149,7 @@ class GatheringForAll(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
-        wait([self.comm.Iallgatherv(array, _parts(result, self.counts, self.given.shape))])
+        wait([self.channel.Iallgatherv(array, _parts(result, self.counts, self.given.shape))])
         return result
 
     @property
@@ -169,7 +169,7 @@ class PartOfSum(Exchange):
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
         rows = _row(self.taken.shape)
-        wait([self.comm.Ireduce_scatter(array, result, [count * rows for count in self.counts])])
+        wait([self.channel.Ireduce_scatter(array, result, [count * rows for count in self.counts])])
         return result
 
     @property
@@ -190,7 +190,7 @@ class Transposition(Exchange):
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
         sent, received = _parts(array, self.sent, self.taken.shape), _parts(result, self.received, self.given.shape)
-        wait([self.comm.Ialltoallv(sent, received)])
+        wait([self.channel.Ialltoallv(sent, received)])
         return result
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
-from ebbtide.arrays.context import entered
+from ebbtide.arrays.context import current, entered
 from ebbtide.errors import RankError
 from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
@@ -30,20 +30,24 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
     counts. Where one rank fails, the other ranks raise an error, too, that says so, when they communicate by Ebbtide or
     leave the block.
 
+    What the operations of Ebbtide on this communicator send to each other they send on a duplicate of it: neither an
+    operation after a failure nor the end of MPI meets messages that nobody took. On `COMM_WORLD` these are an error of
+    `MPI_Finalize` in MPICH 5, and the process that has it leaves without a word to those that wait for it there.
+
     Args:
         comm: The communicator of all ranks of the run.
         abort: Whether to end all processes by `comm.Abort` when a rank has failed and others have not heard of it
             within 5 seconds, as they wait in communication that is not Ebbtide's.
 
     Raises:
-        RankError: Another rank failed; says which one, and with what. Whoever goes on after it does so with another
-            communicator for the steps: on this one messages may be under way that nobody took. Nor does one free it: a
-            communicator that is made later may get its number, and those messages.
+        RankError: Another rank failed; says which one, and with what. One may go on with this communicator. On others
+            messages of the steps may be under way that nobody took: one goes on with new ones, and does not free
+            those, as a communicator that is made later may get the number of one, and its messages.
 
     Memory:
-        A duplicate of the communicator.
+        Two duplicates of the communicator; where a rank fails, until MPI ends, with the messages under way.
     """
-    ranks = Ranks(comm.Dup(), abort=abort)
+    ranks = Ranks(comm, abort=abort)
     try:
         with entered(ranks=ranks):
             yield
@@ -54,7 +58,7 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
     except BaseException as error:
         ranks.fail(error)
         raise
-    ranks.comm.Free()
+    ranks.free()
 
 
 @final
@@ -63,19 +67,24 @@ class Ranks:
     The ranks of a run.
 
     Args:
-        comm: A communicator of their own.
+        comm: Their communicator.
         abort: Whether a rank that fails ends the others if they do not hear of it.
 
     Memory:
-        The communicator; where a rank has failed it is kept, with the messages under way, until MPI ends.
+        Two duplicates of the communicator, one for what the ranks say and one for what operations send.
     """
 
-    __slots__ = ("_agreed", "_has_heard", "_is_agreeing", "_note", "abort", "comm", "rank", "size")
+    __slots__ = (
+        "_agreed", "_channel", "_given", "_has_heard", "_is_agreeing", "_note", "_outer", "abort", "comm", "rank",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, comm: Any, *, abort: bool) -> None:
-        self.comm = comm
+        self.comm = comm.Dup()
         self.abort = abort
         self.rank, self.size = int(comm.rank), int(comm.size)
+        self._given, self._channel = comm, comm.Dup()
+        self._outer = current().ranks
         self._has_heard = self._is_agreeing = False
         self._agreed = 0  # how often
         self._note: tuple[int, str, int, int] | None = None  # of a failure: whose, what, after how much, who says so
@@ -84,6 +93,17 @@ class Ranks:
     def own(self) -> Any:
         """The communicator of this process alone."""
         return library().COMM_SELF
+
+    def channel(self, comm: Any) -> Any:
+        """Return what operations on a communicator use: a duplicate of the one of these ranks, or of those around."""
+        if comm == self._given:
+            return self._channel
+        return comm if self._outer is None else self._outer.channel(comm)
+
+    def free(self) -> None:
+        """Give the communicators back, on which nothing is under way."""
+        self._channel.Free()
+        self.comm.Free()
 
     def agree(self, value: T) -> T:
         """Return the largest of the values of all ranks, numbers or tuples of numbers."""

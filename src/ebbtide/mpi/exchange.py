@@ -23,6 +23,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.mpi.waiting import channel
 from ebbtide.tape.communication import presence_on, require
 from ebbtide.tape.record import Tape
 from ebbtide.tape.tangent import TangentTrace
@@ -46,6 +47,11 @@ class Exchange(ABC):
     @abstractmethod
     def run(self, array: np.ndarray) -> np.ndarray:
         """Return what this rank gets for an array, C-contiguous and of the type that it takes."""
+
+    @property
+    def channel(self) -> Any:
+        """The communicator on which the ranks talk."""
+        return channel(self.comm)
 
     @property
     @abstractmethod

@@ -12,7 +12,7 @@ from ebbtide.arrays.views import bottom
 from ebbtide.mpi.collectives import Sum
 from ebbtide.mpi.exchange import anchored, exchange, traces_of
 from ebbtide.mpi.library import library
-from ebbtide.mpi.waiting import wait
+from ebbtide.mpi.waiting import channel, wait
 from ebbtide.tape.communication import require
 
 
@@ -42,7 +42,7 @@ def _found(array: Any, *, comm: Any, op: str) -> np.ndarray:
     mpi = library()
     array = np.asarray(array, order="C")
     result = np.empty(array.shape, array.dtype)
-    wait([comm.Iallreduce(array, result, mpi.MAX if op == "max" else mpi.MIN)])
+    wait([channel(comm).Iallreduce(array, result, mpi.MAX if op == "max" else mpi.MIN)])
     return result
 
 

@@ -140,8 +140,8 @@ class _Layers(Exchange):
 
     def swap(self, pairs: list[tuple[int, np.ndarray, np.ndarray, int, int]]) -> None:
         """Send and receive layers: (neighbor, what goes there, where what comes from there goes, the tags)."""
-        requests = [self.comm.Irecv(into, rank, come) for rank, _, into, _, come in pairs]
-        requests += [self.comm.Isend(layers, rank, go) for rank, layers, _, go, _ in pairs]
+        requests = [self.channel.Irecv(into, rank, come) for rank, _, into, _, come in pairs]
+        requests += [self.channel.Isend(layers, rank, go) for rank, layers, _, go, _ in pairs]
         wait(requests)
 
 
@@ -212,10 +212,10 @@ class Swap(Exchange):
         lower, upper = self.comm.Shift(self.direction, 1)
         wait(
             [
-                self.comm.Irecv(result[0], lower, _UP),
-                self.comm.Irecv(result[1], upper, _DOWN),
-                self.comm.Isend(array[0], lower, _DOWN),
-                self.comm.Isend(array[1], upper, _UP),
+                self.channel.Irecv(result[0], lower, _UP),
+                self.channel.Irecv(result[1], upper, _DOWN),
+                self.channel.Isend(array[0], lower, _DOWN),
+                self.channel.Isend(array[1], upper, _UP),
             ]
         )
         return result

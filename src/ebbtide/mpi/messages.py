@@ -21,7 +21,7 @@ class Sending(Exchange):
 
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
-        wait([self.comm.Isend(array, self.to, self.tag)])
+        wait([self.channel.Isend(array, self.to, self.tag)])
         return np.empty(self.given.shape, self.given.dtype)
 
     @property
@@ -41,7 +41,7 @@ class Receiving(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
-        wait([self.comm.Irecv(result, self.source, self.tag)])
+        wait([self.channel.Irecv(result, self.source, self.tag)])
         return result
 
     @property
@@ -62,7 +62,7 @@ class Passing(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)
-        wait([self.comm.Irecv(result, self.source, self.tag), self.comm.Isend(array, self.to, self.tag)])
+        wait([self.channel.Irecv(result, self.source, self.tag), self.channel.Isend(array, self.to, self.tag)])
         return result
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.mpi.library import library
-from ebbtide.mpi.waiting import wait
+from ebbtide.mpi.waiting import channel, wait
 
 # The number of a dtype, of axes, and of elements along each of as many axes as NumPy knows.
 _LENGTH = 2 + 64
@@ -33,40 +33,40 @@ def _read(note: np.ndarray) -> ArrayType:
 def type_for_all(comm: Any, kind: ArrayType, root: int) -> ArrayType:
     """Return on all ranks the type that one of them has."""
     note = _written(kind)
-    wait([comm.Ibcast(note, root)])
+    wait([channel(comm).Ibcast(note, root)])
     return _read(note)
 
 
 def numbers_for_all(comm: Any, numbers: Sequence[int], root: int) -> tuple[int, ...]:
     """Return on all ranks the numbers, one for each rank, that one of them has."""
     found = np.array(numbers if comm.rank == root else (0,) * comm.size, np.int64)
-    wait([comm.Ibcast(found, root)])
+    wait([channel(comm).Ibcast(found, root)])
     return tuple(found.tolist())
 
 
 def numbers_of_all(comm: Any, number: int) -> tuple[int, ...]:
     """Return the numbers of all ranks."""
     found = np.empty(comm.size, np.int64)
-    wait([comm.Iallgather(np.array([number], np.int64), found)])
+    wait([channel(comm).Iallgather(np.array([number], np.int64), found)])
     return tuple(found.tolist())
 
 
 def numbers_from_all(comm: Any, numbers: Sequence[int]) -> tuple[int, ...]:
     """Return what all ranks have for this one, given what it has for each of them."""
     found = np.empty(comm.size, np.int64)
-    wait([comm.Ialltoall(np.array(numbers, np.int64), found)])
+    wait([channel(comm).Ialltoall(np.array(numbers, np.int64), found)])
     return tuple(found.tolist())
 
 
 def send_type(comm: Any, kind: ArrayType, to: int, tag: int) -> None:
     """Tell another rank a type."""
-    wait([comm.Isend(_written(kind), to, tag)])
+    wait([channel(comm).Isend(_written(kind), to, tag)])
 
 
 def receive_type(comm: Any, source: int, tag: int) -> ArrayType:
     """Return the type that another rank tells."""
     note = np.empty(_LENGTH, np.int64)
-    wait([comm.Irecv(note, source, tag)])
+    wait([channel(comm).Irecv(note, source, tag)])
     return _read(note)
 
 
@@ -74,5 +74,5 @@ def pass_type(comm: Any, kind: ArrayType, to: int, source: int, tag: int) -> Arr
     """Tell one rank a type, and return the one that another rank tells; the own one if there is none."""
     mpi = library()
     note = _written(kind)
-    wait([comm.Irecv(found := note.copy(), source, tag), comm.Isend(note, to, tag)])
+    wait([channel(comm).Irecv(found := note.copy(), source, tag), channel(comm).Isend(note, to, tag)])
     return kind if source == mpi.PROC_NULL else _read(found)

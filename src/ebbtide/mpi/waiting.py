@@ -1,4 +1,4 @@
-"""Waiting for other ranks, who may have failed."""
+"""Talking to other ranks, who may have failed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from ebbtide.mpi.library import library
 # So long a wait is for a message on its way; after it, the processor is left to others, as ranks may share it.
 _SPIN = 50e-6
 _NAP = 1e-3
+
+
+def channel(comm: Any) -> Any:
+    """Return the communicator that the operations on a communicator use: in `distributed` a duplicate of it."""
+    ranks = current().ranks
+    return comm if ranks is None else ranks.channel(comm)
 
 
 def wait(requests: Sequence[Any]) -> None:
