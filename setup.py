@@ -8,7 +8,7 @@ PARTS = (
     "_steps", "_axes", "_links", "_chains", "_compiled",
     "_reductions", "_products", "_indices", "_windows", "_interpreter", "_arguments",
 )  # fmt: skip
-HEADERS = ("ahead", "loops", "fused", "sums", "windows", "workers", "products", "rows", "tiles")
+HEADERS = ("ahead", "loops", "fused", "sums", "windows", "workers", "products", "rows", "tiles", "exponential")
 machine = [
     Extension(
         f"ebbtide.machine.{name}",

@@ -15,7 +15,7 @@ cdef extern from "loops.h" nogil:
     Loop ebbtide_cast(char, char)
     Loop ebbtide_move(int)
     Loop ebbtide_choice(int)
-    Loop ebbtide_instead(const char *, char)
+    Loop ebbtide_instead(const char *, char, Loop, void *)
 
 cdef extern from "fused.h" nogil:
     Loop ebbtide_fused(const char *, char)
@@ -28,6 +28,8 @@ _PLAIN = frozenset([
     np.add, np.subtract, np.multiply, np.divide, np.negative, np.square, np.sqrt, np.reciprocal, np.absolute, np.sign,
     np.maximum, np.minimum, np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.matmul,
 ])
+# Those that have other loops.
+_REPLACED = frozenset([np.maximum, np.minimum, np.sign, np.exp])
 
 
 cdef class Step:
@@ -88,8 +90,8 @@ cdef Loop loop_of(object ufunc, str types, void **data) except *:
         raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} that the machine can call.")
     data[0] = (<void **>(<cnp.ufunc>ufunc).data)[place]
     cdef Loop ours = NULL
-    if ufunc in _PLAIN and len(set(types) - set("->")) == 1:
-        ours = ebbtide_instead(ufunc.__name__.encode(), ord(types[0]))
+    if ufunc in _REPLACED and len(set(types) - set("->")) == 1:
+        ours = ebbtide_instead(ufunc.__name__.encode(), ord(types[0]), loop, data[0])
     return loop if ours == NULL else ours
 
 

@@ -13,13 +13,13 @@ failed.
 #include <stdint.h>
 #include <string.h>
 #include <numpy/npy_common.h>
+#include "exponential.h"
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
 #undef I /* of complex.h: a letter of a type here */
 
-typedef void (*ebbtide_loop)(char **, const npy_intp *, const npy_intp *, void *);
 typedef struct { uint64_t halves[2]; } ebbtide_16;
 
 enum { EBBTIDE_ERRORS = FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INVALID };
@@ -180,11 +180,12 @@ DEFINE_SIGN(f, float, __builtin_copysignf)
 DEFINE_SIGN(d, double, __builtin_copysign)
 
 /* Return the loop of ours in the place of one of NumPy; NULL if there is none. */
-static inline ebbtide_loop ebbtide_instead(const char *name, char letter) {
+static inline ebbtide_loop ebbtide_instead(const char *name, char letter, ebbtide_loop loop, void *data) {
     const int wide = letter == 'd';
     if (letter != 'f' && letter != 'd') return NULL;
     if (!strcmp(name, "maximum")) return wide ? ebbtide_maximum_d : ebbtide_maximum_f;
     if (!strcmp(name, "minimum")) return wide ? ebbtide_minimum_d : ebbtide_minimum_f;
+    if (!strcmp(name, "exp")) return wide ? ebbtide_exp(loop, data) : NULL;
     if (!strcmp(name, "sign")) return wide ? ebbtide_sign_d : ebbtide_sign_f;
     return NULL;
 }
