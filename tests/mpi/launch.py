@@ -9,9 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+from tests.scale import FULL
+
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-LIMIT = 240.0  # seconds
+LIMIT = 900.0 if FULL else 240.0  # seconds
 
 
 def on_ranks(
