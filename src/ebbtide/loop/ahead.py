@@ -77,6 +77,12 @@ def beyond_bytes(plan: Plan, snapshots: Sequence[Snapshot], taped: int) -> int:
     return sizes.interpreter - 2 * PAGE + restarts + taped * (sizes.taped - sizes.saved) + tables
 
 
+def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
+    """Return the bytes of memory that are held for snapshots on disk."""
+    each = {"restart": plan.sizes.listed, "saved": plan.sizes.left_behind}
+    return sum(each[one.kind] for one in snapshots if one.tier == "disk")
+
+
 def without_saved(position: Position) -> Position:
     """Return a position with the initial state in place of all saved values but those of the step in work."""
     last = position.end - 1 if position.forward_ended else None

@@ -121,6 +121,24 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
     return least
 
 
+def find_most_listed(bounds: Bounds) -> int:
+    """
+    Return the most bytes of memory that a candidate takes for what it has on disk alone.
+
+    Which candidate is chosen depends on what steps and transfers took, and so does what is held when a loop has given
+    up all that it can: 29 steps on disk with what they save held 1.2 states of 160 KB, restart states 0.13.
+
+    Args:
+        bounds: What the plan is made for; the bytes of memory are not looked at.
+    """
+    others, sizes = bounds.steps - 1, bounds.sizes
+    if not 1 <= others <= _MOST_ON_DISK:
+        return 0
+    if others * sizes.stored_saved + sizes.stored <= bounds.disk:
+        return others * sizes.left_behind + sizes.listed
+    return min(others, bounds.disk // sizes.stored) * sizes.listed
+
+
 def find_open(bounds: Bounds) -> Schedule | None:
     """
     Return the schedule of a loop whose length is not known; None if nothing fits.

@@ -340,6 +340,8 @@ class Room:
         plan, kept, taped, given_up = rule.plan, rule.position.snapshots, len(rule.records), 0
         if bare:
             kept, taped, given_up = (Snapshot(0), *[one for one in kept if one.tier != "memory"]), 1, rule.sheddable
+            # Given the least that is found now, another plan may be the fastest.
+            given_up -= max(0, plan.listed - ahead.listed_bytes(plan, kept))
         beyond = ahead.beyond_bytes(plan, kept, taped) - given_up
         return Holding(held=self.held_by(rule) + rule.snapshots.buffer_nbytes, beyond=beyond, least=plan.least)
 
