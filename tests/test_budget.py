@@ -16,6 +16,7 @@ import ebbtide
 from ebbtide import Budget, BudgetError, grad, value_and_grad, vjp
 from ebbtide.arrays.context import current_or_none
 from ebbtide.budget import format_bytes, parse_bytes
+from ebbtide.schedules import Costs
 
 STEPS = 100
 
@@ -509,4 +510,36 @@ def test_the_least_of_functions_with_loops(name, disk, units, tmp_path):
         memory, least = least, refused(least)
     if count:
         assert refused(int((0.75 if disk else 0.9) * memory)) is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+# By the schedule that they lead to: a budget that is too small, and what a transfer takes in units of a step.
+CLOCKS = {"StoreAll": (9.6, 0.01), "Periodic": (9.1, 0.5), "Mixed": (9.6, 20.0)}
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_the_least_does_for_any_clock(name, tmp_path):
+    """What a refusal names after a loop is enough where the next call measures other times, and takes another plan."""
+
+    def refused(transfer, memory, plans):
+        """Return the least that a refusal names; None if the call runs."""
+        costs = Costs(forward=1.0, reverse=2.0, write=transfer, read=transfer)
+
+        def f(u):
+            u = ebbtide.timeloop(three, u, 30, costs=costs)
+            return np.sum(ebbtide.checkpoint(lambda v: saving(v, 4))(u))
+
+        try:
+            with ebbtide.profile(on_plan=plans.append):
+                grad(f, budget=Budget(memory, 300 * UNIT.nbytes, tmp_path))(UNIT)
+        except BudgetError as error:
+            return error.least
+        return None
+
+    plans, (units, transfer) = [], CLOCKS[name]
+    least = refused(transfer, int(units * UNIT.nbytes), plans)
+    assert least is not None
+    assert type(plans[0].schedule).__name__ == name
+    for _, other in CLOCKS.values():
+        assert refused(other, least, []) is None
     assert list(tmp_path.iterdir()) == []

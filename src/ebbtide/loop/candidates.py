@@ -121,22 +121,26 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
     return least
 
 
-def find_most_listed(bounds: Bounds) -> int:
+def find_most_left(bounds: Bounds) -> int:
     """
-    Return the most bytes of memory that a candidate takes for what it has on disk alone.
+    Return the most bytes of memory that a candidate holds of its snapshots when it has given up all that it can.
 
-    Which candidate is chosen depends on what steps and transfers took, and so does what is held when a loop has given
-    up all that it can: 29 steps on disk with what they save held 1.2 states of 160 KB, restart states 0.13.
+    Which candidate is chosen depends on what steps and transfers took: after the loop, 29 steps on disk with what they
+    save hold 1.2 states of 160 KB, restart states there 0.13, and without disk there is the initial state.
 
     Args:
         bounds: What the plan is made for; the bytes of memory are not looked at.
+
+    Returns:
+        The bytes; 0 where there is no disk, and they are the same for all candidates.
     """
     others, sizes = bounds.steps - 1, bounds.sizes
-    if not 1 <= others <= _MOST_ON_DISK:
+    if others < 1 or bounds.disk < sizes.stored:
         return 0
-    if others * sizes.stored_saved + sizes.stored <= bounds.disk:
-        return others * sizes.left_behind + sizes.listed
-    return min(others, bounds.disk // sizes.stored) * sizes.listed
+    listed = min(others, _MOST_ON_DISK, bounds.disk // sizes.stored) * sizes.listed
+    if others <= _MOST_ON_DISK and others * sizes.stored_saved + sizes.stored <= bounds.disk:
+        listed = max(listed, others * sizes.left_behind + sizes.listed)
+    return max(sizes.restart, listed)
 
 
 def find_open(bounds: Bounds) -> Schedule | None:

@@ -341,7 +341,9 @@ class Room:
         if bare:
             kept, taped, given_up = (Snapshot(0), *[one for one in kept if one.tier != "memory"]), 1, rule.sheddable
             # Given the least that is found now, another plan may be the fastest.
-            given_up -= max(0, plan.listed - ahead.listed_bytes(plan, kept))
+            taken = sum(record.nbytes for record in rule.records.values()) + rule.sheddable
+            left = ahead.listed_bytes(plan, kept) + max(0, self.held_by(rule) - taken)
+            given_up -= max(0, plan.left - left)
         beyond = ahead.beyond_bytes(plan, kept, taped) - given_up
         return Holding(held=self.held_by(rule) + rule.snapshots.buffer_nbytes, beyond=beyond, least=plan.least)
 
