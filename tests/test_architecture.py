@@ -361,7 +361,7 @@ def lines(count: int) -> str:
     return "    x = 1\n" * count
 
 
-# (check, files, a part of the report)
+# Text that is parsed and never run, so that each check is seen to fail: (check, files, a part of the report).
 BAD_SOURCES = (
     (find_layer_violations, {"budget.py": "from ebbtide.ledger import Ledger"}, "down only"),
     (find_layer_violations, {"tape/a.py": "from ..loop import b", "loop/b.py": ""}, "down only"),

@@ -78,9 +78,10 @@ def beyond_bytes(plan: Plan, snapshots: Sequence[Snapshot], taped: int) -> int:
 
 
 def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
-    """Return the bytes of memory that are held for snapshots on disk."""
+    """Return the bytes of memory that are held for snapshots on disk, with the table of where they are."""
     each = {"restart": plan.sizes.listed, "saved": plan.sizes.left_behind}
-    return sum(each[one.kind] for one in snapshots if one.tier == "disk")
+    found = sum(each[one.kind] for one in snapshots if one.tier == "disk")
+    return found + table_bytes(plan.schedule, plan.steps) if found else 0
 
 
 def without_saved(position: Position) -> Position:

@@ -121,26 +121,28 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
     return least
 
 
-def find_most_left(bounds: Bounds) -> int:
+def find_left(bounds: Bounds) -> list[int]:
     """
-    Return the most bytes of memory that a candidate holds of its snapshots when it has given up all that it can.
+    Return the bytes of memory of snapshots that candidates hold when they have given up all that they can.
 
     Which candidate is chosen depends on what steps and transfers took: after the loop, 29 steps on disk with what they
     save hold 1.2 states of 160 KB, restart states there 0.13, and without disk there is the initial state.
 
     Args:
-        bounds: What the plan is made for; the bytes of memory are not looked at.
+        bounds: What the plan is made for; neither the bytes of memory nor the costs are looked at.
 
     Returns:
-        The bytes; 0 where there is no disk, and they are the same for all candidates.
+        The bytes, of each candidate that there may be; none where there is no disk, and all hold the same.
     """
     others, sizes = bounds.steps - 1, bounds.sizes
     if others < 1 or bounds.disk < sizes.stored:
-        return 0
-    listed = min(others, _MOST_ON_DISK, bounds.disk // sizes.stored) * sizes.listed
+        return []
+    counts = {others // interval for interval in _intervals(bounds.steps)}
+    found = {sizes.restart, *(count * sizes.listed for count in counts if count <= _MOST_ON_DISK)}
+    found |= {_entries_of_slots(bounds, slots) for slots in range(1, _most_slots(bounds) + 1)}
     if others <= _MOST_ON_DISK and others * sizes.stored_saved + sizes.stored <= bounds.disk:
-        listed = max(listed, others * sizes.left_behind + sizes.listed)
-    return max(sizes.restart, listed)
+        found.add(others * sizes.left_behind + sizes.listed)
+    return sorted(found)
 
 
 def find_open(bounds: Bounds) -> Schedule | None:
@@ -260,12 +262,15 @@ def _count_slots(bounds: Bounds) -> int:
     Whatever the budgets, so that more of them never means more table and fewer slots in memory. Making it takes no
     more bytes than a state and a sweep.
     """
+    return min(bounds.rows // 2, _most_slots(bounds)) if bounds.disk >= bounds.sizes.stored else 0
+
+
+def _most_slots(bounds: Bounds) -> int:
+    """The most slots on disk with a table, if there is time for one."""
     sizes, steps = bounds.sizes, bounds.steps
-    if bounds.disk < sizes.stored:
-        return 0
     (_, making), (_, making_more) = count_bytes(steps, 0), count_bytes(steps, 1)
     by_bytes = (sizes.state + sizes.sweep - making) // (making_more - making)
-    return max(0, min(bounds.rows // 2, by_bytes, _MOST_SLOTS, steps - 1))
+    return max(0, min(by_bytes, _MOST_SLOTS, steps - 1))
 
 
 def _find_hierarchical(bounds: Bounds) -> Hierarchical | None:

@@ -10,7 +10,7 @@ from typing import final
 from ebbtide.agree import agree
 from ebbtide.budget import format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_most_left, find_open
+from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_left, find_open
 from ebbtide.loop.predict import buffer_of, predict, spare_tier
 from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
@@ -45,7 +45,8 @@ class Plan:
         measuring_steps: Forward steps that were run for their time alone, which are part of the prediction.
         measuring_time: What measuring took beyond the first step, a part of the predicted time.
         least: The bytes in the ledger, those of calls around included, without which there would be no plan.
-        left: The most bytes of snapshots that any plan for other costs holds when it has given up all that it can.
+        others: Of plans that other costs may lead to: from how many bytes in the ledger on there is one, and what it
+            holds of snapshots when it has given up all that it can.
         predicted_whole_bytes: The peak of `tracemalloc` in the block of a profile, with the step's own temporaries;
             None where it does not run.
     """
@@ -64,7 +65,7 @@ class Plan:
     measuring_steps: int = 0
     measuring_time: float = 0.0
     least: int = 0
-    left: int = 0
+    others: tuple[tuple[int, int], ...] = ()
     predicted_whole_bytes: int | None = None
 
     @property
@@ -207,13 +208,14 @@ def make_plan(
         return replace(everything, least=least)
     if open:
         chosen = find_open(bounds)
-        found, left = [] if chosen is None else [(chosen, False)], 0
+        found, left = [] if chosen is None else [(chosen, False)], []
     else:
-        found, left = find_candidates(bounds), find_most_left(bounds)
+        found, left = find_candidates(bounds), find_left(bounds)
     plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
         raise _describe_least(steps, sizes, memory, disk, least)
-    return replace(_buffered(min(plans, key=_rank), memory), least=least, left=left)
+    others = tuple((held + sizes.fixed + nbytes, nbytes) for nbytes in left)
+    return replace(_buffered(min(plans, key=_rank), memory), least=least, others=others)
 
 
 def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[Sizes, int | None, int, Costs]:

@@ -326,6 +326,7 @@ class Room:
                 measuring_steps=known.measuring_steps,
                 measuring_time=known.measuring_time,
                 least=known.least,
+                others=known.others,
             ),
         )
 
@@ -338,14 +339,14 @@ class Room:
     def holding(self, rule: Any, bare: bool) -> Holding:
         """Return what a loop holds; see `JointRule.holding`."""
         plan, kept, taped, given_up = rule.plan, rule.position.snapshots, len(rule.records), 0
+        held, others = self.held_by(rule), ()
         if bare:
             kept, taped, given_up = (Snapshot(0), *[one for one in kept if one.tier != "memory"]), 1, rule.sheddable
-            # Given the least that is found now, another plan may be the fastest.
-            taken = sum(record.nbytes for record in rule.records.values()) + rule.sheddable
-            left = ahead.listed_bytes(plan, kept) + max(0, self.held_by(rule) - taken)
-            given_up -= max(0, plan.left - left)
+            saved = sum(record.nbytes for record in rule.records.values())
+            left = ahead.listed_bytes(plan, kept) + max(0, held - saved - given_up)
+            others = tuple((fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left)
         beyond = ahead.beyond_bytes(plan, kept, taped) - given_up
-        return Holding(held=self.held_by(rule) + rule.snapshots.buffer_nbytes, beyond=beyond, least=plan.least)
+        return Holding(held + rule.snapshots.buffer_nbytes, beyond, plan.least, others=others)
 
     def held_by(self, rule: Any) -> int:
         """Bytes of the loop's snapshots in memory and of saved values at hand."""

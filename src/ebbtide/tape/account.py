@@ -141,6 +141,7 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
     least = max(least, bare.peak, bare.least)
     if not budget.disk:
         least = max(least, pager.ledger.peak + sum(rule.holding(True).beyond for rule in bare.joints))
+    least = bare.enough(least)
     if budget.disk and pager.passed is None and bare.place is not None:
         raise pager.refusal(bare.place, least - pager.ledger.live)
     least += budget.memory - limit

@@ -131,6 +131,14 @@ class Forecast:
         """Bytes without which the forward run cannot be, as its time loops say."""
         return max([rule.holding(True).least for rule in self.joints], default=0)
 
+    def enough(self, least: int) -> int:
+        """Return the bytes that do whichever way rules are recorded next time, of the ways that fit into these."""
+        others, found, before = [rule.holding(True).others for rule in self.joints], least, -1
+        while found > before:
+            before = found
+            found = least + sum(max([0, *(more for fitting, more in ways if fitting <= before)]) for ways in others)
+        return found
+
     def shed(self, nbytes: int) -> int:
         """Let the rules that are not done at the peak give up *nbytes* bytes if they can; return how many they did."""
         freed = 0

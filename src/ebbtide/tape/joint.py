@@ -27,12 +27,15 @@ class Holding:
         beyond: Bytes that it holds and no ledger counts; less those that it sheds, if it sheds all that it can.
         least: Bytes in the ledger, those of others included, without which it could not have been recorded.
         more: Bytes that `pull` takes beyond `needs`, if it sheds all that it can.
+        others: Of other ways to record it, which the next call may take: from how many bytes in the ledger on there is
+            one, and how many bytes more it holds.
     """
 
     held: int = 0
     beyond: int = 0
     least: int = 0
     more: int = 0
+    others: tuple[tuple[int, int], ...] = ()
 
 
 class JointRule(ABC):
