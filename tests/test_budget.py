@@ -543,3 +543,24 @@ def test_the_least_does_for_any_clock(name, tmp_path):
     for _, other in CLOCKS.values():
         assert refused(other, least, []) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_least_counts_only_plans_that_fit_into_it():
+    """Steps on disk leave 8 KB each behind, which a refusal that names less than all of these does not count."""
+    u, steps = np.linspace(0.1, 0.9, 1000), 600
+
+    def f(u):
+        u = ebbtide.timeloop(one, u, steps, costs=Costs(forward=1.0, reverse=2.0, write=20.0, read=20.0))
+        return np.sum(ebbtide.checkpoint(lambda v: saving(v, 40))(u))
+
+    def refused(memory):
+        try:
+            grad(f, budget=Budget(memory, 2**30))(u)
+        except BudgetError as error:
+            return error.least
+        return None
+
+    least = refused(2**19)
+    assert least is not None
+    assert least < 2 * 2**20
+    assert refused(least) is None
