@@ -39,6 +39,7 @@ cdef struct Plan:
     cnp.npy_intp of_parts[MOST_AXES]
     # Bytes to ask for, 0 if they are few; and of what is read at a place, 0 if there is something between its elements.
     cnp.npy_intp asked, packed
+    bint few
 
 
 cdef class Indexed(Step):
@@ -111,6 +112,7 @@ cdef class Indexed(Step):
         together = plan.part[plan.inner - 1] * plan.of_whole[plan.inner - 1]
         if plan.gathers and together >= 64 and plan.indices == 1:
             plan.asked = min(<cnp.npy_intp>together, <cnp.npy_intp>MOST_ASKED)
+        plan.few = plan.places == plan.indices == 1 and plan.packed in (4, 8) and plan.asked == 0
 
 
 cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
@@ -124,6 +126,8 @@ cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) 
     cdef int k, axis
     for k in range(plan.indices):
         where[k] = bases[plan.where[k].buffer] + plan.where[k].offset
+    if plan.few:
+        return gather_few(plan, whole, part, where[0], outside)
     for axis in range(plan.places):
         place[axis] = 0
         if plan.shape[axis] == 0:
@@ -140,11 +144,7 @@ cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) 
         if plan.asked and place[axis] + AHEAD < plan.shape[axis]:
             index = (<int64_t *>(where[0] + AHEAD * plan.steps[axis]))[0]
             ebbtide_ask(whole + (index + plan.sizes[0] if index < 0 else index) * plan.jumps[0], plan.asked)
-        if plan.packed == 4:
-            (<int32_t *>part)[0] = (<int32_t *>at)[0]
-        elif plan.packed == 8:
-            (<int64_t *>part)[0] = (<int64_t *>at)[0]
-        elif plan.packed:
+        if plan.packed:
             memmove(part, at, plan.packed)
         else:
             one_part(plan, at, part)
@@ -163,6 +163,23 @@ cdef bint run_indexed(void *given, char **bases, int *failed, Outside *outside) 
         if axis < 0:
             break
     failed[0] = flags(failed[0], plan.extended)
+    return False
+
+
+cdef bint gather_few(Plan *plan, char *whole, char *part, char *where, Outside *outside) noexcept nogil:
+    """Read one number at each place, by one index: 128 of them take 0.1 us, and 0.6 by the way of all others."""
+    cdef cnp.npy_intp k, index, count = plan.shape[0], size = plan.sizes[0], jump = plan.jumps[0]
+    cdef cnp.npy_intp step = plan.steps[0], apart = plan.of_parts[0], packed = plan.packed
+    for k in range(count):
+        index = (<int64_t *>(where + k * step))[0]
+        if index < -size or index >= size:
+            outside.index, outside.size = index, size
+            return True
+        index = index + size if index < 0 else index
+        if packed == 8:
+            (<int64_t *>(part + k * apart))[0] = (<int64_t *>(whole + index * jump))[0]
+        else:
+            (<int32_t *>(part + k * apart))[0] = (<int32_t *>(whole + index * jump))[0]
     return False
 
 

@@ -92,7 +92,10 @@ cdef Loop loop_of(object ufunc, str types, void **data) except *:
     cdef Loop ours = NULL
     if ufunc in _REPLACED and len(set(types) - set("->")) == 1:
         ours = ebbtide_instead(ufunc.__name__.encode(), ord(types[0]), loop, data[0])
-    return loop if ours == NULL else ours
+    if ours == NULL:
+        return loop
+    data[0] = <void *>loop
+    return ours
 
 
 cdef Loop loop_named(str name, str types) except *:

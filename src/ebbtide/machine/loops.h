@@ -179,13 +179,13 @@ DEFINE_EXTREME(minimum, d, double, ebbtide_below_d)
 DEFINE_SIGN(f, float, __builtin_copysignf)
 DEFINE_SIGN(d, double, __builtin_copysign)
 
-/* Return the loop of ours in the place of one of NumPy; NULL if there is none. */
+/* Return the loop of ours in the place of one of NumPy, which it takes as its data; NULL if there is none. */
 static inline ebbtide_loop ebbtide_instead(const char *name, char letter, ebbtide_loop loop, void *data) {
     const int wide = letter == 'd';
     if (letter != 'f' && letter != 'd') return NULL;
     if (!strcmp(name, "maximum")) return wide ? ebbtide_maximum_d : ebbtide_maximum_f;
     if (!strcmp(name, "minimum")) return wide ? ebbtide_minimum_d : ebbtide_minimum_f;
-    if (!strcmp(name, "exp")) return wide ? ebbtide_exp(loop, data) : NULL;
+    if (!strcmp(name, "exp")) return ebbtide_exp(letter, loop, data);
     if (!strcmp(name, "sign")) return wide ? ebbtide_sign_d : ebbtide_sign_f;
     return NULL;
 }

@@ -89,28 +89,62 @@ static inline ebbtide_each ebbtide_each_of(const char *name, char letter) {
 /* Add rows, `step` bytes apart, to one row, one after the other; both without gaps between their elements. */
 typedef void (*ebbtide_rows)(char *, const char *, npy_intp, npy_intp, npy_intp);
 
-#define DEFINE_ADD_ROWS(t, T) \
+#if defined(__GNUC__)
+/*
+Up to eight vectors of sums stay in registers: 128 rows of 48 floats take 0.29 us, and 0.64 with sixteen sums at a time,
+of which each waits for the one before. The last vector may lie over the one before: what both compute is the same.
+*/
+#define DEFINE_SUMS(t, T, LANES) \
+    typedef T ebbtide_##t##LANES __attribute__((vector_size(LANES * sizeof(T)), aligned(sizeof(T)), may_alias)); \
+    static inline __attribute__((always_inline)) void ebbtide_sums_##t##LANES( \
+        T *sums, const char *first, npy_intp rows, npy_intp step, const int vectors, const npy_intp last) { \
+        ebbtide_##t##LANES held[8]; \
+        _Pragma("GCC unroll 8") \
+        for (int v = 0; v < vectors; v++) \
+            held[v] = *(const ebbtide_##t##LANES *)(sums + (v + 1 < vectors ? v * LANES : last)); \
+        for (npy_intp i = 0; i < rows; i++, first += step) \
+            _Pragma("GCC unroll 8") \
+            for (int v = 0; v < vectors; v++) \
+                held[v] += *(const ebbtide_##t##LANES *)((const T *)first + (v + 1 < vectors ? v * LANES : last)); \
+        _Pragma("GCC unroll 8") \
+        for (int v = 0; v < vectors; v++) \
+            *(ebbtide_##t##LANES *)(sums + (v + 1 < vectors ? v * LANES : last)) = held[v]; \
+    }
+DEFINE_SUMS(f, float, 8)
+DEFINE_SUMS(f, float, 4)
+DEFINE_SUMS(f, float, 2)
+DEFINE_SUMS(f, float, 1)
+DEFINE_SUMS(d, double, 4)
+DEFINE_SUMS(d, double, 2)
+DEFINE_SUMS(d, double, 1)
+
+#define EBBTIDE_SUMS(t, LANES, vectors) \
+    case vectors: ebbtide_sums_##t##LANES(sums, first, rows, step, vectors, count - LANES); return;
+#define DEFINE_ADD_ROWS(t, T, LANES, ...) \
     EBBTIDE_WIDE static void ebbtide_add_rows_##t( \
         char *into, const char *first, npy_intp rows, npy_intp step, npy_intp count) { \
         T *sums = (T *)into; \
-        npy_intp j = 0; \
-        for (; j + 64 / (npy_intp)sizeof(T) <= count; j += 64 / sizeof(T)) { /* sums that stay in registers */ \
-            T held[64 / sizeof(T)]; \
-            for (size_t k = 0; k < 64 / sizeof(T); k++) held[k] = sums[j + k]; \
-            for (npy_intp i = 0; i < rows; i++) { \
-                const T *x = (const T *)(first + i * step) + j; \
-                for (size_t k = 0; k < 64 / sizeof(T); k++) held[k] += x[k]; \
+        for (; count > 8 * LANES; sums += 8 * LANES, first += 8 * LANES * sizeof(T), count -= 8 * LANES) \
+            ebbtide_sums_##t##LANES(sums, first, rows, step, 8, 7 * LANES); \
+        if (count >= LANES) \
+            switch ((count + LANES - 1) / LANES) { \
+                EBBTIDE_SUMS(t, LANES, 1) EBBTIDE_SUMS(t, LANES, 2) EBBTIDE_SUMS(t, LANES, 3) \
+                EBBTIDE_SUMS(t, LANES, 4) EBBTIDE_SUMS(t, LANES, 5) EBBTIDE_SUMS(t, LANES, 6) \
+                EBBTIDE_SUMS(t, LANES, 7) EBBTIDE_SUMS(t, LANES, 8) \
             } \
-            for (size_t k = 0; k < 64 / sizeof(T); k++) sums[j + k] = held[k]; \
-        } \
-        if (j == count) return; \
-        for (npy_intp i = 0; i < rows; i++) { \
-            const T *x = (const T *)(first + i * step); \
-            EBBTIDE_EACH (npy_intp k = j; k < count; k++) sums[k] += x[k]; \
-        } \
+        __VA_ARGS__ \
     }
-DEFINE_ADD_ROWS(f, float)
-DEFINE_ADD_ROWS(d, double)
+#define EBBTIDE_FEW(t, LANES) \
+    if (count >= LANES) \
+        switch (count > LANES) { \
+        case 0: ebbtide_sums_##t##LANES(sums, first, rows, step, 1, 0); return; \
+        case 1: ebbtide_sums_##t##LANES(sums, first, rows, step, 2, count - LANES); return; \
+        }
+DEFINE_ADD_ROWS(f, float, 8, EBBTIDE_FEW(f, 4) EBBTIDE_FEW(f, 2) EBBTIDE_FEW(f, 1))
+DEFINE_ADD_ROWS(d, double, 4, EBBTIDE_FEW(d, 2) EBBTIDE_FEW(d, 1))
+#else
+static const ebbtide_rows ebbtide_add_rows_f, ebbtide_add_rows_d; /* NULL: NumPy's loop adds them */
+#endif
 
 static inline ebbtide_rows ebbtide_rows_of(const char *name, char letter) {
     if (strcmp(name, "add")) return NULL;
