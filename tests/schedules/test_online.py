@@ -209,6 +209,27 @@ def test_few_evaluations_of_closed_forms(monkeypatch):
     assert 0 < len(calls) <= 3000 * 50
 
 
+@settings(max_examples=100)
+@given(st.integers(3, 12), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30)), max_size=60))
+def test_what_it_remembers_changes_no_answer(snapshots, turns):
+    """Whoever deletes or stores something else than it said is answered as by one that was never asked before."""
+    schedule, position = Online(snapshots), Position(steps=FAR, open=True)
+    for turn, number in turns:
+        for _ in range(number):
+            assert schedule.next_action(position) == (action := Online(snapshots).next_action(position))
+            position = position.after(action)
+        schedule.next_action(position)
+        held = [kept.step for kept in position.snapshots]
+        if turn == 1 and len(held) > 2:
+            position = position.after(Delete(step=held[1 + number % (len(held) - 1)]))
+        elif turn == 2 and position.state is not None and held[-1] < position.state and len(held) < snapshots:
+            position = position.after(Forward(start=position.state, stop=position.state + number, snapshot=True))
+        elif turn == 3:
+            position = Position.from_json(json.loads(json.dumps(position.to_json())))
+        elif turn == 4 and position.state is not None:
+            position = position.after(Forward(start=position.state, stop=position.state + number))
+
+
 def test_the_states_that_it_keeps():
     """All first steps are stored, two are saved; then the first snapshot that can be spared gives its slot."""
     position, trace = Position(steps=FAR, open=True), []

@@ -89,7 +89,9 @@ class Online(Schedule):
         """
         if position.open and not position.finished:
             action = self._next_open(position)
-            return _keep_early(action, position) if isinstance(action, Forward) else action
+            if isinstance(action, Forward) and (action.start < _EARLY or position.saved is not None):
+                return _keep_early(action, position)
+            return action
         # From the first load on, `Revolve` keeps to the plan.
         if position.reversed == 0 and position.saved is None and not position.finished:
             spare = self._find_hindrance(position)
@@ -162,7 +164,7 @@ class Online(Schedule):
         snapshots, state, steps = position.snapshots, position.state, position.steps
         if state == steps:
             return EndForward()
-        thinned = None if state is None else self._recall(snapshots, state)
+        thinned = None if state is None else self._recall(snapshots, state, position.before)
         if thinned is None:
             self._require_initial(position)
         if state is not None and state == steps - 1:
@@ -213,7 +215,7 @@ class Online(Schedule):
         after = _find_next(thinned, steps)
         return run(state, min(after, steps - 1))
 
-    def _recall(self, snapshots: Snapshots, state: int) -> Thinned | None:
+    def _recall(self, snapshots: Snapshots, state: int, before: Snapshots | None) -> Thinned | None:
         """Return what was found for these snapshots, or for those before the last change, with that change made."""
         missing = self.snapshots - len(snapshots)
         if self.snapshots == 1 or not 0 <= missing <= 1:
@@ -225,11 +227,11 @@ class Online(Schedule):
         last = thinned.steps[-1]
         if missing == 0 and len(known) < len(snapshots):
             latest = snapshots[-1]
-            follows = latest.step == last and latest.kind == "restart" and snapshots[:-1] == known
+            follows = latest.step == last and latest.kind == "restart" and (before is known or snapshots[:-1] == known)
         elif missing == 0 or len(known) == len(snapshots):
-            follows = snapshots == known and (missing == 0 or state == last)
+            follows = (snapshots is known or snapshots == known) and (missing == 0 or state == last)
         else:
-            follows = spare > 0 and state > last and snapshots == remove(known, spare)
+            follows = spare > 0 and state > last and _is_without(snapshots, known, spare, before)
             if follows:
                 thinned.replace(spare, state)
         return thinned if follows else None
@@ -276,6 +278,15 @@ class Online(Schedule):
             )
 
 
+def _is_without(snapshots: Snapshots, known: Snapshots, place: int, before: Snapshots | None) -> bool:
+    """Return whether snapshots are those known without the one at a place, not the first."""
+    if before is not known:
+        return snapshots == remove(known, place)
+    # One is gone, and it is none of the earlier ones and none of the later ones.
+    follows = place == len(snapshots) or snapshots[place] is known[place + 1]
+    return follows and snapshots[place - 1] is known[place - 1]
+
+
 def _find_next(thinned: Thinned, steps: int) -> int:
     """The first step after the latest snapshot whose state is to be stored; `steps` if there is none."""
     latest = thinned.steps[-1]
@@ -287,7 +298,5 @@ def _keep_early(action: Forward, position: Position) -> Forward:
     start, stop, drop = action.start, action.stop, position.saved is not None
     # With a snapshot of a later step the loop is known to be longer.
     early = start < _EARLY and not (position.snapshots and position.snapshots[-1].step > start)
-    if not early and not drop:
-        return action
     stop = start + 1 if early else stop
     return run(start, stop, snapshot=action.snapshot, save=early or action.save, drop=drop)

@@ -22,7 +22,7 @@ class _Fields:
     """
 
     __slots__ = (
-        "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved", "snapshots", "state", "steps",
+        "before", "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved", "snapshots", "state", "steps",
     )  # fmt: skip
 
 
@@ -49,7 +49,8 @@ class Position(_Fields):
         ScheduleError: A number lies outside of the loop.
 
     Memory:
-        Holds a few numbers and one `Snapshot` for each stored state; nothing grows with `steps`.
+        Holds a few numbers, one `Snapshot` for each stored state, and what was stored before the last change; nothing
+        grows with `steps`.
 
     Example:
         >>> Position(steps=5).after(Forward(start=0, stop=3, snapshot=True)).state
@@ -66,11 +67,14 @@ class Position(_Fields):
     open: bool = False
     # Derived, as schedules ask for them before each action.
     on_disk: int = field(init=False, compare=False, repr=False)
+    # Of which snapshots these were made by one change, if that is known: who has seen those need not compare all of them.
+    before: Snapshots | None = field(init=False, compare=False, repr=False)
     end: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "snapshots", shared(self.snapshots))
         object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))
+        object.__setattr__(self, "before", None)
         object.__setattr__(self, "end", self.steps - self.reversed)
         if not 0 <= self.reversed <= self.steps:
             raise ScheduleError(
@@ -126,14 +130,17 @@ class Position(_Fields):
                     "step."
                 )
             return _made(
-                self.steps, self.reversed, self.state, self.saved, True, False, self.snapshots, False, self.on_disk
+                self.steps, self.reversed, self.state, self.saved, True, False, self.snapshots, False, self.on_disk,
+                self.before,
             )  # fmt: skip
         if not self.forward_ended or self.end > 0:
             raise ScheduleError(
                 f"Cannot follow EndReverse: {self.end} of {self.steps} steps are not yet reversed, "
                 f"forward_ended is {self.forward_ended}. Reverse all steps first."
             )
-        return _made(self.steps, self.reversed, None, None, True, True, self.snapshots, self.open, self.on_disk)
+        return _made(
+            self.steps, self.reversed, None, None, True, True, self.snapshots, self.open, self.on_disk, self.before
+        )  # fmt: skip
 
     def _after_forward(self, action: Forward) -> Position:
         start, stop = action.start, action.stop
@@ -148,8 +155,9 @@ class Position(_Fields):
                 f"Give start < stop <= {self.end}."
             )
         snapshots, saved, on_disk = self.snapshots, None if action.drop else self.saved, self.on_disk
+        before = self.before
         if action.snapshot:
-            snapshots = self._stored(action)
+            before, snapshots = snapshots, self._stored(action)
             on_disk += action.tier == "disk"
         if action.save:
             if saved is not None and saved[1] != start:
@@ -159,7 +167,7 @@ class Position(_Fields):
                 )
             saved = (start if saved is None else saved[0], stop)
         return _made(
-            self.steps, self.reversed, stop, saved, self.forward_ended, False, snapshots, self.open, on_disk
+            self.steps, self.reversed, stop, saved, self.forward_ended, False, snapshots, self.open, on_disk, before
         )  # fmt: skip
 
     def _after_reverse(self, action: Reverse) -> Position:
@@ -182,7 +190,7 @@ class Position(_Fields):
         saved = None if stop == self.saved[0] else (self.saved[0], stop)
         state = self.state if self.state is not None and self.state < stop else None
         done = self.reversed + start - stop
-        return _made(self.steps, done, state, saved, True, False, self.snapshots, self.open, self.on_disk)
+        return _made(self.steps, done, state, saved, True, False, self.snapshots, self.open, self.on_disk, self.before)
 
     def _stored(self, action: Forward) -> Snapshots:
         """The snapshots with the one that a `Forward` stores."""
@@ -213,8 +221,9 @@ class Position(_Fields):
                 "Load one of these."
             )
         snapshot, state, saved, on_disk = snapshots[place], self.state, self.saved, self.on_disk
+        before = self.before
         if not isinstance(action, Copy):
-            snapshots = remove(snapshots, place)
+            before, snapshots = snapshots, remove(snapshots, place)
             on_disk -= snapshot.tier == "disk"
         if not isinstance(action, Delete):
             if snapshot.kind == "saved":
@@ -222,7 +231,7 @@ class Position(_Fields):
             else:
                 state = step
         return _made(
-            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open, on_disk
+            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open, on_disk, before
         )  # fmt: skip
 
     def _joined(self, action: Copy | Move) -> tuple[int, int]:
@@ -346,7 +355,7 @@ class Position(_Fields):
 
 def _made(
     steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
-    snapshots: Snapshots, still_open: bool, on_disk: int,
+    snapshots: Snapshots, still_open: bool, on_disk: int, before: Snapshots | None,
 ) -> Position:  # fmt: skip
     """Return a position of its fields, without looking at them."""
     position: Any = _new(_Fields)
@@ -359,6 +368,7 @@ def _made(
     position.snapshots = snapshots
     position.open = still_open
     position.on_disk = on_disk
+    position.before = before
     position.end = steps - done
     position.__class__ = Position
     return position

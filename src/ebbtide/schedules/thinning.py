@@ -59,14 +59,13 @@ class Thinned:
         Holds a few numbers for each snapshot.
     """
 
-    __slots__ = ("_all", "_best", "_early", "_gap", "_kept", "_last", "_near", "_one_more", "spare", "steps")
+    __slots__ = ("_early", "_gap", "_kept", "_last", "_near", "_sums", "spare", "steps")
 
     def __init__(self, steps: list[int]) -> None:
         self.steps = steps
-        # Forward steps of so many first intervals: with as many states as there are, and with one more.
-        self._all, self._one_more = [0], [0]
-        # Without one of so many snapshots, less all intervals with one state more: the least, and the place of it.
-        self._best = list[tuple[int, int]]()
+        # Of so many first intervals: forward steps with as many states as there are, and with one more; those without
+        # one snapshot, less all intervals with one state more: the least, and the place of that snapshot, 0 for none.
+        self._sums = [(0, 0, 0, 0)]
         self._near = 1
         self._add()
 
@@ -74,35 +73,42 @@ class Thinned:
         """Give up the snapshot at a place, not the first, and store one of a later step than all others."""
         del self.steps[place]
         self.steps.append(step)
-        same = min(place - 1, len(self._all) - 1)
-        del self._all[same + 1 :], self._one_more[same + 1 :], self._best[max(0, same - 1) :]
+        del self._sums[place:]
         self._add()
 
     def _add(self) -> None:
         """Add up all intervals that are not yet in the sums."""
-        steps, every, more, best = self.steps, self._all, self._one_more, self._best
-        slots = len(steps)
-        whole, end = slots - 1, steps[-1]
-        for interval in range(len(every) - 1, whole):
-            start, stop, states = steps[interval], steps[interval + 1], slots - interval
-            every.append(every[-1] + count(stop - start, states))
-            more.append(more[-1] + count(stop - start, states + 1))
-            if interval > 0:
-                before = steps[interval - 1]
-                # Two intervals join, and all later ones have one state more.
-                without = every[interval - 1] + count(stop - before, states + 1) - more[interval + 1]
-                # Of equal ones the first: early intervals have the most states, and bear it best to become longer.
-                last = best[-1] if best else None
-                best.append((without, interval) if last is None or without < last[0] else last)
-                if end - before == whole - interval + 1:
-                    # From here on each interval is one step, and it is the same without any of these snapshots.
-                    break
-        rest = whole + 1 - len(every)
+        steps, sums = self.steps, self._sums
+        first, slots = len(sums) - 1, len(steps)
+        whole, end, start = slots - 1, steps[-1], steps[first]
+        here, one_more, least, spare = sums[-1]
+        # The interval before, and the sum up to it.
+        length, earlier = (start - steps[first - 1], sums[-2][0]) if first > 0 else (0, 0)
+        for interval in range(first, whole):
+            before, length, states = length, steps[interval + 1] - start, slots - interval
+            if before + length <= states + 1:
+                # What `count` returns for each of them: nearly all intervals are short.
+                kept = shorter = 2 * length - 1
+                joined = kept + 2 * before
+            else:
+                kept, shorter = count(length, states), count(length, states + 1)
+                joined = count(before + length, states + 1)
+            one_more += shorter
+            # Two intervals join, and all later ones have one state more. Of equal ones the first: early intervals have
+            # the most states, and bear it best to become longer.
+            if before and (spare == 0 or earlier + joined - one_more < least):
+                least, spare = earlier + joined - one_more, interval
+            earlier, here = here, here + kept
+            sums.append((here, one_more, least, spare))
+            if before and end - start + before == whole - interval + 1:
+                # From here on each interval is one step, and it is the same without any of these snapshots.
+                break
+            start += length
+        rest = whole + 1 - len(sums)
         self._gap = end - steps[-2]
-        self._last = every[-1] + rest - 1 if rest else every[-2]
+        self._last = here + rest - 1 if rest else earlier
         self._kept = self._last + count(self._gap, 2)
-        without, self.spare = best[-1] if best else (0, 0)
-        self._early = without + more[-1] + rest
+        self._early, self.spare = least + one_more + rest, spare
 
     def pays(self, length: int) -> bool:
         """
