@@ -216,7 +216,8 @@ def test_what_it_remembers_changes_no_answer(snapshots, turns):
     schedule, position = Online(snapshots), Position(steps=FAR, open=True)
     for turn, number in turns:
         for _ in range(number):
-            assert schedule.next_action(position) == (action := Online(snapshots).next_action(position))
+            action = Online(snapshots).next_action(position)
+            assert schedule.next_action(position) == action
             position = position.after(action)
         schedule.next_action(position)
         held = [kept.step for kept in position.snapshots]

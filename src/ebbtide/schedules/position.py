@@ -22,7 +22,8 @@ class _Fields:
     """
 
     __slots__ = (
-        "before", "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved", "snapshots", "state", "steps",
+        "before", "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved", "snapshots", "state",
+        "steps",
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ class Position(_Fields):
     open: bool = False
     # Derived, as schedules ask for them before each action.
     on_disk: int = field(init=False, compare=False, repr=False)
-    # Of which snapshots these were made by one change, if that is known: who has seen those need not compare all of them.
+    # Of which snapshots these were made by one change, if known: who has seen those need not compare all of them.
     before: Snapshots | None = field(init=False, compare=False, repr=False)
     end: int = field(init=False, compare=False, repr=False)
 
