@@ -16,19 +16,32 @@ from ebbtide.machine.blas import find_gemm
 
 cdef extern from "products.h" nogil:
     int ebbtide_has_small_products()
+    enum:
+        EBBTIDE_ADD
+        EBBTIDE_ADD_MAXIMUM
+    ctypedef struct ebbtide_f_end:
+        int kind
+        const float *added
+        float least
+    ctypedef struct ebbtide_d_end:
+        int kind
+        const double *added
+        double least
     void ebbtide_f_product(long rows, long inner, long columns, const float *a, long a_row, long a_column,
-                           const float *b, long b_row, long b_column, float *c, long c_row)
+                           const float *b, long b_row, long b_column, float *c, long c_row, const ebbtide_f_end *end)
     void ebbtide_d_product(long rows, long inner, long columns, const double *a, long a_row, long a_column,
-                           const double *b, long b_row, long b_column, double *c, long c_row)
+                           const double *b, long b_row, long b_column, double *c, long c_row, const ebbtide_d_end *end)
 
 cnp.import_array()
 
 HAS_SMALL_PRODUCTS = bool(ebbtide_has_small_products())
 _REAL = (np.dtype("f"), np.dtype("d"))
 
+# `end`: which operation comes after the product, -1 for none; its operands are the fourth and fifth.
 cdef struct Small:
-    Place places[3]
+    Place places[5]
     bint single
+    int end
     long rows, inner, columns
     long steps[6]
 
@@ -242,14 +255,31 @@ def add_gemm(cnp.ndarray a, cnp.ndarray b, cnp.ndarray c, bint a_turned, bint b_
         add(&plan, operands[0], operands[1], operands[2])
 
 
-cdef void multiply(bint single, long rows, long inner, long columns, char **operands, long *steps) noexcept nogil:
+cdef void multiply(
+    bint single, long rows, long inner, long columns, char **operands, long *steps, int end
+) noexcept nogil:
     """Multiply two matrices into a third one; steps are elements, of which a row of the third one is without gaps."""
+    cdef ebbtide_f_end of_floats
+    cdef ebbtide_d_end of_doubles
     if single:
+        of_floats.kind = end
+        if end >= 0:
+            of_floats.added = <float *>operands[3]
+        if end == EBBTIDE_ADD_MAXIMUM:
+            of_floats.least = (<float *>operands[4])[0]
         ebbtide_f_product(rows, inner, columns, <float *>operands[0], steps[0], steps[1], <float *>operands[1], steps[2],
-                          steps[3], <float *>operands[2], steps[4])
+                          steps[3], <float *>operands[2], steps[4], &of_floats if end >= 0 else NULL)
     else:
+        of_doubles.kind = end
+        if end >= 0:
+            of_doubles.added = <double *>operands[3]
+        if end == EBBTIDE_ADD_MAXIMUM:
+            of_doubles.least = (<double *>operands[4])[0]
         ebbtide_d_product(rows, inner, columns, <double *>operands[0], steps[0], steps[1], <double *>operands[1],
-                          steps[2], steps[3], <double *>operands[2], steps[4])
+                          steps[2], steps[3], <double *>operands[2], steps[4], &of_doubles if end >= 0 else NULL)
+
+
+_ENDS = {"add": EBBTIDE_ADD, "add, maximum": EBBTIDE_ADD_MAXIMUM}
 
 
 cdef class SmallProduct(Step):
@@ -259,12 +289,15 @@ cdef class SmallProduct(Step):
     Args:
         sizes: Rows of the first operand, its columns, and columns of the second.
         operands: The operands and the result, whose rows have no gaps.
+        end: What is done with the result before it is written, if it has as many columns as a vector of 32 bytes or more:
+            "add", or "add, maximum".
+        more: The operands of that: a row without gaps that is added to each row, and a number, the least result.
 
     Raises:
         ValueError: The operands are not of one real type, or the processor has no such loop.
     """
 
-    def __init__(self, tuple sizes, tuple operands):
+    def __init__(self, tuple sizes, tuple operands, str end="", tuple more=()):
         cdef Small *plan = <Small *>calloc(1, sizeof(Small))
         cdef cnp.npy_intp strides[MOST_AXES]
         cdef int number
@@ -272,13 +305,13 @@ cdef class SmallProduct(Step):
             raise MemoryError
         self.plan = plan
         self.run = run_small
-        self.names = ("matmul",)
+        self.names = (f"matmul, {end}" if end else "matmul",)
         rows, inner, columns = sizes
         first, second, out = operands
         item = np.dtype(out[2]).itemsize
         if not (HAS_SMALL_PRODUCTS and first[2] == second[2] == out[2] and out[2] in "fd" and columns > 1 and out[3][1] == item):
             raise ValueError(f"There is no small product of {first} and {second} of sizes {sizes} to {out}.")
-        plan.rows, plan.inner, plan.columns, plan.single = rows, inner, columns, item == 4
+        plan.rows, plan.inner, plan.columns, plan.single, plan.end = rows, inner, columns, item == 4, -1
         shapes = ((rows, inner), (inner, columns), (rows, columns))
         for number, (operand, shape) in enumerate(zip(operands, shapes, strict=True)):
             if number == 2:
@@ -286,15 +319,22 @@ cdef class SmallProduct(Step):
             else:
                 self.read(operand, shape, &plan.places[number], strides)
             plan.steps[2 * number], plan.steps[2 * number + 1] = strides[0] // item, strides[1] // item
+        if end:
+            fits = columns * item >= 32 and all([one[2] == out[2] for one in more])
+            if not fits or [one[3] for one in more] != [(0, item), (0, 0)][:end.count(",") + 1]:
+                raise ValueError(f"There is no {end} with {more} after a small product of sizes {sizes}.")
+            plan.end = _ENDS[end]
+            for number, operand in enumerate(more, 3):
+                self.read(operand, (rows, columns), &plan.places[number], strides)
 
 
 cdef bint run_small(void *given, char **bases, int *failed, Outside *outside) noexcept nogil:
     cdef Small *plan = <Small *>given
-    cdef char *operands[3]
+    cdef char *operands[5]
     cdef int number
-    for number in range(3):
+    for number in range(5 if plan.end >= 0 else 3):
         operands[number] = bases[plan.places[number].buffer] + plan.places[number].offset
-    multiply(plan.single, plan.rows, plan.inner, plan.columns, operands, plan.steps)
+    multiply(plan.single, plan.rows, plan.inner, plan.columns, operands, plan.steps, plan.end)
     failed[0] = flags(failed[0], False)
     return False
 
@@ -334,7 +374,7 @@ def small_product(x, y, out=None):
     cdef bint single = size == 4
     cleared()
     with nogil:
-        multiply(single, rows, inner, columns, operands, steps)
+        multiply(single, rows, inner, columns, operands, steps, -1)
     if flags(0, False):
         np.matmul(x, y)
     return out

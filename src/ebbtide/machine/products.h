@@ -8,6 +8,8 @@ twentieth less time (AMD Zen 3, one thread); 32 x 64 x 48 in float32 takes 2.1 u
 #ifndef EBBTIDE_PRODUCTS_H
 #define EBBTIDE_PRODUCTS_H
 
+#include <stddef.h>
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
@@ -56,6 +58,9 @@ TURN ebbtide_d_turn(const double *const *columns, const long at, double *out, co
 }
 #undef TURN
 
+/* What is done with the elements of a product before they are written: a sum, and the larger of it and a number. */
+enum { EBBTIDE_ADD, EBBTIDE_ADD_MAXIMUM };
+
 #define REAL float
 #define VECTOR __m256
 #define LANES 8
@@ -66,6 +71,11 @@ TURN ebbtide_d_turn(const double *const *columns, const long at, double *out, co
 #define STORE _mm256_storeu_ps
 #define SPREAD _mm256_broadcast_ss
 #define MULTIPLY_ADD _mm256_fmadd_ps
+#define ADD _mm256_add_ps
+#define SET _mm256_set1_ps
+#define COMPARE _mm256_cmp_ps
+#define CHOOSE _mm256_blendv_ps
+#define EITHER _mm256_or_ps
 #define LAST_FILLS(x, columns)                                                                                         \
     _mm256_permutevar8x32_ps(x, _mm256_min_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32((columns)-1)))
 #include "tiles.h"
@@ -79,6 +89,11 @@ TURN ebbtide_d_turn(const double *const *columns, const long at, double *out, co
 #undef STORE
 #undef SPREAD
 #undef MULTIPLY_ADD
+#undef ADD
+#undef SET
+#undef COMPARE
+#undef CHOOSE
+#undef EITHER
 #undef LAST_FILLS
 
 #define REAL double
@@ -91,6 +106,11 @@ TURN ebbtide_d_turn(const double *const *columns, const long at, double *out, co
 #define STORE _mm256_storeu_pd
 #define SPREAD _mm256_broadcast_sd
 #define MULTIPLY_ADD _mm256_fmadd_pd
+#define ADD _mm256_add_pd
+#define SET _mm256_set1_pd
+#define COMPARE _mm256_cmp_pd
+#define CHOOSE _mm256_blendv_pd
+#define EITHER _mm256_or_pd
 #define LAST_FILLS(x, columns)                                                                                         \
     _mm256_castps_pd(_mm256_permutevar8x32_ps(                                                                         \
         _mm256_castpd_ps(x), _mm256_min_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),                               \
@@ -104,9 +124,12 @@ static int ebbtide_has_small_products(void) {
 }
 #else
 static int ebbtide_has_small_products(void) { return 0; }
+enum { EBBTIDE_ADD, EBBTIDE_ADD_MAXIMUM };
+typedef struct { int kind; const float *added; float least; } ebbtide_f_end;
+typedef struct { int kind; const double *added; double least; } ebbtide_d_end;
 static void ebbtide_f_product(long m, long k, long n, const float *a, long ar, long ac, const float *b, long br, long bc,
-                              float *c, long cr) {}
+                              float *c, long cr, const ebbtide_f_end *end) {}
 static void ebbtide_d_product(long m, long k, long n, const double *a, long ar, long ac, const double *b, long br,
-                              long bc, double *c, long cr) {}
+                              long bc, double *c, long cr, const ebbtide_d_end *end) {}
 #endif
 #endif

@@ -7,10 +7,30 @@ where columns are left over; what both compute is the same.
 */
 #define TILE static inline __attribute__((always_inline, target("avx2,fma"))) void
 
-/* Add a piece of the sums of one tile, from 0 where the piece is the first one. */
+/*
+What is done with a product of as many columns as a vector has, or more: a row is added to each of its rows, and then
+what is less than a number is that number. Done where the elements are still in registers, it takes half of the time that
+it takes as a chain of its own.
+*/
+typedef struct {
+    int kind;
+    const REAL *added;
+    REAL least;
+} NAME(end);
+
+/* NaN stays, of equal ones it is the number: as NumPy's maximum. */
+static inline __attribute__((always_inline, target("avx2,fma"))) VECTOR NAME(ended)(
+    const NAME(end) *end, VECTOR x, const REAL *added) {
+    x = ADD(x, LOAD(added));
+    if (end->kind == EBBTIDE_ADD) return x;
+    const VECTOR least = SET(end->least);
+    return CHOOSE(least, x, EITHER(COMPARE(x, least, _CMP_GT_OQ), COMPARE(x, x, _CMP_UNORD_Q)));
+}
+
+/* Add a piece of the sums of one tile, from 0 where the piece is the first one; end: where it is the last one. */
 TILE NAME(tile)(const int rows, const int vectors, const long piece, const int is_first, const REAL *a, const long a_row,
                 const long a_column, const REAL *b, const long b_row, REAL *c, const long c_row, const long second,
-                const int columns) {
+                const int columns, const NAME(end) *end, const REAL *added) {
     VECTOR sum[8][2], right[2];
     REAL rest[LANES];
 #pragma GCC unroll 8
@@ -35,6 +55,11 @@ TILE NAME(tile)(const int rows, const int vectors, const long piece, const int i
             for (int j = 0; j < vectors; j++) sum[i][j] = MULTIPLY_ADD(left, right[j], sum[i][j]);
         }
     }
+    if (end)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < vectors; j++) sum[i][j] = NAME(ended)(end, sum[i][j], added + j * second);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
         if (columns < LANES) {
@@ -49,12 +74,12 @@ TILE NAME(tile)(const int rows, const int vectors, const long piece, const int i
 
 #define ROWS(count, vectors)                                                                                           \
     NAME(tile)(count, vectors, piece, is_first, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, second, \
-               columns)
+               columns, end, added)
 
 /* Add a piece of the sums of all rows in one or two vectors of columns. */
 TILE NAME(panel)(const long rows, const int vectors, const long piece, const int is_first, const REAL *a,
                  const long a_row, const long a_column, const REAL *b, const long b_row, REAL *c, const long c_row,
-                 const long second, const int columns) {
+                 const long second, const int columns, const NAME(end) *end, const REAL *added) {
     long i = 0;
     /* Eight sums at a time or more: the processor begins two in each cycle, and each takes four. Twelve take 0.9 of the
        time of eight, which wait for each other wherever something else comes between. */
@@ -173,10 +198,10 @@ __attribute__((target("avx2,fma"))) static void NAME(narrow)(
     }
 }
 
-/* c = a b, each sum in the order of its terms; strides are numbers of elements, and a row of c has no gaps. */
+/* c = a b, each sum in the order of its terms; strides are numbers of elements, and a row of c has no gaps. end: or NULL. */
 __attribute__((target("avx2,fma"))) static void NAME(product)(
     const long rows, const long inner, const long all, const REAL *a, const long a_row, const long a_column,
-    const REAL *b, const long b_row, const long b_column, REAL *c, const long c_row) {
+    const REAL *b, const long b_row, const long b_column, REAL *c, const long c_row, const NAME(end) *end) {
     REAL room[2 * LANES * PIECE];
     if (all <= NARROW && rows >= LANES) {
         NAME(narrow)(rows, inner, (int)all, a, a_row, a_column, b, b_row, b_column, c, c_row);
@@ -191,6 +216,8 @@ __attribute__((target("avx2,fma"))) static void NAME(product)(
         for (long p = 0; p == 0 || p < inner; p += PIECE) { /* once without terms: zeros */
             const long piece = inner - p < PIECE ? inner - p : PIECE;
             const REAL *right = b + p * b_row + first * b_column, *from = a + p * a_column;
+            const NAME(end) *last = p + PIECE < inner ? NULL : end;
+            const REAL *added = end ? end->added + first : NULL;
             long right_row = b_row;
             /* Rows 512 bytes apart share an eighth of the cache: copied, 60 x 41 x 128 in float64 takes 0.9 of the time. */
             const int crowded = piece > 32 && rows > 16 && b_row * (long)sizeof(REAL) % 512 == 0;
@@ -200,11 +227,11 @@ __attribute__((target("avx2,fma"))) static void NAME(product)(
                 right = room, right_row = 2 * LANES;
             }
             if (vectors == 2)
-                NAME(panel)(rows, 2, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, second, LANES);
+                NAME(panel)(rows, 2, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, second, LANES, last, added);
             else if (columns == LANES)
-                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0, LANES);
+                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0, LANES, last, added);
             else
-                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0, columns);
+                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0, columns, last, added);
         }
         start += vectors * LANES;
     }

@@ -14,6 +14,7 @@ from typing import Any, final
 
 from ebbtide.machine import Machine
 from ebbtide.program.actions import Action, Operand, Operands
+from ebbtide.program.ends import with_ends
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.fills import without_fills
 from ebbtide.program.layout import Layout
@@ -142,6 +143,7 @@ def find_stretches(
 def _stretch(places: range, steps: Sequence[tuple[Action, Equation]], memory: Memory, held: int) -> Stretch:
     """Return a stretch with its buffers numbered, the block first."""
     steps = without_fills(steps, lambda operand: _place_of(operand, memory))
+    steps = with_ends(steps, lambda operand: _place_of(operand, memory))
     owners: dict[Any, Any] = {}
 
     def note(operand: Operand) -> tuple[int, int]:
