@@ -150,7 +150,16 @@ static inline void ebbtide_workers_free(ebbtide_workers *all) {
     free(all);
 }
 
-/* Return the first of the next *count* numbers that nobody has taken. */
-static inline long ebbtide_take(long *next, long count) { return __atomic_fetch_add(next, count, __ATOMIC_RELAXED); }
+/*
+Take some of the numbers below *end* that nobody has taken, a part of those that are left: then nobody has much to do
+when the others are done. Returns the first one, and writes how many.
+*/
+static inline long ebbtide_take(long *next, long end, long parts, long *count) {
+    long first = __atomic_load_n(next, __ATOMIC_RELAXED);
+    do {
+        *count = end - first > parts ? (end - first) / parts : first < end;
+    } while (*count && !__atomic_compare_exchange_n(next, &first, first + *count, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return first;
+}
 
 #endif
