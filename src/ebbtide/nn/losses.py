@@ -36,7 +36,11 @@ def _indicator(labels: Any, probabilities: Any) -> Any:
     if type_of(labels).dtype.kind == "i":
         # As a number of NumPy: a label of one byte and 1000 classes make larger integers.
         places = np.where(np.less(labels, 0), np.add(labels, np.intp(count)), labels)
-    return np.equal(np.expand_dims(places, -1), np.arange(count)).astype(probabilities.dtype)
+    classes = np.arange(count)
+    if count < 2 / np.finfo(probabilities.dtype).eps:
+        # All classes, and no other labels, are these numbers: they are compared in half of the time or less.
+        places, classes = places.astype(probabilities.dtype), classes.astype(probabilities.dtype)
+    return np.equal(np.expand_dims(places, -1), classes).astype(probabilities.dtype)
 
 
 def _of_labels(x: Any, labels: Any) -> Any:
