@@ -377,7 +377,7 @@ BAD_SOURCES = (
     (find_cycles, {"a.py": "if not TYPE_CHECKING:\n    from . import b", "b.py": "from . import a"}, "cycle"),
     (find_cycles, {"tape/__init__.py": "from . import a", "tape/a.py": "from . import grad"}, "cycle"),
     (find_global_statements, {"a.py": "def f():\n    global x\n    x = 1"}, "ebbtide.a:2: global x"),
-    (find_star_imports, {"a.py": "from numpy import *"}, "ebbtide.a:1"),
+    (find_star_imports, {"a.py": "from numpy import *"}, "ebbtide.a:1"),  # text, which the check has to find
     (find_long_code, {"a.py": "\n" * (FILE_LINES + 1)}, "401 lines"),
     (find_long_code, {"a.py": "def f():\n" + lines(FUNCTION_LINES)}, "f has 61 lines"),
     (find_long_code, {"a.py": "class A:\n  async def f():\n" + lines(FUNCTION_LINES)}, "f has 61 lines"),

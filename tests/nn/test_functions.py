@@ -188,6 +188,18 @@ def test_labels_of_any_integers(letter):
         np.testing.assert_array_equal(jit(slope)(x, last), jit(slope)(x, np.full((3, 2), 299)))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("classes", [2047, 2048, 3000])
+def test_labels_of_many_classes(classes, dtype):
+    """A label is told from its neighbors also where the type of the logits cannot tell their numbers apart."""
+    x, labels = np.zeros((2, classes), dtype), np.array([classes - 1, min(2048, classes - 2)])
+    slope = grad(lambda x, labels: nn.cross_entropy(x, labels, "sum"))
+    for f in (slope, jit(slope)):
+        found = f(x, labels)
+        assert found.dtype == dtype
+        assert np.argwhere(found < 0).tolist() == [[0, labels[0]], [1, labels[1]]]
+
+
 def test_dropout():
     """Elements are dropped with the probability given, others grown; None changes nothing; programs refuse to draw."""
     x = np.ones((200, 50), np.float32)

@@ -246,7 +246,7 @@ class TracedArray:
         return f"TracedArray({bottom(self.present())!r})"
 
     # As an array's: `==` compares elements.
-    __hash__ = None  # type: ignore[assignment]  # `object` declares a method; None says that there is none
+    __hash__: Any = None
 
     # Indexing, views and changes in place.
 

@@ -5,7 +5,7 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_named, loop_of
+from ebbtide.machine._steps cimport MOST_AXES, Loop, Outside, Place, Step, flags, is_extended, loop_named, numpys_loop_of
 
 import numpy as np
 
@@ -57,9 +57,8 @@ cdef class Reduction(Step):
         self.plan = plan
         self.run = run_reduction
         self.names = ("reduce",)
-        plan.loop = loop_of(ufunc, types, &plan.data)
-        # NumPy's own loop: of zeros of both signs it takes the one that its order of elements comes to.
-        plan.loop = <Loop>(<cnp.ufunc>ufunc).functions[<int>ufunc.types.index(types)]
+        # None of ours: of zeros of both signs NumPy's takes the one that its order of elements comes to.
+        plan.loop = numpys_loop_of(ufunc, types, &plan.data)
         plan.extended = is_extended(ufunc, types)
         operand, result = operands
         if types != f"{result[2]}{result[2]}->{result[2]}" or not shape or 0 in shape:

@@ -40,6 +40,7 @@ cdef class Step:
     cdef int write(self, operand, tuple shape, Place *place, cnp.npy_intp *strides) except -1
 
 
+cdef Loop numpys_loop_of(object ufunc, str types, void **data) except *
 cdef Loop loop_of(object ufunc, str types, void **data) except *
 cdef Loop loop_named(str name, str types) except *
 cdef bint is_extended(object operation, str types) except *

@@ -80,8 +80,8 @@ cdef object _placed(operand, tuple shape, Place *place, cnp.npy_intp *strides):
     return buffer, low, high + dtype.itemsize, dtype.alignment
 
 
-cdef Loop loop_of(object ufunc, str types, void **data) except *:
-    """Return the loop of a ufunc for types as in `ufunc.types`, or one of ours that has its bits in less time."""
+cdef Loop numpys_loop_of(object ufunc, str types, void **data) except *:
+    """Return NumPy's loop of a ufunc for types as in `ufunc.types`."""
     if types not in ufunc.types or ufunc.nout != 1:
         raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} of elements to one result.")
     cdef int place = ufunc.types.index(types)
@@ -89,7 +89,12 @@ cdef Loop loop_of(object ufunc, str types, void **data) except *:
     if loop == NULL:
         raise ValueError(f"np.{ufunc.__name__} has no loop {types!r} that the machine can call.")
     data[0] = (<void **>(<cnp.ufunc>ufunc).data)[place]
-    cdef Loop ours = NULL
+    return loop
+
+
+cdef Loop loop_of(object ufunc, str types, void **data) except *:
+    """Return the loop of a ufunc for types as in `ufunc.types`, or one of ours that has its bits in less time."""
+    cdef Loop loop = numpys_loop_of(ufunc, types, data), ours = NULL
     if ufunc in _REPLACED and len(set(types) - set("->")) == 1:
         ours = ebbtide_instead(ufunc.__name__.encode(), ord(types[0]), loop, data[0])
     if ours == NULL:

@@ -227,11 +227,14 @@ __attribute__((target("avx2,fma"))) static void NAME(product)(
                 right = room, right_row = 2 * LANES;
             }
             if (vectors == 2)
-                NAME(panel)(rows, 2, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, second, LANES, last, added);
+                NAME(panel)(rows, 2, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, second,
+                            LANES, last, added);
             else if (columns == LANES)
-                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0, LANES, last, added);
+                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0, LANES,
+                            last, added);
             else
-                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0, columns, last, added);
+                NAME(panel)(rows, 1, piece, p == 0, from, a_row, a_column, right, right_row, c + first, c_row, 0,
+                            columns, last, added);
         }
         start += vectors * LANES;
     }

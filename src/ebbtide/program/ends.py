@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ebbtide.program.actions import Action, Operand
-from ebbtide.program.equation import Equation
+from ebbtide.program.fills import Entry
 
-Entry = tuple[Action, Equation]
+# Where an operand is; see `with_ends`.
 Place = Callable[[Operand], tuple[Any, int]]
 
 

@@ -142,8 +142,11 @@ def find_stretches(
 
 def _stretch(places: range, steps: Sequence[tuple[Action, Equation]], memory: Memory, held: int) -> Stretch:
     """Return a stretch with its buffers numbered, the block first."""
-    steps = without_fills(steps, lambda operand: _place_of(operand, memory))
-    steps = with_ends(steps, lambda operand: _place_of(operand, memory))
+
+    def place(operand: Operand) -> tuple[Any, int]:
+        return _place_of(operand, memory)
+
+    steps = with_ends(without_fills(steps, place), place)
     owners: dict[Any, Any] = {}
 
     def note(operand: Operand) -> tuple[int, int]:
