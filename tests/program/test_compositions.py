@@ -29,13 +29,13 @@ def gradient(f: Function) -> Function:
 
 
 def pulled(f: Function) -> Function:
-    """A cotangent that depends on the argument, pulled back."""
-    return lambda x: vjp(f, x)[1](np.cos(x))[0]
+    """A cotangent that depends on the argument, pulled back through a function that does, too."""
+    return lambda x: vjp(lambda y: f(y) * (x * x), x)[1](np.cos(x))[0]
 
 
 def pushed(f: Function) -> Function:
-    """A tangent that depends on the argument, pushed forward."""
-    return lambda x: jvp(f, (x,), (np.cos(x),))[1]
+    """A tangent that depends on the argument, pushed through a function that does, too."""
+    return lambda x: jvp(lambda y: f(y) * (x * x), (x,), (np.cos(x),))[1]
 
 
 def curved(f: Function) -> Function:
@@ -44,8 +44,8 @@ def curved(f: Function) -> Function:
 
 
 def stepped(f: Function) -> Function:
-    """A time loop whose steps use the argument from outside, too."""
-    return lambda x: timeloop(lambda s, i: 0.5 * f(s) + 0.1 * x, x, 3)
+    """A time loop whose steps use the argument from outside, too, and its square."""
+    return lambda x: timeloop(lambda s, i: 0.5 * f(s) + 0.1 * x + 0.2 * (x * x), x, 3)
 
 
 def written_out(f: Function) -> Function:
@@ -53,7 +53,7 @@ def written_out(f: Function) -> Function:
     def run(x: Any) -> Any:
         s = x
         for _ in range(3):
-            s = 0.5 * f(s) + 0.1 * x
+            s = 0.5 * f(s) + 0.1 * x + 0.2 * (x * x)
         return s
 
     return run
@@ -69,15 +69,25 @@ def one_by_one(f: Function) -> Function:
     return lambda x: f(x) + f(0.5 * x)
 
 
+def held(f: Function) -> Function:
+    """A checkpointed function that uses the argument from outside, too."""
+    return lambda x: checkpoint(lambda y: f(y) * (x * x))(x)
+
+
+def multiplied(f: Function) -> Function:
+    """The same without a checkpoint."""
+    return lambda x: f(x) * (x * x)
+
+
 def unchanged(f: Function) -> Function:
-    """What jit and checkpoint make of values and derivatives."""
+    """What jit makes of values and derivatives."""
     return f
 
 
 # Each transform, with the same in plain Python where that is something else.
 TRANSFORMS = {
     "jit": (jit, unchanged), "grad": (gradient, gradient), "vjp": (pulled, pulled), "jvp": (pushed, pushed),
-    "hvp": (curved, curved), "checkpoint": (checkpoint, unchanged), "timeloop": (stepped, written_out),
+    "hvp": (curved, curved), "checkpoint": (held, multiplied), "timeloop": (stepped, written_out),
     "vmap": (mapped, one_by_one),
 }  # fmt: skip
 

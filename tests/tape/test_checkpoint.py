@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, DeterminismError, checkpoint, grad, jvp, value_and_grad, vjp
+from ebbtide import Budget, DeterminismError, checkpoint, grad, jvp, linearize, value_and_grad, vjp
 
 N = 50_000
 UNIT = N * 8
@@ -216,6 +216,36 @@ def test_nondeterminism_is_found(change):
         grad(f)(np.ones(3))
     state.update(n=0, array=np.ones(3))
     assert np.array_equal(grad(lambda x: np.sum(checkpoint(np.sin)(x)))(np.zeros(3)), np.ones(3))
+
+
+def test_results_that_are_numbers_are_compared():
+    """A number that comes out differently the second time is an error, too."""
+    rng = np.random.default_rng(0)
+    with pytest.raises(DeterminismError, match=r"run again"):
+        grad(checkpoint(lambda x: np.sum(x) * rng.random()))(np.ones(3))
+
+
+@pytest.mark.parametrize("view", [lambda y: y.T[:, ::2], lambda y: y[::-1, 1:], lambda y: y.T, lambda y: y[:, None].T])
+def test_results_are_compared_however_they_lie(view):
+    """The copy of a result that the caller got and the view that the second run gives are the same numbers."""
+    x = np.arange(24.0).reshape(4, 6)
+    found = grad(lambda x: np.sum(checkpoint(lambda x: view(np.sin(x)))(x)))(x)
+    assert np.array_equal(found, grad(lambda x: np.sum(view(np.sin(x))))(x))
+
+
+@pytest.mark.parametrize("inner", [lambda f: f, checkpoint])
+def test_arguments_that_are_python_numbers(inner):
+    """They are Python numbers in both runs, for derivatives within, too; what is closed over has the derivative."""
+    seen = []
+
+    def body(x, c):
+        seen.append(type(x))
+        return grad(inner(lambda x: x * x * c))(x)
+
+    assert grad(lambda c: checkpoint(lambda x: body(x, c))(0.7))(1.3) == 1.4
+    assert seen == [float, float]
+    value, pushforward = linearize(lambda c: checkpoint(lambda x: body(x, c))(0.7), 1.3)
+    assert (value, pushforward(1.0), set(seen)) == (1.4 * 1.3, 1.4, {float})
 
 
 def test_body_that_writes_its_argument():

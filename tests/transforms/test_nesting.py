@@ -59,9 +59,9 @@ def exact(order):
     return 2**order * np.exp(2 * POINT) + np.sin(POINT + order * np.pi / 2)
 
 
-def nested(names):
+def nested(names, f=lambda x: np.exp(2 * x) + np.sin(x)):
     """Return a function with these transforms around it, and the order of the derivative that this is."""
-    f, order = lambda x: np.exp(2 * x) + np.sin(x), 0
+    order = 0
     for name in reversed(names):
         more, transform = TRANSFORMS[name]
         f, order = transform(f), order + more
@@ -76,6 +76,28 @@ def test_every_nesting(outer):
         found = f(POINT)
         assert np.shape(found) == (), names
         np.testing.assert_allclose(found, exact(order), rtol=1e-12, err_msg=" of ".join(names))
+
+
+AROUND = {
+    "grad": eb.grad,
+    "jvp": along,
+    "linearize": pushed,
+    "jit of grad": lambda f: eb.jit(eb.grad(f)),
+    "grad of jit": lambda f: eb.grad(eb.jit(f)),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_arrays_from_outside_that_meet_first(around):
+    """Two arrays from outside may meet before either meets an array of the transforms, whichever they are."""
+    for names in bar(sample(CASES, 97), around):
+
+        def value(c, names=names):
+            return nested(names, lambda x: np.exp(2 * x) * (c * c) + np.sin(x) * np.cos(c))[0](POINT)
+
+        order, c = sum(TRANSFORMS[name][0] for name in names), 1.3
+        expected = 2 * c * 2**order * np.exp(2 * POINT) - np.sin(c) * np.sin(POINT + order * np.pi / 2)
+        np.testing.assert_allclose(AROUND[around](value)(c), expected, rtol=1e-12, err_msg=" of ".join(names))
 
 
 WITH_LINEARIZE = [("linearize", "grad"), ("linearize", "hvp"), ("linearize", "linearize"), ("vjp", "linearize")]

@@ -250,6 +250,9 @@ def innermost(operands: tuple[Any, ...]) -> Any:
         if context is not None:
             capture = context.capture
             if capture is not None and capture is not trace and capture.covers(trace):
+                if getattr(trace, "is_linear", False):  # of tangents a region that is inside of theirs knows nothing
+                    while not getattr(capture, "is_linear", False):
+                        capture = capture.around
                 return capture
     return trace
 

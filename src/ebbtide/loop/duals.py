@@ -62,8 +62,8 @@ def dual_loop(
         elif pairs is not None:
             parts, structure_x = x
             x = unflatten(structure_x, join(*parts))
-        # The reverse sweep runs steps again after the function that forward mode was called on has returned.
-        with entered(tangent=trace, traces=(*current().traces, trace)), trace.reopened():
+        # Inside of the step's tape, on which arrays from outside may meet; also when the function has returned.
+        with trace.above():
             result = step(unflatten(structure, join(values, tangents)), x if given is None else given(x))
         emitted = None
         if options.outputs:

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
@@ -22,9 +23,6 @@ from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass, Region
 from ebbtide.tape.sweep import sweep
-
-# Numbers of Python's: such as the number of a step.
-_WEAK = frozenset({bool, int, float, complex})
 
 
 @final
@@ -314,7 +312,7 @@ def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | Non
     entering: list[Any] = []
     nodes: list[Node | None] = []
     for leaf in leaves:
-        if type(leaf) not in _WEAK and is_array(leaf):
+        if type(leaf) not in PYTHON_NUMBERS and is_array(leaf):
             entering.append(tape.leaf(leaf, reachable=False))
             nodes.append(entering[-1]._node)
         else:

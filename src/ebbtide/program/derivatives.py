@@ -6,7 +6,7 @@ The reverse sweep of a program is recorded on a tape of symbols, and split off (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -84,8 +84,14 @@ class Reversal:
         """Numbers of the results that depend on the active inputs."""
         return tuple([number for number, node in enumerate(self._nodes) if node is not None])
 
-    def split(self, given: tuple[int, ...]) -> Split:
-        """Return the program and its reverse sweep from those of the results whose cotangents are given."""
+    def split(self, given: tuple[int, ...], held: Collection[Variable] = ()) -> Split:
+        """
+        Return the program and its reverse sweep from those of the results whose cotangents are given.
+
+        Args:
+            given: Numbers of these results.
+            held: The values that are saved, where the program has been run already.
+        """
         trace, tape = self._trace, self._tape
         trace.forget(self._count)
         nodes: list[Any] = [self._nodes[number] for number in given]
@@ -97,7 +103,7 @@ class Reversal:
         outputs = [trace.entry(value) if type(value) is TracedArray else value for value in found]
         forward, reverse = trace.equations[: self._count], trace.equations[self._count :]
         program = replace(self.program, outputs=tuple(self._results), equations=tuple(forward))
-        return split_sweep(program, self.strides, given, cotangents, outputs, reverse, self._few)
+        return split_sweep(program, self.strides, given, cotangents, outputs, reverse, self._few, held)
 
 
 def push_forward(program: Program, active: Sequence[int], strides: Sequence[tuple[int, ...]]) -> Program:

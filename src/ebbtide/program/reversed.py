@@ -149,7 +149,7 @@ class Reversed:
             if len(given) == len(split.given):
                 found = self._plan(split.reverse, rung=way.back), split.variables
             else:
-                part = self._reversal.split(tuple([split.given[number] for number in given]))
+                part = self._reversal.split(tuple([split.given[number] for number in given]), split.variables)
                 found = self._part(way, part)
             self._backs[key] = found
         return found

@@ -9,7 +9,7 @@ in two elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -138,6 +138,7 @@ def split_sweep(
     outputs: list[Any],
     reverse: list[Equation],
     few: int = FEW,
+    held: Collection[Variable] = (),
 ) -> Split:
     """
     Return a program and the equations of its sweep as two programs.
@@ -150,6 +151,7 @@ def split_sweep(
         outputs: What the sweep gives.
         reverse: Its equations.
         few: Of how many simple operations large values are that are computed again, and not saved.
+        held: The values that are saved, where that is decided; without them, those that leave least to compute again.
     """
     first = {equation.output for equation in program.equations}
     joint = replace(
@@ -166,11 +168,12 @@ def split_sweep(
     layout = find_layout(ahead, strides)
     views = [equation for equation in forward if equation.output in layout.bases]
     saved = _taken(needed([*views, *after], outputs), outputs, cotangents)
-    again = _cheap(forward, saved, results, layout, few).union(layout.bases)
+    again = first.difference(held) if held else _cheap(forward, saved, results, layout, few).union(layout.bases)
     swept = needed([*[equation for equation in forward if equation.output in again], *after], outputs)
     saved = _taken(swept, outputs, cotangents)
     # What is saved need not be computed again.
-    known = [equation for equation in forward if equation.output in saved and equation.output not in layout.bases]
+    there = set(held or saved).difference(layout.bases)
+    known = [equation for equation in forward if equation.output in there]
     start = dict.fromkeys(variable for equation in known for variable in equation.inputs)
     merged = merge_common(
         Program(program.name, (*start, *saved, *cotangents), tuple(outputs), (*known, *swept))

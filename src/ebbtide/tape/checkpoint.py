@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.batched import innermost_batch
+from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
@@ -25,7 +26,7 @@ from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.region import Region
-from ebbtide.tape.saved import SavedValue, checksum, guarded
+from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
 from ebbtide.tape.sweep import sweep
 
 # The record of a function that runs again is counted in whole pages, which may begin elsewhere than it was measured.
@@ -139,7 +140,7 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
     before, least = region.ledger.live, region.ledger.live - region.ledger.lent
     try:
         with region.running(tape):
-            given = unflatten(structure, [tape.leaf(v, reachable=True) if is_array(v) else v for v in values])
+            given = unflatten(structure, _entering(tape, values))
             outputs, output_structure = flatten(f(*given[0], **given[1]))
             del given
             inside = [_lifted(tape, output) for output in outputs]
@@ -167,6 +168,11 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
 def _forecast(pager: Pager, seeds: list[Any], owned: bool, loops: int) -> Forecast:
     """Return what the sweep of a function takes, whose time loops hold so many bytes and give up what they can."""
     return pager.forecast(seeds, [(0, owned)] * len(seeds), paged=pager.on_disk, bare=True, beside=loops)
+
+
+def _entering(tape: Any, values: list[Any]) -> list[Any]:
+    """Return arguments as the function has them on a tape: a Python number, which depends on nothing, stays one."""
+    return [tape.leaf(v, reachable=True) if is_array(v) and type(v) not in PYTHON_NUMBERS else v for v in values]
 
 
 def _is_on(tape: Any, value: Any) -> bool:
@@ -215,7 +221,7 @@ class _CheckpointRule(JointRule):
         self._structure = structure
         self._demand = demand
         self._values = [guarded(value) for value in values]
-        self._checks = [checksum(value) for value in outputs]
+        self._checks = [checksum_of_result(value) for value in outputs]
         self._label = getattr(f, "__name__", "checkpoint")
         nodes = [region.node(leaf) for leaf in leaves]
         parents = list(dict.fromkeys(node for node in nodes if node is not None))
@@ -261,7 +267,7 @@ class _CheckpointRule(JointRule):
                 pager.take(g)
         try:
             with entered(capture=region.around, again=again), region.running(tape):
-                leaves = [tape.leaf(v, reachable=True) if is_array(v) else v for v in values]
+                leaves = _entering(tape, values)
                 # Before the function runs: what it writes into its arguments gives these other nodes.
                 nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
                 given = unflatten(self._structure, leaves)
@@ -270,11 +276,11 @@ class _CheckpointRule(JointRule):
                 seeds, checks = [], []
                 for x, pair in zip(inside, cotangents, strict=False):
                     if type(x) is TracedArray and x._trace is tape:
-                        checks.append(checksum(x.present()._value))
+                        checks.append(checksum_of_result(x.present()._value))
                         if x._node is not None and pair is not None:
                             seeds.append((x._node, *pair))
                     else:
-                        checks.append(checksum(x))
+                        checks.append(checksum_of_result(x))
             self._check(checks, tape)
             del leaves, given, outputs, inside, values
             cotangents.clear()

@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
@@ -16,7 +17,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
 from ebbtide.tape.linear import LinearRule, LinearTape
 from ebbtide.tape.linear_region import Pushing, node_of, pushing, split, tape_of
-from ebbtide.tape.saved import SavedValue, checksum, guarded
+from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
 from ebbtide.tape.tangent import TangentTrace
 
 
@@ -52,7 +53,7 @@ class _LinearCheckpoint(LinearRule):
             outputs, structure = self._call([None] * len(self._values))
         values = [value for value, _ in capture.pairs(self._trace, outputs)]
         self._statics = capture.statics
-        self._checks = [checksum(value) for value in values]
+        self._checks = [checksum_of_result(value) for value in values]
         self._kinds = [type_of(value) if is_array(value) else None for value in values]
         return values, structure, list(self._statics.values())
 
@@ -67,8 +68,8 @@ class _LinearCheckpoint(LinearRule):
         return outputs, structure
 
     def _dual(self, value: Any, tangent: Any) -> Any:
-        """Return an argument for the function to take, which may write into it."""
-        if not is_array(value):
+        """Return an argument for the function to take, which may write into it; a Python number as it is."""
+        if not is_array(value) or type(value) in PYTHON_NUMBERS:
             return np.array(value) if isinstance(value, np.ndarray) else value
         return TracedArray(self._trace, tangent, value)
 
@@ -80,7 +81,7 @@ class _LinearCheckpoint(LinearRule):
         with pushing(self._trace, self._tape, given) as capture:
             outputs, _ = self._call(found[:count])
             pairs = capture.pairs(self._trace, outputs)
-        if [checksum(value) for value, _ in pairs] != self._checks:
+        if [checksum_of_result(value) for value, _ in pairs] != self._checks:
             raise DeterminismError(
                 f"{self.name} gave another result when it was run again. It may depend on its arguments and on arrays "
                 "that do not change only."

@@ -28,9 +28,14 @@ def linear_trace(context: Context) -> TangentTrace | None:
 
 
 def is_alone(trace: TangentTrace, context: Context) -> bool:
-    """Return whether no other derivative is taken at the same time, whose tape would grow with what runs here."""
+    """
+    Return whether no other derivative is taken at the same time, whose tape would grow with what runs here.
+
+    Nor is it in a region, such as a step of a time loop, which would not be told what it uses from outside.
+    """
     linear = sum(type(other) is TangentTrace and other.linear is not None for other in context.traces)
-    return context.tape is None and context.tangent is trace and linear == 1
+    in_region = context.capture is not None and type(context.capture) not in (LinearTape, Pushing)
+    return context.tape is None and context.tangent is trace and linear == 1 and not in_region
 
 
 def tape_of(trace: TangentTrace, context: Context) -> LinearTape:

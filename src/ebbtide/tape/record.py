@@ -279,6 +279,8 @@ class Tape:
                     value = operand._value
                     deeper = deeper or type(value) is TracedArray
                     values.append(value)
+                elif operand._trace.level > self.level:  # that of what an array from outside stands for
+                    return primitive.bind(operands, params)
                 else:
                     deeper = True
                     values.append(operand)

@@ -11,7 +11,7 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, ReleasedValueError
-from ebbtide.storage.checksum import compute_crc32c
+from ebbtide.storage.checksum import compute_crc32c, extend_crc32c, iterate_blocks
 
 # Smaller values are not worth a file.
 LEAST_PAGE = 1 << 14
@@ -23,6 +23,15 @@ def checksum(value: Any) -> int:
     """Return the crc32c of an array of any level of tracing; 0 for what cannot change."""
     array = bottom(value)
     return compute_crc32c(array) if isinstance(array, np.ndarray) else 0
+
+
+def checksum_of_result(value: Any) -> int:
+    """Return the crc32c of the elements of an array or a number, however they lie in memory; 0 for anything else."""
+    array, checksum = np.asarray(bottom(value)), 0
+    if not array.dtype.hasobject:
+        for block in iterate_blocks(array):
+            checksum = extend_crc32c(checksum, block)
+    return checksum
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.context import current
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, missing, needs_of, plain
 from ebbtide.arrays.traced import TracedArray
@@ -38,13 +38,16 @@ class TangentTrace:
         self.fast = False
 
     @contextmanager
-    def reopened(self) -> Iterator[None]:
-        """Allow operations in the block, also after the function has returned."""
-        before, self.closed = self.closed, False
+    def above(self) -> Iterator[None]:
+        """Run the block in forward mode inside of the traces that are there by now, also after its function's end."""
+        context = current()
+        before = self.level, self.closed
+        self.level, self.closed = context.level + 1, False
         try:
-            yield
+            with entered(level=self.level, tangent=self, traces=(*context.traces, self)):
+                yield
         finally:
-            self.closed = before
+            self.level, self.closed = before
 
     def here(self) -> str:
         """Return the user's present line."""
