@@ -28,8 +28,9 @@ _PLAIN = frozenset([
     np.add, np.subtract, np.multiply, np.divide, np.negative, np.square, np.sqrt, np.reciprocal, np.absolute, np.sign,
     np.maximum, np.minimum, np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.matmul,
 ])
-# Those that have other loops.
-_REPLACED = frozenset([np.maximum, np.minimum, np.sign, np.exp])
+# Those that have other loops where all types are one, and those with answers.
+_REPLACED = frozenset([np.maximum, np.minimum, np.sign, np.exp, np.negative])
+_QUESTIONS = frozenset([np.isfinite, np.isnan, np.isinf, np.signbit])
 
 
 cdef class Step:
@@ -93,9 +94,9 @@ cdef Loop numpys_loop_of(object ufunc, str types, void **data) except *:
 
 
 cdef Loop loop_of(object ufunc, str types, void **data) except *:
-    """Return the loop of a ufunc for types as in `ufunc.types`, or one of ours that has its bits in less time."""
+    """Return the loop of a ufunc for types as in `ufunc.types`, or one of ours that is faster, or right everywhere."""
     cdef Loop loop = numpys_loop_of(ufunc, types, data), ours = NULL
-    if ufunc in _REPLACED and len(set(types) - set("->")) == 1:
+    if ufunc in _QUESTIONS or (ufunc in _REPLACED and len(set(types) - set("->")) == 1):
         ours = ebbtide_instead(ufunc.__name__.encode(), ord(types[0]), loop, data[0])
     if ours == NULL:
         return loop

@@ -179,9 +179,54 @@ DEFINE_EXTREME(minimum, d, double, ebbtide_below_d)
 DEFINE_SIGN(f, float, __builtin_copysignf)
 DEFINE_SIGN(d, double, __builtin_copysign)
 
+/*
+The negative where NumPy up to 2.4.6 is wrong: it takes numbers of s bytes that lie s times s bytes apart for packed ones
+if the results are not packed: doubles in a column of eight, floats in one of four. All else is left to NumPy's loop.
+*/
+#define DEFINE_NEGATIVE(t, T) \
+    static void ebbtide_negative_##t(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
+        if (steps[0] != sizeof(T) * sizeof(T) || steps[1] == sizeof(T)) { \
+            ((ebbtide_loop)data)(args, count, steps, NULL); \
+            return; \
+        } \
+        for (npy_intp k = 0; k < *count; k++) *(T *)(args[1] + k * steps[1]) = -*(const T *)(args[0] + k * steps[0]); \
+    }
+DEFINE_NEGATIVE(f, float)
+DEFINE_NEGATIVE(d, double)
+DEFINE_NEGATIVE(four, uint32_t)
+DEFINE_NEGATIVE(eight, uint64_t)
+
+/* Return the loop that takes negatives of a type in the place of NumPy's; NULL where that is right. */
+static inline ebbtide_loop ebbtide_negative(char letter) {
+    if (letter == 'f') return ebbtide_negative_f;
+    if (letter == 'd') return ebbtide_negative_d;
+    if (letter == 'i' || letter == 'I') return ebbtide_negative_four;
+    if (letter == 'q' || letter == 'Q') return ebbtide_negative_eight;
+    if (letter == 'l' || letter == 'L') return sizeof(long) == 4 ? ebbtide_negative_four : ebbtide_negative_eight;
+    return NULL;
+}
+
+/* What NumPy up to 2.4.6 asks of 16 numbers or more, isnan and its like, has wrong answers if they are not packed. */
+static void ebbtide_question(char **args, const npy_intp *count, const npy_intp *steps, void *data) {
+    enum { MOST = 256 };
+    npy_bool answers[MOST];
+    if (steps[1] == sizeof(npy_bool)) {
+        ((ebbtide_loop)data)(args, count, steps, NULL);
+        return;
+    }
+    for (npy_intp k = 0; k < *count; k += MOST) {
+        const npy_intp some = *count - k < MOST ? *count - k : MOST, packed[2] = {steps[0], sizeof(npy_bool)};
+        char *both[2] = {args[0] + k * steps[0], (char *)answers};
+        ((ebbtide_loop)data)(both, &some, packed, NULL);
+        for (npy_intp j = 0; j < some; j++) *(npy_bool *)(args[1] + (k + j) * steps[1]) = answers[j];
+    }
+}
+
 /* Return the loop of ours in the place of one of NumPy, which it takes as its data; NULL if there is none. */
 static inline ebbtide_loop ebbtide_instead(const char *name, char letter, ebbtide_loop loop, void *data) {
     const int wide = letter == 'd';
+    if (!strncmp(name, "is", 2) || !strcmp(name, "signbit")) return data ? NULL : ebbtide_question;
+    if (!strcmp(name, "negative")) return data ? NULL : ebbtide_negative(letter);
     if (letter != 'f' && letter != 'd') return NULL;
     if (!strcmp(name, "maximum")) return wide ? ebbtide_maximum_d : ebbtide_maximum_f;
     if (!strcmp(name, "minimum")) return wide ? ebbtide_minimum_d : ebbtide_minimum_f;
