@@ -56,8 +56,8 @@ bench: $(READY)-bench
 
 campaign: $(READY)-test
 	@TMPDIR=$(MEMORY) EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest --capture=no --override-ini=tmp_path_retention_policy=none \
-		tests/campaign tests/loop tests/memory tests/mpi tests/program tests/rules tests/schedules tests/tape tests/transforms \
-		tests/test_budget.py
+		tests/campaign tests/loop tests/memory tests/mpi tests/program tests/rules tests/schedules tests/scipy tests/tape \
+		tests/transforms tests/test_budget.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
