@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from tests.scale import bar, sample
+from tests.nestings import check_nestings
 
-import ebbtide as eb
 from ebbtide.scipy.integrate import odeint, quad
 from ebbtide.scipy.optimize import brentq, newton, root
 from ebbtide.scipy.sparse.linalg import LinearOperator, cg
@@ -56,55 +53,7 @@ FOUND = {
 }
 
 
-def along(f):
-    """The derivative in forward mode."""
-    return lambda x: eb.jvp(f, (x,), (1.0,))[1]
-
-
-def unchanged(f):
-    """What does not change a function."""
-    return f
-
-
-# Each transform, and what it is of a function without a solver.
-TRANSFORMS = {
-    "checkpoint": (eb.checkpoint, unchanged),
-    "timeloop": (
-        lambda f: lambda x: eb.timeloop(lambda u, _: 0.5 * u + f(u), x, 2),
-        lambda f: lambda x: 0.5 * (0.5 * x + f(x)) + f(0.5 * x + f(x)),
-    ),
-    "jit": (eb.jit, unchanged),
-    "vmap": (lambda f: lambda x: np.sum(eb.vmap(f)(np.reshape(x, (1,)))), unchanged),
-    "grad": (eb.grad, eb.grad),
-    "jvp": (along, along),
-    "linearize": (lambda f: lambda x: eb.linearize(f, x)[1](1.0), along),
-}
-AROUND = {
-    "grad": (eb.grad, eb.grad),
-    "jvp": (along, eb.grad),
-    "linearize": (lambda f: lambda c: eb.linearize(f, c)[1](1.0), eb.grad),
-    "jit of grad": (lambda f: eb.jit(eb.grad(f)), eb.grad),
-    "grad of jit": (lambda f: eb.grad(eb.jit(f)), eb.grad),
-    "hvp": (lambda f: lambda c: eb.hvp(f)(c, 1.0), lambda f: lambda c: eb.hvp(f)(c, 1.0)),
-}
-NAMES = [names for depth in (0, 1, 2) for names in itertools.product(TRANSFORMS, repeat=depth)]
-CASES = list(itertools.product(AROUND, NAMES))
-
-
-def derivative(function, around, names, which):
-    """The derivative by *c* of a function of *x* and *c* under transforms by *x*, the first of them outermost."""
-    def value(c):
-        f = lambda x: function(x, c)
-        for name in reversed(names):
-            f = TRANSFORMS[name][which](f)
-        return f(0.7)
-
-    return AROUND[around][which](value)(1.1)
-
-
 @pytest.mark.parametrize("function", FOUND)
 def test_any_nesting(function):
     """Whatever is around and between, the derivative by what the function closes over is that of what it finds."""
-    for around, names in bar(sample(CASES, 61), function.__name__):
-        found, wanted = derivative(function, around, names, 0), derivative(FOUND[function], around, names, 1)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7, err_msg=f"{around} of {' of '.join(names)}")
+    check_nestings(function, FOUND[function], 61, rtol=1e-5, atol=1e-7)

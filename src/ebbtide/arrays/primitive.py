@@ -250,11 +250,16 @@ def innermost(operands: tuple[Any, ...]) -> Any:
         if context is not None:
             capture = context.capture
             if capture is not None and capture is not trace and capture.covers(trace):
-                if getattr(trace, "is_linear", False):  # of tangents a region that is inside of theirs knows nothing
-                    while not getattr(capture, "is_linear", False):
-                        capture = capture.around
-                return capture
+                return _around_tangents(capture) if getattr(trace, "is_linear", False) else capture
     return trace
+
+
+def _around_tangents(capture: Any) -> Any:
+    """Return the region that takes operations on tangents: those that are inside of it know nothing of these."""
+    region = capture
+    while region is not None and not getattr(region, "is_linear", False):
+        region = getattr(region, "around", None)
+    return capture if region is None else region
 
 
 def constant_like(operand: TracedArray, value: Any) -> Any:

@@ -1,0 +1,72 @@
+"""Time loops of all kinds within transforms within transforms have the derivatives of the same loops in Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.nestings import check_nestings
+
+from ebbtide import timeloop
+from ebbtide.schedules import Revolve
+
+
+def loop_in_python(step, u, steps, *, inputs=None, outputs=False, until=None, max_steps=None, schedule=None):
+    """The same as `timeloop`."""
+    emitted = []
+    for i in range(max_steps if steps is None else steps):
+        if until is not None and until(u):
+            break
+        x = i if inputs is None else inputs(i) if callable(inputs) else inputs[i]
+        u, out = step(u, x) if outputs else (step(u, x), None)
+        emitted.append(out)
+    return (u, np.stack(emitted)) if outputs else u
+
+
+# What a step closes over meets itself before it meets the state.
+def with_read_inputs(loop, x, c):
+    """Inputs that a function makes of what it closes over."""
+    return loop(lambda u, f: np.sin(u) * (c * c) + f * (c * u), x, 4, inputs=lambda i: (c * c) * i * 0.1)
+
+
+def with_rows(loop, x, c):
+    """Inputs that are one array."""
+    return loop(lambda u, f: np.sin(u) * (c * c) + f * (c * u), x, 3, inputs=np.stack([c * c, c * x, 0.3 * c]))
+
+
+def with_outputs(loop, x, c):
+    """Outputs of each step."""
+    u, out = loop(lambda u, i: (np.sin(u) * (c * c), np.cos(c) * (c * c) * u), x, 3, outputs=True)
+    return u + np.sum(out * out)
+
+
+def within_a_loop(loop, x, c):
+    """A loop in each step."""
+    return loop(lambda u, i: loop(lambda v, j: np.cos(v) * (c * c) * 0.5 + u * (c * c), u, 2), x, 2)
+
+
+def with_a_schedule(loop, x, c):
+    """A state of two numbers, and steps that run again."""
+
+    def step(s, i):
+        return {"a": s["a"] * (c * c) * 0.5, "b": s["b"] + np.sin(s["a"]) * (c * c)}
+
+    final = loop(step, {"a": x, "b": x * c}, 3, schedule=Revolve(1))
+    return final["a"] * final["b"]
+
+
+def by_the_step(loop, x, c):
+    """What is used in one step alone."""
+    return loop(lambda u, i: np.where(i == 1, np.sin(u) * (c * c), u * (c * c) * np.exp(-c)), x, 4)
+
+
+@pytest.mark.parametrize(
+    "run", [with_read_inputs, with_rows, with_outputs, within_a_loop, with_a_schedule, by_the_step],
+    ids=lambda run: run.__name__,
+)  # fmt: skip
+def test_any_nesting(run):
+    """Whatever is around and between, the derivative by what a step closes over is that of the loop written out."""
+
+    def looped(x, c):
+        return run(timeloop, x, c)
+
+    check_nestings(looped, lambda x, c: run(loop_in_python, x, c), 41, rtol=1e-9, atol=1e-11)
