@@ -130,6 +130,27 @@ def test_only_what_waits_for_the_disk_is_hidden(size, waited, monkeypatch):
     assert costs.prompt != waited
 
 
+@pytest.mark.parametrize("waited", [False, True])
+def test_nothing_is_hidden_behind_steps_that_have_all_processors(waited, monkeypatch):
+    """Where a step leaves no processor to the threads of a storage, what does not wait for the disk takes its time."""
+    monkeypatch.setattr(measure, "has_waited", lambda *clocks: waited)
+    costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24), is_busy=True)
+    assert (costs.write_exposed == costs.write, costs.read_exposed == costs.read) == (not waited, not waited)
+
+
+@pytest.mark.parametrize(("threads", "is_hidden"), [(2.0, False), (1.8, False), (1.4, True), (1.0, True)])
+def test_the_processors_that_steps_have_are_counted(threads, is_hidden, monkeypatch, tmp_path):
+    """Of two processors steps of two threads leave none to those of a storage, and steps of one thread one."""
+    clock, energy = timed(monkeypatch)
+    monkeypatch.setattr(time, "process_time", lambda: threads * clock.now)
+    monkeypatch.setattr(measure, "count_processors", lambda: 2)
+    monkeypatch.setattr(measure, "_time_transfers", lambda *_: ([0.25, 0.25, 0.0, 0.125], False))
+    with profile() as p:
+        grad(energy, budget=Budget(memory=14 * U0.nbytes, disk=2**30, directory=tmp_path))(U0)
+    costs = p.loops[0].plan.costs
+    assert (costs.write_exposed, costs.read_exposed) == ((0.125, 0.0) if is_hidden else (costs.write, costs.read))
+
+
 def test_a_transfer_that_was_slow_once_is_not_what_is_predicted(monkeypatch):
     """A state goes to the disk and back twice: what varies a little is averaged, what was slow once is not."""
     rounds = iter([([8.0, 4.0, 9.0, 1.0], True), ([7.0, 5.0, 1.0, 1.0], False)])

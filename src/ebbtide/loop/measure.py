@@ -29,6 +29,7 @@ from ebbtide.loop.swap import nodes_of, swappable_bytes
 from ebbtide.profiling.peak import measured_peak
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk, entry_nbytes
+from ebbtide.storage.system import count_processors
 from ebbtide.storage.transfer import LARGE
 from ebbtide.storage.worker import has_waited, read_clocks
 from ebbtide.tape.forecast import held_by
@@ -43,6 +44,9 @@ EXTRA_STEPS, LEAST_STEPS = 2, 32
 # may both be usual: a sweep of ten small steps took 20 ms, or 44 where the C library had given its memory back, and 30
 # on average of a loop; with 1.25 in the place of 2 the loop took 1.2 to 1.5 of what was predicted.
 _FAR = 2.0
+# With less than this part of a processor to themselves threads take the time of the steps that they run beside: two
+# threads of BLAS on two processors waited for the reads of what they saved, 1.6 ms each step of 24.
+_FREE = 0.5
 # So many pages are taken to time a page fault.
 _PAGES = 64
 
@@ -57,18 +61,27 @@ class First:
         after: Leaves of the state after it.
         output: Leaves of its output.
         seconds: What it took.
+        is_busy: Whether it left no processor to the threads of a storage.
         traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
             `tracemalloc` does not run.
     """
 
-    __slots__ = ("_held", "record", "seconds", "traced")
+    __slots__ = ("_held", "is_busy", "record", "seconds", "traced")
 
     def __init__(
-        self, record: TapedStep, after: list[Any], output: list[Any], seconds: float, traced: int | None = None
+        self,
+        record: TapedStep,
+        after: list[Any],
+        output: list[Any],
+        seconds: float,
+        *,
+        is_busy: bool,
+        traced: int | None = None,
     ) -> None:
         self.record: TapedStep | None = record
         self.traced = traced
         self.seconds = seconds
+        self.is_busy = is_busy
         self._held: tuple[list[Any], list[Any]] | None = after, output
 
     def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
@@ -95,11 +108,12 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
     pager = Pager(ledger, bound, around=stepper.region.outer.pager)
     with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), time.process_time()
         with entered(ledger=ledger):
             record, after, output = stepper.taped(0, list(values), pager)
-        seconds = time.perf_counter() - start
-    return First(record, after, output, seconds, None if peak is None else peak.nbytes)
+        seconds, busy = time.perf_counter() - start, time.process_time() - begun
+    is_busy = busy > (count_processors() - _FREE) * seconds
+    return First(record, after, output, seconds, is_busy=is_busy, traced=None if peak is None else peak.nbytes)
 
 
 def measure_sizes(
@@ -306,13 +320,13 @@ def estimate_steps(first: First) -> Costs:
     return Costs(forward=max(first.seconds, 1e-9), reverse=2.0 * first.seconds)
 
 
-def with_transfers(costs: Costs, values: list[Any], allowed: Budget) -> Costs:
+def with_transfers(costs: Costs, values: list[Any], allowed: Budget, *, is_busy: bool = False) -> Costs:
     """
-    Return costs with those of one state's way to the disk and back.
+    Return costs with those of one state's way to the disk and back; *is_busy* as `First` has it.
 
     What no thread of the storage does is the copy of a state into its buffer, and to give back its place in the file. A
     large state that went to the page cache without waiting for the disk is one that the storage writes at once, and
-    nothing of its write is hidden.
+    nothing of its write is hidden; nor is anything where no processor is left for that.
     """
     packed = pack(values)
     with Disk(allowed.directory, limit=allowed.disk, comm=own_communicator()) as disk:
@@ -320,11 +334,12 @@ def with_transfers(costs: Costs, values: list[Any], allowed: Budget) -> Costs:
         rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
     write, read, delete, copying = [_usual(list(times)) for times in zip(*(times for times, _ in rounds), strict=True)]
     prompt = not rounds[-1][1]
-    if bytes_of(values) >= LARGE and prompt:
+    if prompt and (is_busy or bytes_of(values) >= LARGE):
         copying = write
-    exposed = min(copying, write)
+    back = read + delete
     return replace(
-        costs, write=write, read=read + delete, write_exposed=exposed, read_exposed=delete, prompt=prompt
+        costs, write=write, read=back, write_exposed=min(copying, write),
+        read_exposed=back if prompt and is_busy else delete, prompt=prompt,
     )  # fmt: skip
 
 

@@ -308,7 +308,7 @@ def _first_steps(
         has_disk = not agree(allowed.disk < sizes.stored)
         if timed or has_disk:
             costs = estimate_steps(first) if costs is None else costs
-            costs = with_transfers(costs, values, allowed) if has_disk else costs
+            costs = with_transfers(costs, values, allowed, is_busy=first.is_busy) if has_disk else costs
             plan = planned(sizes, schedule=schedule, costs=costs)
         if timed:
             plan = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start))

@@ -8,7 +8,6 @@ it, with one row for each thread, whatever the number of members.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -33,6 +32,7 @@ from ebbtide.program.scratch import add_scratch
 from ebbtide.program.simplify import remove_dead
 from ebbtide.program.split import fused
 from ebbtide.program.stretches import find_stretches, lowered_outputs
+from ebbtide.storage.system import count_processors
 
 # Threads pay for so much work (see `costs`): of the machine altogether, whose threads wait for the next run but have to
 # be woken; of NumPy in each of its calls, between which Python runs one thread at a time.
@@ -200,9 +200,8 @@ def plan_member(batch: _Batch, rung: Rung, threads: int | None, chained: bool) -
 
 def _threads(placed: PlacedMembers) -> int:
     """Return how many threads pay for members."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     pieces = 1 if placed.stretch is not None else placed.members.size * max(1, len(placed.program.equations))
-    return cores if placed.work >= _WORTH * pieces else 1
+    return count_processors() if placed.work >= _WORTH * pieces else 1
 
 
 def pair_homes(program: Program, own: Iterable[Variable]) -> dict[Variable, Variable]:

@@ -115,6 +115,11 @@ def read_fully(system: System, descriptor: int, buffers: Sequence[NDArray[Any]],
     return done
 
 
+def count_processors() -> int:
+    """Return how many processors the threads of this process may have."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def free_bytes(descriptor: int) -> int | None:
     """Return the bytes that are free on the file system of a file; None where they are not counted."""
     with suppress(OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from ebbtide.storage.checksum import BLOCK_BYTES, begin_checksums, extend_crc32c
 from ebbtide.storage.codecs import Codecs, decode, stopwatch
 from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header
 from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
-from ebbtide.storage.system import System, free_bytes, read_fully, write_fully
+from ebbtide.storage.system import System, count_processors, free_bytes, read_fully, write_fully
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 LARGE_BLOCK = 8 << 20
@@ -135,7 +134,7 @@ def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDAr
 
 def _is_worth_a_thread(planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> bool:
     contiguous = all(array.flags.c_contiguous for array in arrays)
-    return contiguous and planned.memory >= LARGE and len(os.sched_getaffinity(0)) > 1
+    return contiguous and planned.memory >= LARGE and count_processors() > 1
 
 
 def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int, *, checked: bool) -> int:
