@@ -324,13 +324,14 @@ def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cor
     """An entry whose checksums were taken by a second thread while it was written, or not, is as well protected."""
     threads = []
     extend = checksum.extend_crc32c
-    note = lambda *given: threads.append(threading.current_thread().name) or extend(*given)
+    note = lambda *given: threads.append(threading.get_ident()) or extend(*given)
     monkeypatch.setattr(checksum, "extend_crc32c", note)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     arrays = [state(1, LARGE), np.arange(7), state(2, LARGE + 1)]
     with Disk(tmp_path) as storage:
         storage.put(0, arrays)
-        assert set(threads) == ({"ebbtide-checksums"} if cores == 2 else set())
+        assert len(set(threads)) == cores - 1
+        assert threading.get_ident() not in threads
         assert [np.array_equal(found, array) for found, array in zip(storage.get(0), arrays, strict=True)] == [True] * 3
         content = bytearray((storage.directory / "segment").read_bytes())
         for place in (4096, 4096 + 8 * LARGE + 3, 4096 + 16 * LARGE):
@@ -339,6 +340,19 @@ def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cor
             with pytest.raises(StorageError, match="CRC-32C"):
                 storage.get(0)
             content[place] ^= 1
+
+
+def test_without_another_thread_checksums_are_taken_at_once(monkeypatch):
+    """Where the system has no thread to give, the caller takes the checksums itself."""
+    arrays = [state(1, LARGE), np.arange(7)]
+    expected = checksum.begin_checksums(arrays)()
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(checksum._thread, "start_new_thread", refuse)
+    wait = checksum.begin_checksums(arrays)
+    assert wait() == wait() == expected == [checksum.compute_crc32c(array) for array in arrays]
 
 
 def test_reading_ahead_makes_way_for_writing(tmp_path):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import importlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
@@ -99,21 +99,25 @@ def begin_checksums(arrays: Sequence[NDArray[Any]]) -> Callable[[], list[int]]:
         True
     """
     found: list[int] = []
+    ended = _thread.allocate_lock()
+    ended.acquire()
 
     def take() -> None:
-        found.extend([extend_crc32c(0, view_bytes(array)) for array in arrays])
+        try:
+            found.extend([extend_crc32c(0, view_bytes(array)) for array in arrays])
+        finally:
+            ended.release()
 
-    thread = threading.Thread(target=take, name="ebbtide-checksums", daemon=True)
     try:
-        thread.start()
+        # `Thread.start` waits until the thread runs, 0.25 ms of the 4.4 that a write of 32 MiB takes.
+        _thread.start_new_thread(take, ())
     except RuntimeError:
         # There are too many threads, or the interpreter is about to exit.
         take()
-        return lambda: found
 
     def wait() -> list[int]:
-        thread.join()
-        return found
+        with ended:
+            return found
 
     return wait
 
