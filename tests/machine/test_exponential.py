@@ -40,12 +40,6 @@ def test_bits(kind, letter):
         assert out.tobytes() == np.exp(x).tobytes()
 
 
-def agrees(found, part):
-    """Return whether results are NumPy's, which with AVX-512 has others for doubles that lie backwards in a row."""
-    alone = np.array([np.exp(np.array(row[::-1])[::-1]) for row in part])
-    return found.dtype == part.dtype and np.all((found == np.exp(part)) | (found == alone.reshape(found.shape)))
-
-
 @pytest.mark.parametrize("letter", "fd")
 def test_however_numbers_lie(letter):
     """Any number of them, any stride, in place, with one that is too large at any place."""
@@ -56,13 +50,14 @@ def test_however_numbers_lie(letter):
             if place >= 0:
                 x[:, 2 * place] = BEYOND[letter]
             for part in (x[:, ::2], x[:, ::2][:, ::-1], np.ascontiguousarray(x[:, ::2]), x[:, ::2].T.copy().T):
+                wanted = np.exp(part)
                 outs = np.empty(part.shape), np.empty(part.shape[::-1]).T, np.empty((3, 3 * count))[:, ::3]
                 for out in [np.zeros_like(out, letter) for out in outs]:
                     EXP[letter](part, out)
-                    assert agrees(out, part)
+                    assert np.array_equal(out, wanted)
                 within = part.copy()
                 EXP[letter](within, within)
-                assert agrees(within, part)
+                assert np.array_equal(within, wanted)
 
 
 @pytest.mark.parametrize("letter", "fd")

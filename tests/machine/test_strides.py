@@ -1,4 +1,4 @@
-"""Loops of the machine are right however numbers lie: those of NumPy up to 2.4.6 fail for some strides of results."""
+"""Loops of the machine are right however numbers lie: those of NumPy 2.4.6 fail for some strides of results."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from ebbtide.demo.burgers import Problem, guess, step
 from ebbtide.program import boxing, windows
 from ebbtide.program.boxes import boxes_of
 from ebbtide.program.evaluate import evaluate
-from ebbtide.program.split import fused
 from ebbtide.schedules import Revolve, StoreAll
 
 SHAPE = (130, 150)
@@ -78,16 +77,17 @@ def test_gradients(name, monkeypatch):
 def test_random_functions(monkeypatch):
     """Random functions with views and writes, of arrays of any size, and their gradients: equal bits, run after run."""
     monkeypatch.setattr(boxing, "_LARGE", 0)
-    count = 0
+    count, wrong = 0, []
     with np.errstate(all="ignore"):
         for seed in bar(range(2000 if FULL else 12), "boxes"):
             f, arguments = make_dag(seed)
             program = trace(lambda *xs, f=f: value_and_grad(f, (0, 1, 2), has_aux=True)(*xs), *arguments)
             planned = chained(program, arguments, poisoned=True)
-            expected = bits(evaluate(fused(program), arguments))
-            for _ in range(2):
-                assert bits(planned.run(list(arguments))) == expected, seed
+            expected = bits(evaluate(program, arguments))
+            if any(bits(planned.run(list(arguments))) != expected for _ in range(2)):
+                wrong.append(seed)
             count += names_of(planned.program).count("boxes")
+    assert wrong == []
     assert count > 12
 
 

@@ -18,9 +18,8 @@ from ebbtide.program.lifetimes import last_uses
 from ebbtide.program.reference import Executable
 from ebbtide.program.split import fused
 
-# By how many bytes what is measured may be less for a larger budget: where the machine runs it, its objects, which its
-# first run makes, take up to 14 KB more than those of NumPy's calls.
-_OBJECTS = 1 << 14
+# By how many bytes what is measured may be less for a larger budget.
+_OBJECTS = 1 << 13
 
 
 def gelu(x):

@@ -218,11 +218,32 @@ static const double ebbtide_hard[16] = {
 DEFINE_EXP_AGREES(f, float, 87.0)
 DEFINE_EXP_AGREES(d, double, 700.0)
 
+/*
+NumPy's loop for AVX-512 gives doubles that lie backwards to the C library, whose last bits are others: here they are
+packed for it, so that the bits do not depend on how numbers lie.
+*/
+static void ebbtide_exp_of_packed(char **args, const npy_intp *count, const npy_intp *steps, void *data) {
+    enum { MOST = 256 };
+    const npy_intp packed[2] = {sizeof(double), sizeof(double)};
+    double numbers[MOST];
+    if (steps[0] >= 0 && steps[1] >= 0) {
+        ((ebbtide_loop)data)(args, count, steps, NULL);
+        return;
+    }
+    for (npy_intp k = 0; k < *count; k += MOST) {
+        const npy_intp some = *count - k < MOST ? *count - k : MOST;
+        char *both[2] = {(char *)numbers, (char *)numbers};
+        for (npy_intp j = 0; j < some; j++) numbers[j] = *(const double *)(args[0] + (k + j) * steps[0]);
+        ((ebbtide_loop)data)(both, &some, packed, NULL);
+        for (npy_intp j = 0; j < some; j++) *(double *)(args[1] + (k + j) * steps[1]) = numbers[j];
+    }
+}
+
 /* Return the loop of ours in the place of one of NumPy, which is its data; NULL if it is another function. */
 static inline ebbtide_loop ebbtide_exp(char letter, ebbtide_loop loop, void *data) {
     if (data || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return NULL;
     if (letter == 'f') return ebbtide_exp_agrees_f(loop) ? ebbtide_exp_f : NULL;
-    return ebbtide_exp_agrees_d(loop) ? ebbtide_exp_d : NULL;
+    return ebbtide_exp_agrees_d(loop) ? ebbtide_exp_d : ebbtide_exp_of_packed;
 }
 #else
 static inline ebbtide_loop ebbtide_exp(char letter, ebbtide_loop loop, void *data) {

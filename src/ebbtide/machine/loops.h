@@ -180,7 +180,7 @@ DEFINE_SIGN(f, float, __builtin_copysignf)
 DEFINE_SIGN(d, double, __builtin_copysign)
 
 /*
-The negative where NumPy up to 2.4.6 is wrong: it takes numbers of s bytes that lie s times s bytes apart for packed ones
+The negative where NumPy 2.4.6 is wrong: it takes numbers of s bytes that lie s times s bytes apart for packed ones
 if the results are not packed: doubles in a column of eight, floats in one of four. All else is left to NumPy's loop.
 */
 #define DEFINE_NEGATIVE(t, T) \
@@ -206,7 +206,7 @@ static inline ebbtide_loop ebbtide_negative(char letter) {
     return NULL;
 }
 
-/* What NumPy up to 2.4.6 asks of 16 numbers or more, isnan and its like, has wrong answers if they are not packed. */
+/* What NumPy 2.4.6 asks of 16 numbers or more, isnan and its like, has wrong answers if they are not packed. */
 static void ebbtide_question(char **args, const npy_intp *count, const npy_intp *steps, void *data) {
     enum { MOST = 256 };
     npy_bool answers[MOST];

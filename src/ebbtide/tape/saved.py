@@ -11,7 +11,7 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, ReleasedValueError
-from ebbtide.storage.checksum import compute_crc32c, extend_crc32c, iterate_blocks
+from ebbtide.storage.checksum import compute_crc32c, compute_crc32c_in_order
 
 # Smaller values are not worth a file.
 LEAST_PAGE = 1 << 14
@@ -27,11 +27,8 @@ def checksum(value: Any) -> int:
 
 def checksum_of_result(value: Any) -> int:
     """Return the crc32c of the elements of an array or a number, however they lie in memory; 0 for anything else."""
-    array, checksum = np.asarray(bottom(value)), 0
-    if not array.dtype.hasobject:
-        for block in iterate_blocks(array):
-            checksum = extend_crc32c(checksum, block)
-    return checksum
+    array = np.asarray(bottom(value))
+    return 0 if array.dtype.hasobject else compute_crc32c_in_order(array)
 
 
 @final
