@@ -8,13 +8,13 @@ of its primitive, on arrays that may be traced themselves: derivatives and progr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import above, current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
@@ -103,17 +103,9 @@ class BatchTrace:
             made.sharing().private = True
         return made
 
-    @contextmanager
-    def above(self) -> Iterator[None]:
+    def above(self) -> AbstractContextManager[None]:
         """Run the block, in which the function of the batch is called, inside of the traces that are there by now."""
-        context = current()
-        before = self.level, self.closed
-        self.level, self.closed = context.level + 1, False
-        try:
-            with entered(level=self.level, traces=(*context.traces, self)):
-                yield
-        finally:
-            self.level, self.closed = before
+        return above(self)
 
     @contextmanager
     def below(self) -> Iterator[None]:

@@ -96,6 +96,11 @@ def is_array(value: Any) -> bool:
     ).kind in "fc"
 
 
+def is_differentiable(value: Any) -> bool:
+    """Return whether a leaf is an array or a NumPy number that can have a derivative: a Python number is a constant."""
+    return type(value) not in (float, complex) and is_array(value)
+
+
 def as_value(leaf: Any, place: str) -> Any:
     """
     Return a leaf of an argument as an array or NumPy scalar that can be differentiated.

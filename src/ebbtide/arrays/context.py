@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, NamedTuple, final
@@ -98,3 +100,22 @@ class Entered:
 def entered(**changes: Any) -> Entered:
     """Run the block in the current context with some fields changed."""
     return Entered(changes)
+
+
+@contextmanager
+def above(trace: Any, **changes: Any) -> Iterator[None]:
+    """
+    Run the block with a trace inside of all that are there by now, also after the end of the function it is of.
+
+    Args:
+        trace: The trace, whose `level` and `closed` are as they were afterwards.
+        **changes: Fields of the context that are changed beside.
+    """
+    context = current()
+    before = trace.level, trace.closed
+    trace.level, trace.closed = context.level + 1, False
+    try:
+        with entered(level=trace.level, traces=(*context.traces, trace), **changes):
+            yield
+    finally:
+        trace.level, trace.closed = before

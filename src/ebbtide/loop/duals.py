@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
@@ -129,7 +129,7 @@ def _present(trace: Any, value: Any) -> tuple[Any, Any]:
     if type(value) is TracedArray and value.present()._trace is trace:
         tangent = zeros_like(value._value) if value._node is None else value._node
         return value._value, tangent
-    if is_array(value) and type(value) not in (float, complex):
+    if is_differentiable(value):
         return value, np.zeros(value.shape, value.dtype)[()] if isinstance(value, np.generic) else zeros_like(value)
     return value, 0.0
 

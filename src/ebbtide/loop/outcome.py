@@ -11,7 +11,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.options import Options
@@ -59,7 +59,7 @@ def find_results(
         TraceError: The step asks for values, writes into what is not its own, or returns a state of other types.
     """
     # A leaf that comes to depend on what is traced in a later step than the first does so from the start.
-    symbolic = [type(leaf) is TracedArray or (is_array(leaf) and type(leaf) not in PYTHON_NUMBERS) for leaf in leaves]
+    symbolic = [type(leaf) is TracedArray or is_differentiable(leaf) for leaf in leaves]
     while True:
         outputs, output_structure, statics = _run_first(step, leaves, symbolic, structure, inputs, options)
         state, emitted = outputs[: len(leaves)], outputs[len(leaves) :]

@@ -11,8 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.batched import innermost_batch
-from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.containers import flatten, is_array, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
@@ -172,7 +171,7 @@ def _forecast(pager: Pager, seeds: list[Any], owned: bool, loops: int) -> Foreca
 
 def _entering(tape: Any, values: list[Any]) -> list[Any]:
     """Return arguments as the function has them on a tape: a Python number, which depends on nothing, stays one."""
-    return [tape.leaf(v, reachable=True) if is_array(v) and type(v) not in PYTHON_NUMBERS else v for v in values]
+    return [tape.leaf(v, reachable=True) if is_differentiable(v) else v for v in values]
 
 
 def _is_on(tape: Any, value: Any) -> bool:

@@ -8,8 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.containers import flatten, is_array, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
@@ -69,7 +68,7 @@ class _LinearCheckpoint(LinearRule):
 
     def _dual(self, value: Any, tangent: Any) -> Any:
         """Return an argument for the function to take, which may write into it; a Python number as it is."""
-        if not is_array(value) or type(value) in PYTHON_NUMBERS:
+        if not is_differentiable(value):
             return np.array(value) if isinstance(value, np.ndarray) else value
         return TracedArray(self._trace, tangent, value)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import above, current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, missing, needs_of, plain
 from ebbtide.arrays.traced import TracedArray
@@ -37,17 +36,9 @@ class TangentTrace:
         self.closed = False
         self.fast = False
 
-    @contextmanager
-    def above(self) -> Iterator[None]:
+    def above(self) -> AbstractContextManager[None]:
         """Run the block in forward mode inside of the traces that are there by now, also after its function's end."""
-        context = current()
-        before = self.level, self.closed
-        self.level, self.closed = context.level + 1, False
-        try:
-            with entered(level=self.level, tangent=self, traces=(*context.traces, self)):
-                yield
-        finally:
-            self.level, self.closed = before
+        return above(self, tangent=self)
 
     def here(self) -> str:
         """Return the user's present line."""
