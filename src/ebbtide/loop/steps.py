@@ -10,7 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import flatten, is_differentiable, objects_in, unflatten
+from ebbtide.arrays.constants import PYTHON_NUMBERS
+from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
@@ -311,7 +312,7 @@ def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | Non
     entering: list[Any] = []
     nodes: list[Node | None] = []
     for leaf in leaves:
-        if is_differentiable(leaf):
+        if type(leaf) not in PYTHON_NUMBERS and is_array(leaf):  # `is_differentiable`, three calls fewer a step
             entering.append(tape.leaf(leaf, reachable=False))
             nodes.append(entering[-1]._node)
         else:
