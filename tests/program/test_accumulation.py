@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from ebbtide import grad, trace
+from ebbtide import grad, jit, trace, vjp
 from ebbtide.program.accumulation import add_products, add_scatters, plus_product, plus_scatter
 from ebbtide.program.evaluate import evaluate
 
@@ -73,6 +75,49 @@ def test_parts():
     assert (names(program).count("scatter"), names(program).count("add_scatter")) == (2, 0)
     assert (names(added).count("scatter"), names(added).count("add_scatter")) == (0, 2)
     assert np.array_equal(evaluate(added, [X])[0], evaluate(program, [X])[0])
+
+
+# Indices of parts, and how many sums are made with them: with the whole array as one more term, and without.
+ZEROS = {
+    "apart": ((0, 1, 2), 3, 2),
+    "neighbors": ((slice(1, -1), slice(2, None), slice(None, -2)), 3, 2),
+    "columns": (((slice(None), slice(None, None, 2)), (slice(None), slice(1, None, 2)), (..., -1)), 3, 2),
+    "backwards": ((slice(None, None, -2), (1, slice(None, None, -3))), 2, 1),
+    "an element": (((3, 3), (0, 0), (3, 3)), 3, 2),
+    "inside": (((slice(1, -1), slice(1, -1)), (slice(2, -2), slice(2, -2))), 2, 1),
+    "nothing": ((slice(2, 2), 1), 2, 1),
+    "too many": (((slice(None, None, 4), slice(None, None, 5)),), 0, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("with_whole", [True, False])
+@pytest.mark.parametrize("name", ZEROS)
+def test_the_sign_of_zero(name, with_whole, dtype):
+    """What is not in a part has 0.0 added to it: each sum has the bits of that of whole arrays, also -0.0 and 0.0."""
+    indices, *counts = ZEROS[name]
+
+    def f(x, *factors):
+        terms = [np.sum(x[index] * factor) for index, factor in zip(indices, factors, strict=False)]
+        return sum(terms, np.sum(x * factors[-1]) if with_whole else 0.0)
+
+    x, random = np.ones((10, 10), dtype), np.random.default_rng(0)
+    shapes = [np.shape(x[index]) for index in indices]
+    factors = [np.asarray(random.choice([-0.0, -0.0, 0.0, 1.0], shape), dtype) for shape in (*shapes, x.shape)]
+    pull = lambda *args: vjp(lambda x: f(x, *args[1:]), args[0])[1](dtype(1))
+    program = trace(pull, x, *factors)
+    expected = evaluate(program, [x, *factors])[0].tobytes()
+    added = add_scatters(program)
+    assert names(added).count("add_scatter") == counts[not with_whole]
+    assert evaluate(added, [x, *factors])[0].tobytes() == expected
+    for executor in ("reference", "machine"):
+        assert np.asarray(jit(pull, executor=executor)(x, *factors)).tobytes() == expected
+    if with_whole and counts[0] and dtype is not np.complex128:  # products of complex numbers have few -0.0
+        signed = [
+            replace(one, params={**one.params, "unsigned": ()}) if one.name == "add_scatter" else one
+            for one in added.equations
+        ]
+        assert evaluate(replace(added, equations=tuple(signed)), [x, *factors])[0].tobytes() != expected
 
 
 def test_an_index_with_arrays_is_not_taken():

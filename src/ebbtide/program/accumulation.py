@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,14 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.lifetimes import used_once
+from ebbtide.program.parts import Part, meeting, outside, part_at
 from ebbtide.program.program import Program
 from ebbtide.rules.products import add_product
 
 # What BLAS has products of.
 _DTYPES = "fdFD"
+# Of more parts the sum is made as it stands.
+_MOST_PARTS = 8
 
 
 def plus_product(total: Any, a: Any, b: Any) -> Any:
@@ -26,10 +29,17 @@ def plus_product(total: Any, a: Any, b: Any) -> Any:
     return result
 
 
-def plus_scatter(total: Any, part: Any, index: tuple[Any, ...]) -> Any:
-    """Return a new array: total, with a part added to the elements of an index that names none twice."""
+def plus_scatter(total: Any, part: Any, index: tuple[Any, ...], unsigned: Sequence[Any] = ()) -> Any:
+    """
+    Return a new array: total, with a part added to the elements of an index that names none twice.
+
+    The sum of whole arrays adds 0.0 to all others, which makes 0.0 of -0.0: *unsigned* are their parts where there may
+    be some.
+    """
     result = np.array(total, order="C")
     result[index] += part
+    for zeros in unsigned:
+        result[zeros] += 0
     return result
 
 
@@ -45,14 +55,26 @@ def add_products(program: Program) -> Program:
 
 def add_scatters(program: Program) -> Program:
     """Return a program in which the cotangent of a part of an array is added to those elements alone."""
+    # Where sums may have a -0.0: what was a scatter has none where it is not written.
+    negative = {e.output: part_at(e.params["index"], e.output.type.shape) for e in program.equations if _is_scatter(e)}
 
-    def added(equation: Equation, total: Variable, scatter: Equation) -> Equation:
-        arguments, params = (total, *scatter.arguments), {"index": scatter.params["index"]}
+    def added(equation: Equation, total: Variable, scatter: Equation) -> Equation | None:
+        shape, index = total.type.shape, scatter.params["index"]
+        here, before = part_at(index, shape), negative.get(total) or part_at((), shape)
+        zeros = outside(before, here) if total.type.dtype.kind in "fc" else []
+        if len(zeros) > _MOST_PARTS:
+            return None
+        negative[equation.output] = meeting(before, here)
+        arguments, params = (total, *scatter.arguments), {"index": index, "unsigned": tuple(map(_as_index, zeros))}
         return replace(
             equation, primitive=None, function=plus_scatter, name="add_scatter", arguments=arguments, params=params
         )
 
     return _with_terms(program, _is_scatter, added, "parts added where they belong")
+
+
+def _as_index(part: Part) -> tuple[slice, ...]:
+    return tuple([slice(along[0], along[-1] + 1, along.step if along.step > 1 else None) for along in part])
 
 
 def _is_product_of_matrices(equation: Equation) -> bool:
@@ -71,21 +93,24 @@ def _is_scatter(equation: Equation) -> bool:
 def _with_terms(
     program: Program,
     is_term: Callable[[Equation], bool],
-    added: Callable[[Equation, Variable, Equation], Equation],
+    added: Callable[[Equation, Variable, Equation], Equation | None],
     note: str,
 ) -> Program:
-    """Return a program in which sums take those of their terms that nothing else uses, as *added* writes them."""
+    """Return a program in which sums take those of their terms that nothing else uses, if *added* writes them so."""
     once = used_once(program)
     terms = {one.output: one for one in program.equations if one.output in once and is_term(one)}
     taken: set[Variable] = set()
     found: list[Equation] = []
     for equation in program.equations:
         term = _term_of(equation, terms)
-        if term is None:
+        one = None
+        if term is not None:
+            total = next(argument for argument in equation.arguments if argument is not term)
+            one = added(equation, total, terms[term])
+        if term is None or one is None:
             found.append(equation)
             continue
-        total = next(argument for argument in equation.arguments if argument is not term)
-        found.append(added(equation, total, terms[term]))
+        found.append(one)
         taken.add(term)
     equations = tuple(equation for equation in found if equation.output not in taken)
     return replace(program, equations=equations, history=(*program.history, note))

@@ -153,14 +153,18 @@ def _scatter(equation: Equation) -> Kernel | None:
     return Kernel(lambda out, g: [f"{out}.fill(0)", f"{out}[{index}] = {g}"])
 
 
-def _add_scatter(equation: Equation) -> Kernel | None:
-    index = index_text(equation.params["index"])
-    if index is None:
-        return None
+def _add_scatter(equation: Equation) -> Kernel:
+    given = equation.params["index"]
+    # An element is an array, too.
+    index = index_text(given if any(part is Ellipsis for part in given) else (*given, ...))
+    unsigned = [index_text(zeros) for zeros in equation.params["unsigned"]]
 
     def write(out: str, total: str, part: str) -> list[str]:
-        first = [] if total == out else [f"np.copyto({out}, {total})"]
-        return [*first, f"{out}[{index}] += {part}"]
+        if total == out:
+            return [f"{out}[{index}] += {part}", *[f"{out}[{zeros}] += 0" for zeros in unsigned]]
+        if unsigned:  # no other element is -0.0, and 0 may be added to all
+            return [f"np.add({total}, 0, out={out})", f"np.add({total}[{index}], {part}, out={out}[{index}])"]
+        return [f"np.copyto({out}, {total})", f"{out}[{index}] += {part}"]
 
     return Kernel(write, (0,))
 

@@ -109,10 +109,16 @@ class Source:
             name=name,
             block="a row of the workspace" if name else "a block of ARENA_BYTES bytes",
             of="of one member" if name else "",
-            arrays="\n".join(f"    {name} = {text}" for name, text in self._arrays.items()) or "    del memory",
+            arrays="\n".join(f"    {line}" for line in self._laid_out()) or "    del memory",
             names="".join(f"{name}, " for name in self._arrays),
             body="".join(f"    {line}\n" for line in self._lines),
         ).replace("results  for", "results for")
+
+    def _laid_out(self) -> list[str]:
+        """Return the lines that make the arrays of `run`: one for all values that lie in the same place."""
+        first: dict[str, str] = {}
+        pairs = [(name, first.setdefault(text, name), text) for name, text in self._arrays.items()]
+        return [f"{name} = {text if same == name else same}" for name, same, text in pairs]
 
     def _write(self) -> list[str]:
         body: list[tuple[str, str]] = []

@@ -276,14 +276,25 @@ def _add_scatter(equation: Equation, operands: Operands, given_up: Variable | No
     if index is None:
         return None
     out = operands.of(equation.output)
-    part, added = _part(out, index), operands.of(g, out.type)
-    first = [] if given_up is total else [moved(operands.of(total), out)]
+    added = operands.of(g, out.type)
     if added.type != out.type:
         return None
-    if 0 in part.shape:
-        return first
-    link = (np.add, f"{out.type}{out.type}->{out.type}", 1, 0, 1)
-    return [*first, Action("Elementwise", (part.shape, (added.spread(part.shape), part), link))]
+
+    def plus(part: Operand, other: Operand, into: Operand) -> list[Action]:
+        operands, places = (other.spread(part.shape), part), (1, 0, 1)
+        if into is not part:
+            operands, places = (*operands, into), (1, 0, 2)
+        link = (np.add, f"{out.type}{out.type}->{out.type}", *places)
+        return [Action("Elementwise", (part.shape, operands, link))] if 0 not in part.shape else []
+
+    part, zero, before = _part(out, index), operands.of(0, out.type), operands.of(total)
+    unsigned = equation.params["unsigned"]
+    if given_up is total:
+        zeros = [_part(out, one) for one in unsigned]
+        return [*plus(part, added, part), *[action for one in zeros for action in plus(one, zero, one)]]
+    if unsigned:  # no other element is -0.0, and 0 may be added to all
+        return [*plus(before, zero, out), *plus(_part(before, index), added, part)]
+    return [moved(before, out), *plus(part, added, part)]
 
 
 def _roll(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:

@@ -246,7 +246,11 @@ def _add_scatter(terms: Terms, equation: Equation, window: Window) -> int:
     (total, g), letter = equation.arguments, equation.output.type.dtype.char
     at = _written(terms, equation, window)
     sums = terms.value(total, window, letter)
-    return sums if at is None else terms.link(np.add, f"{letter}{letter}->{letter}", (sums, terms.value(g, at, letter)))
+    if at is None and not equation.params["unsigned"]:
+        return sums
+    # What is added to all others is 0.0, see `accumulation`.
+    part = terms.value(0, (), letter) if at is None else terms.value(g, at, letter)
+    return terms.link(np.add, f"{letter}{letter}->{letter}", (sums, part))
 
 
 def _roll(terms: Terms, equation: Equation, window: Window) -> int:
