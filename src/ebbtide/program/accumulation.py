@@ -79,7 +79,8 @@ def _as_index(part: Part) -> tuple[slice, ...]:
 
 def _is_product_of_matrices(equation: Equation) -> bool:
     kind = equation.output.type
-    if equation.name != "matmul" or kind.dtype.char not in _DTYPES:
+    # To a vector BLAS adds column by column, with other bits; and a vector is little beside its matrix.
+    if equation.name != "matmul" or kind.dtype.char not in _DTYPES or 1 in kind.shape:
         return False
     kinds = [type_of(x.type if type(x) is Variable else x) for x in equation.arguments]
     return all(one.dtype == kind.dtype and len(one.shape) == 2 for one in kinds)

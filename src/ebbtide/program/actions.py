@@ -17,8 +17,6 @@ from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.layout import Layout, dummy
 from ebbtide.program.windows import Window
 
-_NUMBERS = (int, float, complex, bool)
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Operands:
         self._constants: dict[Any, np.ndarray] = {}
 
     def of(self, argument: Any, letter: str = "") -> Operand:
-        """Return a value as an operand; a number as one of a type."""
+        """Return a value as an operand; a number, and an array of one, as one of a type."""
         if type(argument) is Variable and not argument.is_number:
             kind, strides = argument.type, self._layout.strides[argument]
             return Operand(
@@ -114,10 +112,9 @@ class Operands:
             )  # fmt: skip
         if type(argument) is Variable:
             return Operand((argument, letter), 0, letter, (), ())
-        if isinstance(argument, np.ndarray):
+        if isinstance(argument, np.ndarray) and (argument.shape or not letter):
             return Operand(argument, 0, argument.dtype.char, argument.shape, argument.strides)
-        if type(argument) not in _NUMBERS:
-            letter = np.asarray(argument).dtype.char
+        letter = letter or np.asarray(argument).dtype.char
         key = letter, type(argument), repr(argument)
         owner = self._constants.setdefault(key, np.array(argument, letter or None))
         return Operand(owner, 0, owner.dtype.char, (), ())

@@ -97,7 +97,10 @@ def _kind_of(equation: Equation, layout: Layout) -> str | None:
         return None
     if name in MOVES and (ours or name == "add_scatter"):
         return "made" if _can_move(equation, layout) else None
-    # The bits of complex numbers depend on how they lie, see `Layout.is_free_of_order`.
+    # The bits of complex numbers depend on how they lie, see `Layout.is_free_of_order`; those of powers on whether one
+    # exponent is read for many numbers.
+    if name == "power" and type(equation.arguments[1]) is Variable:
+        return None
     if any(x.type.dtype.kind == "c" for x in equation.inputs):
         return None
     return "made" if ufunc_of(equation) is not None and ufunc_loop_of(equation) is not None else None

@@ -7,6 +7,7 @@ somebody else uses, too, is the result of a chain of its own.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -109,7 +110,7 @@ def loop_of(equation: Equation, *, casts: bool = False) -> tuple[np.ufunc, str] 
     ufunc = ufunc_of(equation)
     if ufunc is None or (equation.name == "power" and type(equation.arguments[1]) in (int, float)):
         return None
-    if ufunc.nin > _MOST_OPERANDS:
+    if ufunc.nin > _MOST_OPERANDS or _is_power_of_scalars(equation):
         return None
     kinds = [_kind(argument) for argument in equation.arguments]
     try:
@@ -127,13 +128,29 @@ def ufunc_loop_of(equation: Equation) -> tuple[np.ufunc, str, tuple[Any, ...]] |
     """Return the ufunc of an equation, the types of its loop, and its operands; None if NumPy has ways of its own."""
     arguments = equation.arguments
     if equation.name == "power" and len(arguments) == 2 and type(arguments[1]) in (int, float):
-        # The powers that NumPy takes a loop of their own for.
-        ufunc = {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}.get(arguments[1])
-        letter = equation.output.type.dtype.char
+        letter, ufunc = equation.output.type.dtype.char, _ufunc_instead(equation)
         alike = type(arguments[0]) is Variable and arguments[0].type.dtype.char == letter in "fdFD"
         return (ufunc, f"{letter}->{letter}", arguments[:1]) if alike and ufunc is not None else None
     found = loop_of(equation, casts=True)
+    if equation.name == "power" and type(arguments[1]) is Variable and not arguments[1].is_number:
+        # NumPy computes squares where it reads one exponent 2 for many numbers: not from what is cast before.
+        found = found if found is not None and found[1][1] == arguments[1].type.dtype.char else None
     return None if found is None else (*found, arguments)
+
+
+def _is_power_of_scalars(equation: Equation) -> bool:
+    """Return whether an equation is the operator of NumPy scalars: with AVX-512 its bits are not those of the loop."""
+    return equation.function is operator.pow and not equation.output.type.shape
+
+
+def _ufunc_instead(equation: Equation) -> np.ufunc | None:
+    """Return what NumPy computes instead of a power."""
+    exponent, kind = equation.arguments[1], equation.output.type
+    # Of complex numbers only the operator, and by the type of the number.
+    by_operator = equation.function is operator.pow and (type(exponent) is int) != (exponent == 0.5)
+    if _is_power_of_scalars(equation) or (kind.dtype.kind == "c" and not by_operator):
+        return None
+    return {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}.get(exponent)
 
 
 def _kind(argument: Any) -> Any:

@@ -78,25 +78,29 @@ def _power_of_exponent(x: Any, out: Any) -> Any:
 
 
 _power = elementwise(operator.pow, d=(_power_of_base, _power_of_exponent), name="power")
-# The function does not take a root for the exponent 0.5: of complex numbers the last bit is another one in 1 of 7.
-_power_of_half = elementwise(np.power, d=(_power_of_base, _power_of_exponent), name="power")
+# The function has no other operation for some numbers: of complex numbers the last bit is another one in 1 of 7. And
+# its loop has, with AVX-512, other bits than the operator of NumPy scalars.
+_power_by_function = elementwise(np.power, d=(_power_of_base, _power_of_exponent), name="power")
 # Its own loop: with AVX-512 the last bit is another one than that of the power of doubles.
 _power_in_double = elementwise(np.float_power, d=(_power_of_base, _power_of_exponent))
 
 
 def power_operator(x: Any, y: Any) -> Any:
-    """Return x ** y; small constant exponents are the operations that they stand for, as in NumPy."""
+    """Return x ** y, by the operations that NumPy has for some numbers."""
     if type(y) in NUMBERS:
-        if y == 2:
+        kind = type_of(x).dtype.kind
+        if y == 2 and kind != "b" and (kind == "f" or type(y) is int):
             return np.square(x)
-        if y == 0.5:
+        if y == 0.5 and kind == "f":
             return np.sqrt(x)
     return _power.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
 
 def power(x: Any, y: Any) -> Any:
     """Return np.power(x, y)."""
-    return _power_of_half.bind((x, y)) if type(y) is float and y == 0.5 else power_operator(x, y)
+    if type(y) in NUMBERS and y == 2 and type_of(x).dtype.kind == "f":
+        return np.square(x)
+    return _power_by_function.bind((numpy_complex(x, y), numpy_complex(y, x)))
 
 
 def _float_power(x: Any, y: Any) -> Any:
