@@ -11,7 +11,7 @@ from ebbtide import jit
 
 EXECUTORS = ("machine", "reference")
 FUNCTIONS = {"operator": operator.pow, "function": np.power}
-# The operator of NumPy scalars has bits of its own in 1 of 1000 squares and roots of real numbers: those of arrays stand.
+# The operator of NumPy scalars has bits of its own in 1 of 1000 squares and roots of floats: those of arrays stand.
 EXPONENTS = (2, 2.0, 2 + 0j, 0.5, 0.5 + 0j, -1, -1.0, -1 + 0j, True, 0, 0.0, 1, 1.0, 3, 3.0)
 SCALARS = (np.float32(2), np.float64(0.5), np.int8(2), np.array(2.0), np.array(0.5), np.array(2, np.float32))
 
