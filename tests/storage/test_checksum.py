@@ -4,6 +4,7 @@ import re
 import sys
 import threading
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import google_crc32c
@@ -109,13 +110,15 @@ def test_view_bytes_shares_memory():
     assert array.view("u1").min() == 1
 
 
-WAYS = [pytest.param(True, id="ours"), pytest.param(False, id="google")]
+WAYS = ("ours", "256 bits at a time", "google")
 
 
 @pytest.fixture
 def way(request, monkeypatch):
     """Take checksums by our own function, where the processor has what it takes, or by that of google-crc32c."""
-    if not request.param:
+    if request.param == WAYS[1] and checksum.extend is not None:
+        monkeypatch.setattr(checksum, "_extend", partial(checksum.extend, is_wide=False))
+    if request.param == "google":
         monkeypatch.setattr(checksum, "_extend", google_crc32c.extend)
         monkeypatch.setattr(checksum, "_extend_unlocked", checksum._find_unlocked())
     return request.param
@@ -132,7 +135,7 @@ def remainder(content: bytes) -> int:
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 129, 255, 256, 1000, (1 << 18) - 1, 1 << 18, (1 << 20) + 7])
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 129, 255, 256, 511, 512, 1000, (1 << 18) - 1, 1 << 18, (1 << 20) + 7])
 def test_all_lengths_and_starts(way, size):
     """Either way gives what the other one gives, at any start, of arrays and of bytes, as a whole and in parts."""
     content = np.frombuffer(np.random.default_rng(size).bytes(size + 3), np.uint8)[3:]
@@ -156,7 +159,7 @@ def test_constants_are_powers_of_x():
 
     text = Path(storage.__file__).with_name("crc32c.h").read_text(encoding="ascii")
     found = {int(name): (int(a, 16), int(b, 16)) for name, a, b in re.findall(r"FOLD_(\d+) (\w+)ULL, (\w+)ULL", text)}
-    assert found == {distance: (power(distance + 32), power(distance - 32)) for distance in (1024, 128)}
+    assert found == {distance: (power(distance + 32), power(distance - 32)) for distance in (2048, 1024, 512, 128)}
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)

@@ -2,4 +2,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-def extend(checksum: int, content: NDArray[Any] | bytes, /) -> int: ...
+IS_WIDE: bool
+
+def extend(checksum: int, content: NDArray[Any] | bytes, is_wide: bool = ...) -> int: ...
