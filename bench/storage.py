@@ -24,8 +24,10 @@ import numpy as np
 
 from bench.measure import Table, alternate, generator, median_of, ratio, run
 from ebbtide.storage import Disk, entry_nbytes
-from ebbtide.storage.checksum import begin_checksums, extend_crc32c
+from ebbtide.storage.beside import ChecksumsBeside
+from ebbtide.storage.checksum import extend_crc32c
 from ebbtide.storage.system import POSIX
+from ebbtide.storage.transfer import LARGE_BLOCK
 
 MIB = 2**20
 LARGE, COUNT, RUNS = 32 * MIB, 12, 9
@@ -76,28 +78,29 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", *, synchron
     Args:
         directory: Where.
         states: What is written.
-        checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread while a state
-            is written, as its only work; "looked at": none, but the largest byte of a block before it is written, which
-            is what any checksum in turn has to read; "elsewhere": for all the time of a block in the cache of the other
-            core, which is what a busy core costs, whatever it does.
+        checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread, each block
+            when it is written; "looked at": none, but the largest byte of a block before it is written, which is what
+            any checksum in turn has to read; "elsewhere": for all the time of a block in the cache of the other core,
+            which is what a busy core costs, whatever it does.
         synchronize: Whether to have each state on the disk before the next one.
     """
     nbytes = states[0].nbytes
-    block = BLOCK if checksums in {"in turn", "looked at"} else nbytes
+    block = {"in turn": BLOCK, "looked at": BLOCK, "beside": min(nbytes, LARGE_BLOCK)}.get(checksums, nbytes)
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         descriptor = file.fileno()
         os.posix_fallocate(descriptor, 0, nbytes * len(states))
 
         def write(k: int) -> None:
             content, checksum = states[k].view(np.uint8), 0
-            wait = begin_checksums([content]) if checksums == "beside" else None
-            for start in range(0, nbytes, block):
-                part = content[start : start + block]
-                checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
-                _ = part.max() if checksums == "looked at" else 0
-                os.pwrite(descriptor, part, k * nbytes + start)
-            if wait is not None:
-                wait()
+            with ChecksumsBeside([content], block) if checksums == "beside" else nullcontext() as beside:
+                for start in range(0, nbytes, block):
+                    part = content[start : start + block]
+                    checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
+                    _ = part.max() if checksums == "looked at" else 0
+                    if beside is not None:
+                        beside.begin_block()
+                    os.pwrite(descriptor, part, k * nbytes + start)
+                _ = None if beside is None else beside.wait()
             if synchronize:
                 os.fdatasync(descriptor)
 
@@ -108,9 +111,7 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", *, synchron
                 os.preadv(descriptor, [part], k * nbytes + start)
                 checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
                 _ = part.max() if checksums == "looked at" else 0
-            if checksums == "beside":
-                # There is nothing to take them of before.
-                begin_checksums([content])()
+            _ = extend_crc32c(0, content) if checksums == "beside" else 0
 
         with busy_core() if checksums == "elsewhere" else nullcontext():
             return timed(write, read, lambda: None, len(states))
