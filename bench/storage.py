@@ -20,12 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
-from bench.measure import Table, alternate, generator, median_of, ratio, run
+from bench.measure import MISSING, Table, alternate, generator, median_of, ratio, run
 from ebbtide.storage import Disk, entry_nbytes
 from ebbtide.storage.beside import ChecksumsBeside
-from ebbtide.storage.checksum import extend_crc32c
+from ebbtide.storage.checksum import extend, extend_crc32c
 from ebbtide.storage.system import POSIX
 from ebbtide.storage.transfer import LARGE_BLOCK
 
@@ -205,6 +206,27 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
         table.show()
 
 
+def checksums_of(sizes: tuple[int, ...], nbytes: int, runs: int) -> None:
+    """Print the table of checksums alone, of blocks that are read again and again, *nbytes* in all."""
+    table = Table("Checksums, of what was just read: GB/s", ("256 bits", "google-crc32c"), "reading: the largest byte")
+    for size in sizes:
+        content = np.frombuffer(generator().bytes(size), np.uint8)
+        ways: dict[str, Callable[[], Any]] = {
+            "": lambda content=content: extend_crc32c(0, content),
+            "google": lambda content=content: google_crc32c.extend(0, content),
+            "limit": content.max,
+        }
+        if extend is not None:
+            ways["narrow"] = lambda content=content, extend=extend: extend(0, content, is_wide=False)
+        repeats = max(1, nbytes // size)
+        calls = {name: lambda way=way, n=repeats: [way() for _ in range(n)] for name, way in ways.items()}
+        times = {name: statistics.median(found) for name, found in alternate(calls, runs).items()}
+        speed = {name: f"{repeats * size / 1e9 / seconds:.1f}" for name, seconds in times.items()}
+        cells = [speed.get("narrow", MISSING), speed["google"]]
+        table.add(f"{size / 2**10:g} KiB", speed[""], cells, speed["limit"], "", None)
+    table.show()
+
+
 # Small states.
 
 
@@ -342,6 +364,7 @@ def hidden_of(nbytes: int, steps: int, seconds: float, speed: float, runs: int) 
 def main(quick: bool = False) -> None:
     """Print the tables."""
     large_of(*((MIB // 4, 2, 1) if quick else (LARGE, COUNT, RUNS)))
+    checksums_of((4 * 2**10, 2**18, LARGE), *((MIB, 1) if quick else (2 * LARGE, RUNS)))
     small_of(SMALL, *((3, 1) if quick else (CYCLES, RUNS)))
     hidden_of(*((MIB // 8, 2, 0.001, SPEED, 1) if quick else (STATE, STEPS, STEP_SECONDS, SPEED, RUNS)))
 
