@@ -46,6 +46,12 @@ IN_OTHER_ORDER = (
 BY_VALUES = frozenset({*OPAQUE, np.polymul, np.polydiv, np.roots, enp.arange, enp.asarray_chkfinite})
 
 
+def is_by_values(case: Any) -> bool:
+    """Return whether the result of a case depends on values in more than its elements: its function, or its dtype."""
+    key, _, dtype = case
+    return key in BY_VALUES or (key is np.real_if_close and np.dtype(dtype).kind == "c")
+
+
 def cases(*, smooth: bool = False) -> list[Any]:
     """Return all pairs (key, example), or those with a derivative."""
     return [(key, e) for key, some in EXAMPLES.items() for e in some if e.smooth or not smooth]

@@ -34,7 +34,7 @@ def test_every_rule(case):
 
     value, pushforward = linearize(f, *operands)
     for scale in (0.7, -1.3):
-        tangents = [np.asarray(np.cos(x) * scale, x.dtype) for x in operands]
+        tangents = [np.asarray(np.cos(np.nan_to_num(x)) * scale, x.dtype) for x in operands]
         expected, tangent = jvp(f, operands, tangents)
         assert bits(value) == bits(expected)
         assert bits(pushforward(*tangents)) == bits(tangent)

@@ -6,6 +6,7 @@ The cotangent of a complex z for a real function f is df/dx - i df/dy, as in JAX
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def imag(val: Any) -> Any:
 
 def _angle(z: Any, deg: bool = False) -> Any:
     angle = np.arctan2(np.imag(z), np.real(z))
-    return np.degrees(angle) if deg else angle
+    return angle * (180 / math.pi) if deg else angle
 
 
 register(np.conjugate, _conjugate)
