@@ -26,8 +26,9 @@ checksums = Extension(
     "ebbtide.storage._crc32c",
     ["src/ebbtide/storage/_crc32c.pyx"],
     include_dirs=["src/ebbtide/storage"],
-    depends=["src/ebbtide/storage/crc32c.h"],
-    extra_compile_args=["-O2"],
+    depends=["src/ebbtide/storage/crc32c.h", "src/ebbtide/storage/beside.h"],
+    extra_compile_args=["-O2", "-pthread"],
+    extra_link_args=["-pthread"],
     optional=True,
 )
 setup(

@@ -25,10 +25,9 @@ import numpy as np
 
 from bench.measure import MISSING, Table, alternate, generator, median_of, ratio, run
 from ebbtide.storage import Disk, entry_nbytes
-from ebbtide.storage.beside import ChecksumsBeside
-from ebbtide.storage.checksum import extend, extend_crc32c
+from ebbtide.storage.checksum import begin_checksums, compiled, extend_crc32c
 from ebbtide.storage.system import POSIX
-from ebbtide.storage.transfer import LARGE_BLOCK
+from ebbtide.storage.transfer import BESIDE_BLOCK
 
 MIB = 2**20
 LARGE, COUNT, RUNS = 32 * MIB, 12, 9
@@ -103,20 +102,20 @@ def by_hand(directory: Path, states: list[Any], checksums: str = "", *, synchron
         synchronize: Whether to have each state on the disk before the next one.
     """
     nbytes = states[0].nbytes
-    block = {"in turn": BLOCK, "looked at": BLOCK, "beside": min(nbytes, LARGE_BLOCK)}.get(checksums, nbytes)
+    block = {"in turn": BLOCK, "looked at": BLOCK, "beside": BESIDE_BLOCK}.get(checksums, nbytes)
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         descriptor = file.fileno()
         os.posix_fallocate(descriptor, 0, nbytes * len(states))
 
         def write(k: int) -> None:
             content, checksum = states[k].view(np.uint8), 0
-            with ChecksumsBeside([content], block) if checksums == "beside" else nullcontext() as beside:
+            with (checksums == "beside" and begin_checksums([content])) or nullcontext() as beside:
                 for start in range(0, nbytes, block):
                     part = content[start : start + block]
                     checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
                     _ = part.max() if checksums == "looked at" else 0
                     if beside is not None:
-                        beside.begin_block()
+                        beside.begin(part.size)
                     os.pwrite(descriptor, part, k * nbytes + start)
                 _ = None if beside is None else beside.wait()
             if synchronize:
@@ -216,8 +215,8 @@ def checksums_of(sizes: tuple[int, ...], nbytes: int, runs: int) -> None:
             "google": lambda content=content: google_crc32c.extend(0, content),
             "limit": content.max,
         }
-        if extend is not None:
-            ways["narrow"] = lambda content=content, extend=extend: extend(0, content, is_wide=False)
+        if compiled is not None:
+            ways["narrow"] = lambda content=content, extend=compiled.extend: extend(0, content, is_wide=False)
         repeats = max(1, nbytes // size)
         calls = {name: lambda way=way, n=repeats: [way() for _ in range(n)] for name, way in ways.items()}
         times = {name: statistics.median(found) for name, found in alternate(calls, runs).items()}

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import os
 import signal
 import threading
 import time
 import tracemalloc
-import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ebbtide.errors import StorageError
-from ebbtide.storage import Disk, beside, checksum, entry_nbytes, pipeline, worker
-from ebbtide.storage.beside import ChecksumsBeside
+from ebbtide.storage import Disk, entry_nbytes, pipeline, worker
 from ebbtide.storage.system import POSIX
 
 from .helpers import measure_peak, run_python, storage_threads
@@ -320,69 +316,6 @@ def test_a_sleep_is_a_wait_and_work_is_none():
     assert worker.has_waited(begin, worker.read_clocks())
     assert worker.has_waited((1.0, 2.0), (2.0, 2.4))
     assert not worker.has_waited((1.0, 2.0), (2.0, 2.6))
-
-
-@pytest.mark.parametrize("cores", [1, 2])
-def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cores):
-    """An entry whose checksums were taken by a second thread while it was written, or not, is as well protected."""
-    threads = []
-    extend = beside.extend_crc32c
-    note = lambda *given: threads.append(threading.get_ident()) or extend(*given)
-    monkeypatch.setattr(beside, "extend_crc32c", note)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    arrays = [state(1, LARGE), np.arange(7), state(2, LARGE + 1)]
-    with Disk(tmp_path) as storage:
-        storage.put(0, arrays)
-        assert len(set(threads)) == cores - 1
-        assert threading.get_ident() not in threads
-        assert [np.array_equal(found, array) for found, array in zip(storage.get(0), arrays, strict=True)] == [True] * 3
-        content = bytearray((storage.directory / "segment").read_bytes())
-        for place in (4096, 4096 + 8 * LARGE + 3, 4096 + 16 * LARGE):
-            content[place] ^= 1
-            (storage.directory / "segment").write_bytes(content)
-            with pytest.raises(StorageError, match="CRC-32C"):
-                storage.get(0)
-            content[place] ^= 1
-
-
-def test_without_another_thread_checksums_are_taken_at_once(monkeypatch):
-    """Where the system has no thread to give, the caller takes the checksums itself."""
-    arrays = [state(1, LARGE), np.arange(7)]
-    expected = [checksum.compute_crc32c(array) for array in arrays]
-
-    def taken():
-        with ChecksumsBeside(arrays, arrays[0].nbytes) as checksums:
-            for _ in arrays:
-                checksums.begin_block()
-            return checksums.wait(), checksums.wait()
-
-    def refuse(*_):
-        raise RuntimeError("can't start new thread")
-
-    assert taken() == (expected, expected)
-    monkeypatch.setattr(beside._thread, "start_new_thread", refuse)
-    assert taken() == (expected, expected)
-
-
-def test_the_thread_of_checksums_ends_with_a_writer_that_fails():
-    """A writer that stops in between leaves no thread that waits, and nothing that holds its arrays."""
-    array = state(1, LARGE)
-    left = weakref.ref(array)
-    before = _thread._count()
-
-    def fail(array):
-        with ChecksumsBeside([array], array.nbytes // 2) as checksums:
-            checksums.begin_block()
-            raise OSError("no space left")
-
-    with pytest.raises(OSError):
-        fail(array)
-    del array
-    deadline = time.monotonic() + 10
-    while (left() is not None or _thread._count() > before) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert left() is None
-    assert _thread._count() <= before
 
 
 def test_reading_ahead_makes_way_for_writing(tmp_path):

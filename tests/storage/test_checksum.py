@@ -116,8 +116,8 @@ WAYS = ("ours", "256 bits at a time", "google")
 @pytest.fixture
 def way(request, monkeypatch):
     """Take checksums by our own function, where the processor has what it takes, or by that of google-crc32c."""
-    if request.param == WAYS[1] and checksum.extend is not None:
-        monkeypatch.setattr(checksum, "_extend", partial(checksum.extend, is_wide=False))
+    if request.param == WAYS[1] and checksum.compiled is not None:
+        monkeypatch.setattr(checksum, "_extend", partial(checksum.compiled.extend, is_wide=False))
     if request.param == "google":
         monkeypatch.setattr(checksum, "_extend", google_crc32c.extend)
         monkeypatch.setattr(checksum, "_extend_unlocked", checksum._find_unlocked())

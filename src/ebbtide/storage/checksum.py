@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from ebbtide.storage._crc32c import ChecksumsBeside
 try:
-    from ebbtide.storage._crc32c import extend
+    import ebbtide.storage._crc32c as compiled
 except ImportError:  # not built, or not for this processor
-    extend = None
+    compiled = None
 
 BLOCK_BYTES = 1 << 20
 """The most bytes that are copied, checked or handed to the operating system at a time."""
@@ -33,8 +36,8 @@ def _find_extend() -> tuple[_Extend, Callable[[int, int, int], int] | None]:
     Our own function lets them run, and takes 55 GB/s of what is in a cache with AVX-512, 29 without it; google-crc32c,
     which is there for all processors, has 14.
     """
-    if extend is not None:
-        return extend, None
+    if compiled is not None:
+        return compiled.extend, None
     # The compiled module takes an array itself, writable or not, without a copy; it refuses a writable memoryview. The
     # fallback in pure Python would read elements in place of bytes, and is of no use at its speed.
     if google_crc32c.implementation != "c":
@@ -78,6 +81,24 @@ def extend_crc32c(checksum: int, chunk: NDArray[Any] | bytes) -> int:
     if _extend_unlocked is None or isinstance(chunk, bytes) or chunk.nbytes < _UNLOCKED_BYTES:
         return _extend(checksum, chunk)
     return _extend_unlocked(checksum, chunk.__array_interface__["data"][0], chunk.nbytes)
+
+
+def begin_checksums(arrays: Sequence[NDArray[Any]]) -> ChecksumsBeside | None:
+    """
+    Return a thread that takes the checksums of arrays beside the caller, as far as that has come.
+
+    Args:
+        arrays: C-contiguous arrays, which nobody may change before the checksums are there.
+
+    Returns:
+        None where nothing is compiled for the processor, or the system has no thread to give.
+
+    Memory:
+        The arrays are held until its end.
+    """
+    with suppress(RuntimeError):
+        return None if compiled is None else compiled.ChecksumsBeside(arrays)
+    return None
 
 
 def compute_crc32c(array: NDArray[Any]) -> int:
