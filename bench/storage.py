@@ -2,8 +2,7 @@
 Storage on disk beside raw system calls, and hidden behind the work of a time loop.
 
 States of 32 MiB are written and read by 0.9 of the speed of plain pwrite and pread on a preallocated file, with all
-checksums; copied into the page cache again, by what plain calls reach there with checksums, which have to read what is
-written and stand beside. A state of 8 KiB is put and taken back in 0.2 ms. Steps of 20 ms that each store 8 MiB on a
+checksums. A state of 8 KiB is put and taken back in 0.2 ms. Steps of 20 ms that each store 8 MiB on a
 disk of 400 MiB/s take 1.05 of the steps alone with a buffer; without one they take about twice as long.
 """
 
@@ -12,13 +11,12 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import google_crc32c
 import numpy as np
@@ -30,7 +28,7 @@ from ebbtide.storage.system import POSIX
 from ebbtide.storage.transfer import BESIDE_BLOCK
 
 MIB = 2**20
-LARGE, COUNT, RUNS = 32 * MIB, 12, 9
+LARGE, COUNT, RUNS = 32 * MIB, 6, 9
 BLOCK = MIB
 SMALL, CYCLES = 8 * 2**10, 200
 STATE, STEPS, STEP_SECONDS, SPEED = 8 * MIB, 40, 0.020, 400 * MIB
@@ -49,33 +47,80 @@ def directories() -> list[Path]:
 
 # Large states.
 
-Speeds = dict[str, float]
 PASSES = ("new", "again")
-# Plain calls with checksums, in two ways; without them, but each block is looked at before it is written; and without
-# them while the other core has something else to do.
-CONTROLS = ("in turn", "beside", "looked at", "elsewhere")
+# Plain calls with checksums, in two ways.
+CONTROLS = ("in turn", "beside")
+Times = dict[str, list[float]]
 
 
-def timed(states: list[Any], write: Callable[[int], Any], read: Callable[[int], Any], storage: Any = None) -> Speeds:
-    """Return the seconds of writing and reading states, in reverse order, twice: the second time to the same places."""
-    found: Speeds = {}
-    count, nbytes = len(states), states[0].nbytes
-    for name in PASSES:
-        have_pages((count + 4) * nbytes if name == PASSES[0] else 4 * nbytes)
-        start = time.perf_counter()
-        for k in range(count):
-            write(k)
-        if storage is not None:
+@final
+@dataclass(frozen=True)
+class Way:
+    """How the state of a number is written and read."""
+
+    write: Callable[[int], Any]
+    read: Callable[[int], Any]
+
+
+def by_hand(stack: ExitStack, directory: Path, states: list[Any], checksums: str = "", *, durable: bool = False) -> Way:
+    """
+    Return plain system calls on a preallocated file.
+
+    Args:
+        stack: Closes the file.
+        directory: Where.
+        states: What is written.
+        checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread, each block
+            when it is written.
+        durable: Whether to have each state on the disk before the next one.
+    """
+    nbytes = states[0].nbytes
+    block = {"in turn": BLOCK, "beside": BESIDE_BLOCK}.get(checksums, nbytes)
+    file = tempfile.NamedTemporaryFile(dir=directory)  # noqa: SIM115 - the stack closes it
+    descriptor = stack.enter_context(file).fileno()
+    os.posix_fallocate(descriptor, 0, nbytes * len(states))
+
+    def write(k: int) -> None:
+        content, checksum = states[k].view(np.uint8), 0
+        with (checksums == "beside" and begin_checksums([content])) or nullcontext() as beside:
+            for start in range(0, nbytes, block):
+                part = content[start : start + block]
+                checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
+                if beside is not None:
+                    beside.begin(part.size)
+                os.pwrite(descriptor, part, k * nbytes + start)
+            _ = None if beside is None else beside.wait()
+        if durable:
+            os.fdatasync(descriptor)
+
+    def read(k: int) -> None:
+        content, checksum = np.empty(nbytes, np.uint8), 0
+        for start in range(0, nbytes, block):
+            part = content[start : start + block]
+            os.preadv(descriptor, [part], k * nbytes + start)
+            checksum = extend_crc32c(checksum, part) if checksums else 0
+
+    return Way(write, read)
+
+
+def ours(stack: ExitStack, directory: Path, states: list[Any], buffer: int = 0, *, durable: bool = False) -> Way:
+    """Return the calls of a storage with reserved room: what it takes back is put once more."""
+    own = stack.enter_context(tempfile.TemporaryDirectory(dir=directory))
+    storage = stack.enter_context(Disk(own, buffer=buffer, durable=durable))
+    storage.reserve(len(states), entry_nbytes(states[:1]))
+    last = len(states) - 1
+
+    def write(k: int) -> None:
+        storage.put(k, [states[k]])
+        if k == last:
             storage.flush()
-        middle = time.perf_counter()
-        have_pages(4 * nbytes)
-        begun = time.perf_counter()
-        if storage is not None:
-            storage.prefetch(range(count - 1, -1, -1))
-        for k in range(count - 1, -1, -1):
-            read(k)
-        found[f"write, {name}"], found[f"read, {name}"] = middle - start, time.perf_counter() - begun
-    return found
+
+    def read(k: int) -> None:
+        if k == last:
+            storage.prefetch(range(last, -1, -1))
+        storage.take(k)
+
+    return Way(write, read)
 
 
 def have_pages(nbytes: int) -> None:
@@ -88,119 +133,80 @@ def have_pages(nbytes: int) -> None:
     np.ones(nbytes, np.uint8)
 
 
-def by_hand(directory: Path, states: list[Any], checksums: str = "", *, synchronize: bool = False) -> Speeds:
+def timed(made: Mapping[str, Callable[[ExitStack], Way]], count: int, nbytes: int, turn: int) -> dict[str, Times]:
     """
-    Return the seconds of plain system calls on a preallocated file.
+    Return the seconds of writing states and reading them in reverse order, twice: first to new places.
 
-    Args:
-        directory: Where.
-        states: What is written.
-        checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread, each block
-            when it is written; "looked at": none, but the largest byte of a block before it is written, which is what
-            any checksum in turn has to read; "elsewhere": for all the time of a block in the cache of the other core,
-            which is what a busy core costs, whatever it does.
-        synchronize: Whether to have each state on the disk before the next one.
+    The ways take turns with each state.
     """
-    nbytes = states[0].nbytes
-    block = {"in turn": BLOCK, "looked at": BLOCK, "beside": BESIDE_BLOCK}.get(checksums, nbytes)
-    with tempfile.NamedTemporaryFile(dir=directory) as file:
-        descriptor = file.fileno()
-        os.posix_fallocate(descriptor, 0, nbytes * len(states))
-
-        def write(k: int) -> None:
-            content, checksum = states[k].view(np.uint8), 0
-            with (checksums == "beside" and begin_checksums([content])) or nullcontext() as beside:
-                for start in range(0, nbytes, block):
-                    part = content[start : start + block]
-                    checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
-                    _ = part.max() if checksums == "looked at" else 0
-                    if beside is not None:
-                        beside.begin(part.size)
-                    os.pwrite(descriptor, part, k * nbytes + start)
-                _ = None if beside is None else beside.wait()
-            if synchronize:
-                os.fdatasync(descriptor)
-
-        def read(k: int) -> None:
-            content, checksum = np.empty(nbytes, np.uint8), 0
-            for start in range(0, nbytes, block):
-                part = content[start : start + block]
-                os.preadv(descriptor, [part], k * nbytes + start)
-                checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
-                _ = part.max() if checksums == "looked at" else 0
-            _ = extend_crc32c(0, content) if checksums == "beside" else 0
-
-        with busy_core() if checksums == "elsewhere" else nullcontext():
-            return timed(states, write, read)
+    found: dict[str, Times] = {}
+    names = list(made)
+    with ExitStack() as stack:
+        have_pages((count + 4) * nbytes * len(names))
+        ways = {name: make(stack) for name, make in made.items()}
+        for name in PASSES:
+            for side in ("write", "read"):
+                times = found[f"{side}, {name}"] = {way: [] for way in names}
+                have_pages(4 * nbytes)
+                for k in range(count) if side == "write" else range(count - 1, -1, -1):
+                    for place in range(len(names)):
+                        way = names[(turn + k + place) % len(names)]
+                        start = time.perf_counter()
+                        getattr(ways[way], side)(k)
+                        times[way].append(time.perf_counter() - start)
+    return found
 
 
-@contextmanager
-def busy_core() -> Iterator[None]:
-    """Have a thread take checksums of a block that stays in its cache as long as the block runs."""
-    over, content = threading.Event(), np.ones(BLOCK // 4, np.uint8)
-
-    def work() -> None:
-        while not over.is_set():
-            extend_crc32c(0, content)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def ours(directory: Path, states: list[Any], buffer: int, durable: bool = False) -> Speeds:
-    """Return the seconds of putting states and taking them in reverse order; room is reserved, as in `by_hand`."""
-    with tempfile.TemporaryDirectory(dir=directory) as own, Disk(own, buffer=buffer, durable=durable) as storage:
-        storage.reserve(len(states), entry_nbytes(states[:1]))
-        return timed(states, lambda k: storage.put(k, [states[k]]), storage.take, storage)
+def sweeps_of(made: Mapping[str, Callable[[ExitStack], Way]], count: int, nbytes: int, turn: int) -> dict[str, Times]:
+    """Return the same for whole sweeps of one way after the other: what is done later has to end, too."""
+    found: dict[str, Times] = {}
+    names = list(made)
+    for place in range(len(names)):
+        name = names[(turn + place) % len(names)]
+        for what, times in timed({name: made[name]}, count, nbytes, 0).items():
+            found.setdefault(what, {})[name] = [sum(times[name])]
+    return found
 
 
 def large_of(nbytes: int, count: int, runs: int) -> None:
     """Print the tables of bandwidth."""
     states = [generator(k).standard_normal(nbytes // 8) for k in range(count)]
     for directory in directories():
-        calls: dict[str, Callable[[], Speeds]] = {
-            "raw": lambda d=directory: by_hand(d, states),
-            "in turn": lambda d=directory: by_hand(d, states, "in turn"),
-            "beside": lambda d=directory: by_hand(d, states, "beside"),
-            "looked at": lambda d=directory: by_hand(d, states, "looked at"),
-            "elsewhere": lambda d=directory: by_hand(d, states, "elsewhere"),
-            "at once": lambda d=directory: ours(d, states, 0),
-            "buffer": lambda d=directory: ours(d, states, 2 * nbytes),
-            "raw, durable": lambda d=directory: by_hand(d, states, synchronize=True),
-            "durable": lambda d=directory: ours(d, states, 0, durable=True),
+        raw = {"raw": lambda stack, d=directory: by_hand(stack, d, states)}
+        alone = {
+            **raw,
+            **{name: lambda stack, d=directory, n=name: by_hand(stack, d, states, n) for name in CONTROLS},
+            "at once": lambda stack, d=directory: ours(stack, d, states),
         }
-        found: dict[str, list[Speeds]] = {name: [] for name in calls}
-        for turn in range(runs + 1):
-            for k in range(len(calls)):
-                name = list(calls)[(turn + k) % len(calls)]
-                taken = calls[name]()
-                if turn:
-                    found[name].append(taken)
+        later = {**raw, "buffer": lambda stack, d=directory: ours(stack, d, states, 2 * nbytes)}
+        synchronized = {
+            "raw": lambda stack, d=directory: by_hand(stack, d, states, durable=True),
+            "durable": lambda stack, d=directory: ours(stack, d, states, durable=True),
+        }
         title = f"{count} states of {nbytes / MIB:g} MiB in {directory}: MiB/s"
         heads = ("ratio to plain calls", *(f"plain calls, {name}" for name in CONTROLS))
         table = Table(title, heads, "pwrite, pread")
-        for what in [f"{side}, {name}" for name in PASSES for side in ("write", "read")]:
-            seconds = {name: [times[what] for times in runs_of] for name, runs_of in found.items()}
-            speed = {name: count * nbytes / MIB / statistics.median(s) for name, s in seconds.items()}
-            for name, limit in (("at once", "raw"), ("buffer", "raw"), ("durable", "raw, durable")):
+        for name, made, measure in (
+            ("at once", alone, timed), ("buffer", later, sweeps_of), ("durable", synchronized, timed)
+        ):  # fmt: skip
+            found: dict[str, Times] = {}
+            for turn in range(runs + 1):
+                for what, times in measure(made, count, nbytes, turn).items():
+                    for way, seconds in times.items() if turn else ():
+                        found.setdefault(what, {}).setdefault(way, []).extend(seconds)
+            for what, times in found.items():
+                states_each = count if measure is sweeps_of else 1
+                speed = {way: states_each * nbytes / MIB / statistics.median(s) for way, s in times.items()}
                 # Speed, so the inverse ratio of times.
-                reached = ratio(seconds, limit, name)
-                controls = [str(ratio(seconds, limit, one)) if name != "durable" else "" for one in CONTROLS]
-                cells = [str(reached), *controls]
+                reached = ratio(times, "raw", name)
+                cells = [str(reached), *[str(ratio(times, "raw", one)) if one in times else "" for one in CONTROLS]]
                 # Memory that looks like a disk is as fast as a checksum: it shows what we cost, and has no bar.
                 bar, met = ("", None) if directory == SHARED else ("0.90", reached.median >= 0.9)
-                table.add(f"{what}, {name}", f"{speed[name]:.0f}", cells, f"{speed[limit]:.0f}", bar, met)
+                table.add(f"{what}, {name}", f"{speed[name]:.0f}", cells, f"{speed['raw']:.0f}", bar, met)
         table.note("New: pages of a preallocated file that are written for the first time. Again: of the cache.")
-        table.note("At once: no thread and no buffer. Buffer: two states, written behind and read ahead.")
+        table.note("At once: no buffer. Buffer: two states, written behind and read ahead, in sweeps of their own.")
         table.note("In turn: checksums of each block before it is written. Beside: by a second thread meanwhile.")
-        table.note("The better of these two is the limit of what has checksums, whoever writes it.")
-        table.note("Looked at: none, but each block is read once before it is written, and once after it was read.")
-        table.note("Elsewhere: none, but the other core is busy in its own cache: what two busy cores cost each other.")
+        table.note("Reads: both in turn.")
         table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")
         table.show()
 

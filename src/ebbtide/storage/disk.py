@@ -201,7 +201,7 @@ class Disk(Storage):
     def _read(self, entry: Entry) -> list[NDArray[Any]]:
         if entry.job is not None and entry.job.arrays is not None:
             return copy_staged(entry.job)
-        arrays = read_entry(self._open().target, entry.record)
+        arrays = read_entry(self._open().target, entry.record, alone=False)
         self._bytes_read += entry.record.length
         return arrays
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.errors import StorageError
-from ebbtide.storage.checksum import BLOCK_BYTES, begin_checksums, extend_crc32c, iterate_blocks, view_bytes
+from ebbtide.storage.checksum import BLOCK_BYTES, Bytes, begin_checksums, extend_crc32c, iterate_blocks, view_bytes
 from ebbtide.storage.codecs import Codecs, decode, stopwatch
 from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header
 from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
@@ -160,18 +160,26 @@ def _write_beside(
     offset = planned.offset + planned.data
     with beside:
         for array in arrays:
-            content, start = view_bytes(array), 0
-            while start < content.size:
-                # Blocks end where those of the file do: its pages may be large there.
-                block = content[start : start + BESIDE_BLOCK - offset % BESIDE_BLOCK]
+            for block in _blocks_of_file(view_bytes(array), offset):
                 beside.begin(block.size)
                 write_fully(target.system, target.descriptor, block, offset)
-                start, offset = start + block.size, offset + block.size
+                offset += block.size
         given = zip(planned.arrays, arrays, beside.wait(), strict=True)
         return [ArrayRecord(known.dtype, known.shape, array.nbytes, found, "raw", 0.0) for known, array, found in given]
 
 
-def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -> list[NDArray[Any]]:
+def _blocks_of_file(content: Bytes, offset: int) -> Iterator[Bytes]:
+    """Yield bytes in blocks that end where those of the file do, whose pages may be large there."""
+    start = 0
+    while start < content.size:
+        block = content[start : start + BESIDE_BLOCK - (offset + start) % BESIDE_BLOCK]
+        yield block
+        start += block.size
+
+
+def read_entry(
+    target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES, *, alone: bool = True
+) -> list[NDArray[Any]]:
     """
     Read an entry into fresh arrays and check every byte of it.
 
@@ -179,6 +187,7 @@ def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -
         target: Where from.
         record: What `write_entry` returned.
         nbytes: The most bytes that are asked for at a time.
+        alone: False to have the checksums of a large entry taken by a second thread meanwhile, as in `write_entry`.
 
     Returns:
         Writable, C-contiguous arrays.
@@ -200,16 +209,11 @@ def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -
         checksums = [extend_crc32c(0, view) for view in views]
     else:
         _fill(target, record, [header], record.offset)
-        checksums: list[int] = []
-        offset = record.offset + record.data
-        for view in views:
-            checksum = 0
-            for start in range(0, view.size, nbytes):
-                block = view[start : start + nbytes]
-                _fill(target, record, [block], offset + start)
-                checksum = extend_crc32c(checksum, block)
-            checksums.append(checksum)
-            offset += view.size
+        beside = None if alone or not _is_worth_a_thread(record, views) else begin_checksums(views)
+        if beside is not None:
+            checksums = _read_beside(target, record, views, beside)
+        else:
+            checksums = _read_blocks(target, record, views, nbytes)
     if extend_crc32c(0, header) != record.checksum:
         raise describe_damage(target.path, record, record.offset, "its header is not the one that was written")
     _check(target, record, checksums)
@@ -217,6 +221,33 @@ def read_entry(target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES) -
         buffer if known.codec == "raw" else _decode(target, record, known, buffer)
         for known, buffer in zip(record.arrays, buffers, strict=True)
     ]
+
+
+def _read_blocks(target: Target, record: EntryRecord, views: Sequence[Bytes], nbytes: int) -> list[int]:
+    """Read arrays and return their checksums."""
+    checksums: list[int] = []
+    offset = record.offset + record.data
+    for view in views:
+        checksum = 0
+        for start in range(0, view.size, nbytes):
+            block = view[start : start + nbytes]
+            _fill(target, record, [block], offset + start)
+            checksum = extend_crc32c(checksum, block)
+        checksums.append(checksum)
+        offset += view.size
+    return checksums
+
+
+def _read_beside(target: Target, record: EntryRecord, views: Sequence[Bytes], beside: ChecksumsBeside) -> list[int]:
+    """Read arrays and return their checksums, which a thread takes of each block while the next one is read."""
+    offset = record.offset + record.data
+    with beside:
+        for view in views:
+            for block in _blocks_of_file(view, offset):
+                _fill(target, record, [block], offset)
+                beside.begin(block.size)
+                offset += block.size
+        return beside.wait()
 
 
 def _fill(target: Target, record: EntryRecord, buffers: Sequence[NDArray[Any]], offset: int) -> None:
