@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 import weakref
 from dataclasses import replace
@@ -101,3 +102,23 @@ def test_the_thread_of_checksums_ends_with_a_writer_that_fails(tmp_path):
         time.sleep(pause)
         del beside  # which is not read to its end
         assert threads() == before
+
+
+@pytest.mark.skipif(checksum.compiled is None, reason="nothing is compiled for this processor")
+def test_a_forked_process_does_not_wait_for_the_thread():
+    """A process that is forked while a thread takes checksums does not have it, and can end."""
+    beside = checksum.compiled.ChecksumsBeside([np.zeros(1000, np.uint8)])
+    child = os.fork()
+    if child == 0:
+        del beside
+        os._exit(7)
+    deadline = time.monotonic() + 20
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended[0] == child
+    assert os.waitstatus_to_exitcode(ended[1]) == 7
+    beside.begin(1000)
+    assert beside.wait() == [checksum.extend_crc32c(0, bytes(1000))]

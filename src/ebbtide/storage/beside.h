@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "crc32c.h"
 
@@ -31,6 +32,7 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
+    pid_t owner;
 } beside_job;
 
 static int beside_is_over(const struct timespec *begin) {
@@ -81,6 +83,7 @@ static void *beside_run(void *given) {
 /* Starts the thread; returns an error number. Signals are for the threads of the interpreter. */
 static int beside_start(beside_job *job) {
     sigset_t all, own;
+    job->owner = getpid();
     job->begun = 0;
     job->is_stopped = job->is_asleep = 0;
     pthread_mutex_init(&job->lock, NULL);
@@ -105,8 +108,11 @@ static void beside_begin(beside_job *job, size_t count) {
     beside_wake(job);
 }
 
-/* Returns when the thread has ended: by itself, or as it is told to. */
+/* Returns when the thread has ended: by itself, or as it is told to. In a forked process there is none. */
 static void beside_end(beside_job *job, int is_stopped) {
+    if (getpid() != job->owner) {
+        return;
+    }
     if (is_stopped) {
         job->is_stopped = 1;
         beside_wake(job);
