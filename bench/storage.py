@@ -2,8 +2,8 @@
 Storage on disk beside raw system calls, and hidden behind the work of a time loop.
 
 States of 32 MiB are written and read by 0.9 of the speed of plain pwrite and pread on a preallocated file, with all
-checksums. A state of 8 KiB is put and taken back in 0.2 ms. Steps of 20 ms that each store 8 MiB on a
-disk of 400 MiB/s take 1.05 of the steps alone with a buffer; without one they take about twice as long.
+checksums. A state of 8 KiB is put and taken back in 0.2 ms. Steps of 20 ms that each store 8 MiB on a disk of 400 MiB/s
+take 1.05 of the steps alone with a buffer; without one they take about twice as long.
 """
 
 from __future__ import annotations

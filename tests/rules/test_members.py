@@ -22,12 +22,11 @@ from ebbtide.arrays.traced import TracedArray
 NO_ARRAYS = (str, np.dtype, bool, int)
 # What takes the values of its others in its first operand.
 WRITTEN = (operator.setitem, np.full_like, *WRITING)
-# What is done for one member after the other where the array that is searched is mapped, or the keys are; what SciPy
-# does over all axes of both operands; and what NumPy does for one row after the other.
-ONE_BY_ONE = frozenset({
-    "searchsorted", "lexsort", "convolve", "correlate", "convolve2d", "correlate2d", "lfilter",
-    *[f"{name} with weights" for name in ("quantile", "nanquantile", "percentile", "nanpercentile")],
-})  # fmt: skip
+# What is done for one member after the other where the array that is searched is mapped, or the keys are; and what
+# SciPy does over all axes of both operands.
+ONE_BY_ONE = frozenset(
+    {"searchsorted", "lexsort", "convolve", "correlate", "convolve2d", "correlate2d", "lfilter"}
+)
 BATCHED = [c for c in typed_cases(np.float32, np.complex128, smooth=True) if not is_by_values(c)]
 
 

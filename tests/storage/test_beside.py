@@ -1,4 +1,4 @@
-"""Checksums that a thread takes beside a writer: they are right, and the thread ends."""
+"""Checksums that a thread takes beside a writer or a reader: they are right, and the thread ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state(key, size):
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cores):
-    """An entry whose checksums were taken by a second thread while it was written, or not, is as well protected."""
+    """An entry whose checksums a second thread takes while it is written and read, or none, is as well protected."""
     begun = []
     note = lambda arrays: begun.append(len(arrays)) or checksum.begin_checksums(arrays)
     monkeypatch.setattr(transfer, "begin_checksums", note)
@@ -37,6 +37,7 @@ def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cor
         storage.put(0, arrays)
         assert begun == [3] * (cores - 1)
         assert [np.array_equal(found, array) for found, array in zip(storage.get(0), arrays, strict=True)] == [True] * 3
+        assert begun == [3] * (cores - 1) * 2
         content = bytearray((storage.directory / "segment").read_bytes())
         for place in (4096, 4096 + 8 * LARGE + 3, 4096 + 16 * LARGE):
             content[place] ^= 1
@@ -78,8 +79,8 @@ def test_checksums_beside_a_writer():
 
 
 @pytest.mark.skipif(checksum.compiled is None, reason="nothing is compiled for this processor")
-def test_the_thread_of_checksums_ends_with_a_writer_that_fails(tmp_path):
-    """A writer that stops in between leaves no thread that waits, and nothing that holds its arrays."""
+def test_the_thread_of_checksums_ends_with_who_fails(tmp_path):
+    """Who stops in between leaves no thread that waits; a writer, nothing that holds its arrays."""
     threads = lambda: len(list(Path("/proc/self/task").iterdir()))
 
     def fail(*arguments):
@@ -94,6 +95,19 @@ def test_the_thread_of_checksums_ends_with_a_writer_that_fails(tmp_path):
     del array
     assert left() is None
     assert threads() == before
+
+    def fail_to_read(descriptor, buffers, offset):
+        if sum(memoryview(buffer).nbytes for buffer in buffers) > 4096:
+            raise OSError(5, "broken")
+        return os.preadv(descriptor, buffers, offset)
+
+    with Disk(tmp_path, system=replace(POSIX, preadv=fail_to_read)) as storage:
+        storage.put(1, [state(1, LARGE)])
+        before = threads()
+        with pytest.raises(StorageError, match="broken"):
+            storage.get(1)
+        assert threads() == before
+    before = threads()
     with pytest.raises(ValueError, match="contiguous"):
         checksum.compiled.ChecksumsBeside([np.ones((4, 4)).T])
     for pause in (0, 0.01):

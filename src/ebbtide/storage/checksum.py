@@ -33,8 +33,8 @@ def _find_extend() -> tuple[_Extend, Callable[[int, int, int], int] | None]:
     """
     Return what takes checksums: of anything with a buffer, and, if that keeps other threads from running, of memory.
 
-    Our own function lets them run, and takes 55 GB/s of what is in a cache with AVX-512, 29 without it; google-crc32c,
-    which is there for all processors, has 14.
+    Our own function lets them run, and takes 51 GB/s of what is in a cache with AVX-512 and 25 of 32 MiB, without it 27
+    and 19; google-crc32c, which is there for all processors, 27 and 13.
     """
     if compiled is not None:
         return compiled.extend, None
