@@ -124,6 +124,23 @@ def test_weights(name, number):
     np.testing.assert_array_equal(jvp(lambda x: f(x, weights), (x,), (x,))[1], expected)
 
 
+@pytest.mark.parametrize("mapped", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("name", "number"), NAMED)
+def test_weights_of_members(name, number, mapped):
+    """A batch of arrays, of weights, or of both has for each member the quantiles and the derivative of that one."""
+    x, q, weights, options = WEIGHTED[number]
+    q = q * 100 if "percent" in name else q
+    f = lambda x, w: getattr(np, name)(x, q, weights=w, method="inverted_cdf", **options)
+    slope = lambda x, w: vjp(lambda x: f(x, w), x)[1](np.ones_like(f(x, w)))[0]
+    given = [np.stack([v * (1 + k) for k in range(3)]) if m else v for v, m in zip((x, weights), mapped, strict=True)]
+    given = [np.stack([v[0], v[1][..., ::-1], v[2]]) if m else v for v, m in zip(given, mapped, strict=True)]
+    members = [[v[k] if m else v for v, m in zip(given, mapped, strict=True)] for k in range(3)]
+    for function in (f, slope):
+        found = vmap(function, [0 if m else None for m in mapped])(*given)
+        expected = np.stack([np.asarray(function(*member)) for member in members])
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+
+
 def test_weights_in_programs():
     """Programs and batches choose by weights that are not known when they are made."""
     f = lambda x, w: np.quantile(x, [0.3, 0.8], weights=w, method="inverted_cdf")

@@ -199,8 +199,22 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
         size = prod(a.shape[k] for k in axes)
         return ArrayType((prod(a.shape) // size, prod(np.shape(q))), np.min_scalar_type(size))
 
+    def of_members(handler: Any, args: Any, kwargs: Any, flags: Any, size: int) -> Any:
+        """Say it of the rows of all members together; of each alone if they ask for quantiles of their own."""
+        (a, q, weights, axes), (has_a, has_q, has_weights, _) = args, flags
+        if has_q or not size:
+            return None
+        shape = a.shape[1:] if has_a else a.shape
+        if weights.ndim - has_weights != len(shape):  # along the axes, in their order
+            order = [*range(has_weights), *(np.argsort(axes) + has_weights)]
+            along = [n if k in axes else 1 for k, n in enumerate(shape)]
+            weights = np.reshape(np.transpose(weights, order), (*weights.shape[:has_weights], *along))
+        whole = [np.broadcast_to(x, (size, *shape)) for x in (a, weights)]
+        found = handler(whole[0], q, whole[1], tuple([k + 1 for k in axes]))
+        return np.reshape(found, (size, -1, found.shape[1]))
+
     chosen.__name__ = f"{function.__name__} with weights"
-    return constant(chosen, infer)
+    return constant(chosen, infer, of_members)
 
 
 def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[..., Any]:
