@@ -7,11 +7,46 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 import ebbtide
+from ebbtide.storage.system import POSIX
 
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
+
+
+class Gate:
+    """A disk that stands still until it is opened, and notes at which offsets large blocks are written and read."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.reached = threading.Event()
+        self.writes: list[int] = []
+        self.reads: list[int] = []
+        self.system = replace(POSIX, pwrite=self.pwrite, preadv=self.preadv)
+
+    def pwrite(self, descriptor, block, offset):
+        """Wait, then write; the caller's own thread does not wait."""
+        if threading.current_thread().name == "ebbtide-storage":
+            self.reached.set()
+            self.open.wait(20)
+        if memoryview(block).nbytes >= 4096:
+            self.writes.append(offset)
+        return os.pwrite(descriptor, block, offset)
+
+    def preadv(self, descriptor, buffers, offset):
+        """Read."""
+        if sum(memoryview(buffer).nbytes for buffer in buffers) >= 4096:
+            self.reads.append(offset)
+        return os.preadv(descriptor, buffers, offset)
+
+
+def state(key, size=100_000):
+    """A state that is told by its key."""
+    return np.full(size, float(key))
 
 
 def find_files(directory):

@@ -13,43 +13,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ebbtide.storage import Disk, entry_nbytes, pipeline, worker
+from ebbtide.storage import Disk, entry_nbytes
 from ebbtide.storage.system import POSIX
 
-from .helpers import measure_peak, run_python, storage_threads
+from .helpers import measure_peak, run_python, state, storage_threads
 
 MIB = 1 << 20
-
-
-class Gate:
-    """A disk that stands still until it is opened, and notes at which offsets large blocks are written and read."""
-
-    def __init__(self):
-        self.open = threading.Event()
-        self.reached = threading.Event()
-        self.writes: list[int] = []
-        self.reads: list[int] = []
-        self.system = replace(POSIX, pwrite=self.pwrite, preadv=self.preadv)
-
-    def pwrite(self, descriptor, block, offset):
-        """Wait, then write; the caller's own thread does not wait."""
-        if threading.current_thread().name == "ebbtide-storage":
-            self.reached.set()
-            self.open.wait(20)
-        if memoryview(block).nbytes >= 4096:
-            self.writes.append(offset)
-        return os.pwrite(descriptor, block, offset)
-
-    def preadv(self, descriptor, buffers, offset):
-        """Read."""
-        if sum(memoryview(buffer).nbytes for buffer in buffers) >= 4096:
-            self.reads.append(offset)
-        return os.preadv(descriptor, buffers, offset)
-
-
-def state(key, size=100_000):
-    """A state that is told by its key."""
-    return np.full(size, float(key))
 
 
 def empty(storage):
@@ -65,14 +34,6 @@ def wait_until(condition):
     while not condition() and time.monotonic() < end:
         time.sleep(0.001)
     assert condition()
-
-
-@pytest.fixture
-def gate():
-    """A gate that is open at the end."""
-    gate = Gate()
-    yield gate
-    gate.open.set()
 
 
 def test_put_does_not_wait_for_the_disk(tmp_path, gate):
@@ -255,67 +216,17 @@ def test_digits_that_are_lost_do_not_depend_on_the_thread(tmp_path, gate):
         assert storage.get(0)[0][0] == np.float32(1 / 3)
 
 
-LARGE = 1 << 19
-
-
-def test_large_entries_are_written_at_once_where_the_disk_does_not_wait(tmp_path, gate, monkeypatch):
-    """Who finds the buffer full writes itself, and learns: after a mere copy the next are not handed to the thread."""
-    handed = []
-    waited = [False]
-    monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: waited[0])
-    submit = worker.Worker.submit
-    monkeypatch.setattr(worker.Worker, "submit", lambda me, job: handed.append(job.record.key) or submit(me, job))
-    with Disk(tmp_path, buffer=8 * LARGE + 900_000, system=gate.system) as storage:
-        storage.put(0, [state(0, LARGE)])
-        storage.put(1, [state(1, LARGE)])
-        storage.put("small", [state(3, 100_000)])
-        assert handed == [0, "small"]
-        gate.open.set()
-        storage.flush()
-        storage.put(2, [state(2, LARGE)])
-        waited[0] = True
-        storage.put(3, [state(3, LARGE)])
-        storage.put(4, [state(4, LARGE)])
-        assert handed == [0, "small", 4]
-        assert [storage.take(key)[0][-1] for key in range(5)] == [0, 1, 2, 3, 4]
-
-
-def test_a_write_behind_tells_whether_it_waited(tmp_path, monkeypatch):
-    """After a large write of the thread that was a mere copy the next is not handed to it, though there is room."""
-    handed = []
-    waited = [False]
-    monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: waited[0])
-    submit = worker.Worker.submit
-    monkeypatch.setattr(worker.Worker, "submit", lambda me, job: handed.append(job.record.key) or submit(me, job))
-    with Disk(tmp_path, buffer=4 * 8 * LARGE) as storage:
-        for key, waits in enumerate((False, True, True, False, False)):
-            waited[0] = waits
-            storage.put(key, [state(key, LARGE)])
+def test_what_was_written_stays_while_there_is_room(tmp_path, gate):
+    """A write that has ended does not give up its buffer to the next one where there is room for both."""
+    gate.open.set()
+    with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
+        for key in range(4):
+            storage.put(key, [state(key)])
             storage.flush()
-        assert handed == [0, 2, 3]
-        assert [storage.take(key)[0][-1] for key in range(5)] == [0, 1, 2, 3, 4]
-
-
-def test_encoding_is_left_to_the_thread(tmp_path, monkeypatch):
-    """Large entries that are encoded are handed to the thread, whether the disk waits or not."""
-    handed = []
-    monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: False)
-    submit = worker.Worker.submit
-    monkeypatch.setattr(worker.Worker, "submit", lambda me, job: handed.append(job.record.key) or submit(me, job))
-    with Disk(tmp_path, compression={"rounded": "float32"}, buffer=4 * 8 * LARGE) as storage:
-        for key, kind in enumerate(("rounded", "", "rounded", "")):
-            storage.put(key, [state(key, LARGE)], kind=kind)
-            storage.flush()
-        assert handed == [0, 1, 2]
-
-
-def test_a_sleep_is_a_wait_and_work_is_none():
-    """What a processor did for a thread is told apart from what the thread waited for."""
-    begin = worker.read_clocks()
-    time.sleep(0.02)
-    assert worker.has_waited(begin, worker.read_clocks())
-    assert worker.has_waited((1.0, 2.0), (2.0, 2.4))
-    assert not worker.has_waited((1.0, 2.0), (2.0, 2.6))
+        assert [storage.take(key)[0][0] for key in (3, 2)] == [3, 2]
+        assert storage.bytes_read == 0
+        assert [storage.take(key)[0][0] for key in (1, 0)] == [1, 0]
+        assert storage.bytes_read == 2 * (800_000 + 4096)
 
 
 def test_reading_ahead_makes_way_for_writing(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 
 from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, StorageFullError, entry_nbytes
+from ebbtide.storage.listing import list_storage
 from ebbtide.storage.places import start_of
 from ebbtide.storage.system import POSIX
 
@@ -91,6 +92,33 @@ def test_delete_returns_the_space(tmp_path, order):
             storage.delete(key)
             assert blocks(path) <= -left * size + MIB + 4 * 4096
         assert takes(path, 0)
+
+
+def test_a_hole_is_not_written_to(tmp_path):
+    """What the file system takes back is not overwritten first; what stays in the file is, and not found again."""
+    small = []
+
+    def pwrite(descriptor, block, offset):
+        if memoryview(block).nbytes < 4096:
+            small.append(offset)
+        return os.pwrite(descriptor, block, offset)
+
+    size = entry_nbytes([np.ones(1 << 18)])
+    with Disk(tmp_path, system=replace(POSIX, pwrite=pwrite)) as storage:
+        for key in range(4):
+            storage.put(key, [np.ones(1 << 18)])
+        storage.put("small", [np.ones(1000)])
+        small.clear()
+        storage.delete(1)
+        storage.delete(2)
+        assert small == []
+        storage.delete("small")
+        assert [record.key for record in list_storage(storage.directory).entries] == [0, 3]
+        storage.reserve(4, size)
+        small.clear()
+        storage.delete(3)
+        assert small == [3 * size]
+        assert [record.key for record in list_storage(storage.directory).entries] == [0]
 
 
 def test_places_are_used_again(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import final
 
@@ -94,6 +94,11 @@ class Extents:
     def dirty(self) -> int:
         """Return the free bytes whose blocks the file still has."""
         return sum(free.stop - free.start for free in self.free if not free.clean)
+
+    def is_clean(self, start: int) -> bool:
+        """Return whether a byte is free and its block is back with the file system."""
+        place = bisect_right(self.free, start, key=lambda free: free.start) - 1
+        return place >= 0 and start < self.free[place].stop and self.free[place].clean
 
     def clean(self) -> int:
         """Return the free bytes whose blocks are back with the file system."""

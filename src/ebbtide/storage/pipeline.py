@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.storage.base import Key
-from ebbtide.storage.checksum import Bytes
+from ebbtide.storage.checksum import Bytes, view_bytes
 from ebbtide.storage.entries import EntryRecord
-from ebbtide.storage.transfer import JOINED, LARGE, Target, write_or_explain
+from ebbtide.storage.system import write_fully
+from ebbtide.storage.transfer import BESIDE_BLOCK, JOINED, LARGE, Target, write_or_explain
 from ebbtide.storage.worker import Job, Worker, has_waited, read_clocks
 
 # A job is some Python objects beside its bytes.
@@ -75,8 +76,10 @@ class Pipeline:
         # Encoding takes as much again.
         return max(_LEAST_CHARGE, record.memory * (2 if self._is_encoded(record) else 1))
 
-    def write(self, record: EntryRecord, arrays: Sequence[NDArray[Any]]) -> Job:
-        """Stage copies of arrays and have them written."""
+    def write(self, record: EntryRecord, arrays: Sequence[NDArray[Any]]) -> Job | None:
+        """Stage copies of arrays and have them written; None if they are better written at once, as a try has shown."""
+        if self._has_tried(record, arrays):
+            return None
         charge = self._charge(record)
         buffer = self._buffer(charge, record.memory)
         views: list[NDArray[Any]] = []
@@ -114,7 +117,8 @@ class Pipeline:
 
         Only waiting can be hidden. What goes to the page cache is a copy, as staging is: states of 32 MiB were put one
         after the other at 0.4 of the speed of plain calls by way of the buffer, and at 0.8 without. Each large write
-        tells; where none has ended and the buffer is full, so that the caller would wait anyway, it finds out.
+        tells; where none has ended, could be tried, and the buffer is full, so that the caller would wait anyway, it
+        finds out.
         """
         if self._target.durable:
             return False
@@ -123,6 +127,26 @@ class Pipeline:
             jobs = sum(job.charge for job in self._writes) + sum(job.charge for job in self._reads.values())
             return jobs + charge > self.capacity
         return not self._waits
+
+    def _has_tried(self, record: EntryRecord, arrays: Sequence[NDArray[Any]]) -> bool:
+        """
+        Find out by a part of the first large entry whether the disk waits; return whether it did and does not.
+
+        A disk that waits has one part more to write, 2 MiB. One that does not had two states of 32 MiB copied in
+        vain: first writes of six were at 0.76 of the speed of plain calls, and are at 0.90.
+        """
+        if self._waits is not None or record.memory < LARGE or self._target.durable or self._is_encoded(record):
+            return False
+        start = record.offset + record.data
+        for array in arrays:
+            if array.nbytes >= BESIDE_BLOCK and array.flags.c_contiguous:
+                begun = read_clocks()
+                with suppress(OSError):  # the whole entry will meet it
+                    write_fully(self._target.system, self._target.descriptor, view_bytes(array)[:BESIDE_BLOCK], start)
+                    self._waits = has_waited(begun, read_clocks())
+                break
+            start += array.nbytes
+        return self._waits is False
 
     def resize(self, capacity: int) -> None:
         """Go on with another capacity."""
@@ -135,10 +159,12 @@ class Pipeline:
                 del self._spare[place]
                 self._make_room(max(charge, spare.nbytes))
                 return spare
-        for key, job in self._written.items():
-            if job.staged is not None and nbytes <= job.staged.nbytes <= 2 * nbytes:
-                self.forget(key)
-                return self._buffer(charge, nbytes)
+        # Where there is no room for another: what was written stays, as it may be asked for.
+        if self._held() + charge > self.capacity:
+            for key, job in self._written.items():
+                if job.staged is not None and nbytes <= job.staged.nbytes <= 2 * nbytes:
+                    self.forget(key)
+                    return self._buffer(charge, nbytes)
         self._make_room(charge)
         return np.empty(nbytes, np.uint8)
 

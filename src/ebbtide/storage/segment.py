@@ -114,17 +114,23 @@ class Segment:
     def give(self, record: EntryRecord) -> None:
         """Give the range of an entry back; the file system has it when this returns, but for less than 1 MiB."""
         self._extents.give(record.offset, record.nbytes)
-        size = self._size()
-        if record.offset < size:
-            # It may stay in the file for a while, and must not be found again.
-            with suppress(OSError):
-                self._target.system.pwrite(
-                    self._target.descriptor, bytes(min(FIXED_BYTES, size - record.offset)), record.offset
-                )
-        self._return_slack()
         if self._target.durable:
+            # First: a process that is killed meanwhile must not leave half an entry.
+            self._clear(record.offset)
+            self._return_slack()
             with suppress(OSError):
                 self._target.system.synchronize(self._target.descriptor)
+            return
+        self._return_slack()
+        if not self._extents.is_clean(record.offset):
+            self._clear(record.offset)
+
+    def _clear(self, offset: int) -> None:
+        """Overwrite the header of an entry that may stay in the file for a while, and must not be found again."""
+        left = self._size() - offset
+        if left > 0:
+            with suppress(OSError):
+                self._target.system.pwrite(self._target.descriptor, bytes(min(FIXED_BYTES, left)), offset)
 
     def recover(self) -> list[EntryRecord]:
         """
