@@ -153,7 +153,8 @@ def conv2d(x: Any, kernels: Any, bias: Any = None, stride: int | Pair = 1, paddi
         bias: Vector (O,), or None.
         stride: Distance between windows: one number, or one for height and one for width.
         padding: Rows and columns of zeros around an image: a number, a pair for height and width, a pair of pairs
-            (before, after), or `same`, with which the result is H // stride (rounded up) by W // stride.
+            (before, after); `"valid"` for none, or `"same"`, with which the result is H // stride (rounded up) by
+            W // stride.
 
     Returns:
         Array (..., H', W', O) with H' = (H + padding - h) // stride + 1.
@@ -195,12 +196,14 @@ def _padding_of(padding: Any, size: Any, window: Any, strides: Pair) -> Padding:
     if padding == "same":
         whole = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(size, window, strides, strict=True)]
         return (whole[0] // 2, whole[0] - whole[0] // 2), (whole[1] // 2, whole[1] - whole[1] // 2)
+    if padding == "valid":
+        return (0, 0), (0, 0)
     pair = padding if isinstance(padding, (tuple, list)) else (padding, padding)
     both = [one if isinstance(one, (tuple, list)) else (one, one) for one in pair]
     flat = [n for one in both for n in one]
     if len(both) != 2 or len(flat) != 4 or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in flat):
         raise ValueError(
-            f"padding={padding!r}: give 'same', a number that is not negative, a pair for height and width, or a pair "
-            "of pairs (before, after)."
+            f"padding={padding!r}: give 'same', 'valid', a number that is not negative, a pair for height and width, "
+            "or a pair of pairs (before, after)."
         )
     return (int(flat[0]), int(flat[1])), (int(flat[2]), int(flat[3]))
