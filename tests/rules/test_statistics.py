@@ -176,6 +176,60 @@ def test_more_results_are_plain():
     assert all(type(one) is np.ndarray for one in seen)
 
 
+EDGES = np.array([-1.0, 0.1, 0.4, 2.0])
+COUNTED = {
+    "ten": lambda x, e: np.histogram(x),
+    "number": lambda x, e: np.histogram(x, 4),
+    "range": lambda x, e: np.histogram(x, 4, (-9.5, 25), density=True),
+    "list": lambda x, e: np.histogram(x, [-1, 0, 2]),
+    "given": np.histogram,
+    "traced edges": lambda x, e: np.histogram([0.0, 0.2, 1.0], e, density=True),
+    "edges": lambda x, e: np.histogram_bin_edges(x, 3),
+    "nonzero": lambda x, e: np.count_nonzero(x > 0),
+    "nonzero along": lambda x, e: np.count_nonzero(x > 0, axis=-1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("executor", ["reference", "machine"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_counts_without_known_values(name, dtype, executor):
+    """What is counted need not be known, only how many counts there are: programs and members count as NumPy does."""
+    f = COUNTED[name]
+    x = (10 * M).astype(dtype)
+    members = np.stack([x, x[::-1] + 1, 2 * x])
+    alone, together = jit(f, executor=executor)(x, EDGES), vmap(f, (0, None))(members, EDGES)
+    expected = [f(one, EDGES) for one in members]
+    for k in range(2):
+        if isinstance(expected[0], tuple):
+            found, batch, wanted = alone[k], together[k], [one[k] for one in expected]
+        else:
+            found, batch, wanted = alone, together, expected
+        assert np.asarray(found).dtype == np.asarray(wanted[0]).dtype
+        np.testing.assert_array_equal(found, wanted[0])
+        # What no member has a part in is one for all.
+        np.testing.assert_array_equal(np.broadcast_to(batch, np.shape(wanted)), wanted)
+
+
+def test_counts_of_members_of_members():
+    """Batches of batches, also empty ones, and programs of them."""
+    x = np.random.default_rng(5).standard_normal((2, 3, 8))
+    for f in (lambda x: np.histogram(x, 4)[0], lambda x: np.histogram_bin_edges(x, 4)):
+        expected = np.stack([[f(one) for one in row] for row in x])
+        for found in (vmap(vmap(f))(x), jit(vmap(vmap(f)))(x), vmap(vmap(f, 1), 1)(np.transpose(x, (2, 0, 1)))):
+            np.testing.assert_array_equal(found, expected)
+        assert vmap(f)(x[0][:0]).shape == (0, *expected.shape[2:])
+        assert vmap(f)(x[0][:0]).dtype == expected.dtype
+
+
+def test_bins_that_depend_on_values_are_refused():
+    """How many bins an estimator finds depends on the values."""
+    with pytest.raises(ebbtide.TraceError, match=r"histogram at .*test_statistics"):
+        jit(lambda x: np.histogram(x, "auto"))(V)
+    with pytest.raises(ebbtide.TraceError, match="histogram_bin_edges"):
+        jit(lambda x: np.histogram_bin_edges(x, "auto"))(V)
+
+
 def test_trimmed_zeros_are_a_view():
     """What is left of an array is a view of it, as in NumPy: a write goes through."""
     def f(x):

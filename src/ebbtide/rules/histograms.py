@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,77 @@ _histogram_of = linear(
     name="histogram",
 )
 _constant_histogram = constant(np.histogram)
+_constant_edges = constant(np.histogram_bin_edges)
+
+
+# Of arrays of which only shape and dtype are known: heights and edges, each an operation of its own. The first axes of
+# *a*, as many as *depth*, are those of members.
+
+
+def _each(function: Callable[[Any], Any], a: Any, depth: int, kind: ArrayType) -> Any:
+    found = [function(a[place]) for place in np.ndindex(a.shape[:depth])]
+    return np.reshape(np.array(found, kind.dtype), kind.shape)
+
+
+def _heights(a: Any, bins: Any, limits: Any, density: Any, depth: int = 0) -> Any:
+    kind = _heights_type(a, bins, limits, density, depth)
+    return _each(lambda one: np.histogram(one, bins, limits, density)[0], a, depth, kind)
+
+
+def _heights_type(a: Any, bins: Any, limits: Any, density: Any, depth: int = 0) -> ArrayType:
+    return ArrayType((*a.shape[:depth], _count_bins(bins)), np.dtype(float if density else np.intp))
+
+
+def _edges(a: Any, bins: Any, limits: Any, depth: int = 0) -> Any:
+    kind = _edges_type(a, bins, limits, depth)
+    return _each(lambda one: np.histogram_bin_edges(one, bins, limits), a, depth, kind)
+
+
+def _edges_type(a: Any, bins: Any, limits: Any, depth: int = 0) -> ArrayType:
+    given = type_of(bins)
+    one = given if given.shape else np.histogram_bin_edges(np.zeros(1, a.dtype), 1, limits)
+    return ArrayType((*a.shape[:depth], _count_bins(bins) + 1), one.dtype)
+
+
+def _of_members(handler: Any, args: list[Any], kwargs: Any, mapped: list[bool], size: int) -> Any:
+    """Batch rule for members that have what is counted of their own, and the same bins."""
+    return handler(*args, depth=kwargs.get("depth", 0) + 1) if mapped[0] and not any(mapped[1:]) else None
+
+
+def _count_bins(bins: Any) -> int:
+    """Return the number of bins that are given by it, or by their edges."""
+    shape = type_of(bins).shape
+    return shape[0] - 1 if shape else int(bins)
+
+
+def _of_unknown(a: Any, bins: Any, limits: Any) -> Any:
+    """Return what is counted, and bins, if only values are not known, and not how many bins there are; else None."""
+    if isinstance(bins, str) or all(known(value) is not None for value in (a, bins, *(limits or ()))):
+        return None
+    bins = np.asarray(bins) if isinstance(bins, (list, tuple)) and TracedArray not in map(type, bins) else bins
+    is_fixed = np.ndim(bins) == 1 or (np.ndim(bins) == 0 and known(bins) is not None)
+    if not is_fixed or any(known(limit) is None for limit in limits or ()):
+        return None
+    return (a if type(a) is TracedArray else np.asarray(a)), bins
+
+
+_heights_of = constant(_heights, _heights_type, _of_members)
+_edges_of = constant(_edges, _edges_type, _of_members)
+
+
+def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:  # noqa: A002
+    """Return the edges of bins, which have no derivative."""
+    found = _of_unknown(a, bins, range) if weights is None else None
+    if found is not None:
+        return _edges_of(*found, range)
+    return _constant_edges(a, bins, range, weights)
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:  # noqa: A002
     """Return the histogram, linear in its weights, and the edges of its bins, which have no derivative."""
+    found = _of_unknown(a, bins, range) if weights is None else None
+    if found is not None:
+        return _heights_of(*found, range, density), _edges_of(*found, range)
     if type(weights) is not TracedArray:
         return _constant_histogram(a, bins, range, density, weights)
     a, bins = known(a), known(bins) if type(bins) is TracedArray else bins
@@ -148,5 +216,6 @@ def histogram2d(
 
 answer(np.bincount, bincount)
 answer(np.histogram, histogram)
+answer(np.histogram_bin_edges, histogram_bin_edges)
 answer(np.histogramdd, histogramdd)
 answer(np.histogram2d, histogram2d)

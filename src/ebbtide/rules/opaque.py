@@ -26,7 +26,7 @@ STEPS = (
 )  # fmt: skip
 SEARCHES = (
     np.argmax, np.argmin, np.nanargmax, np.nanargmin, np.argsort, np.argpartition,
-    np.searchsorted, np.digitize, np.any, np.all, np.lexsort,
+    np.searchsorted, np.digitize, np.any, np.all, np.count_nonzero, np.lexsort,
 )  # fmt: skip
 FACTS = (
     np.shape, np.ndim, np.size, np.iscomplexobj, np.isrealobj, np.result_type, np.can_cast, np.min_scalar_type,
@@ -37,15 +37,15 @@ SELECTIONS = (np.unique, np.trim_zeros)
 # What depends on the values of an array in a way that shape and dtype do not tell: the shape of the result, a Python
 # number or text, or memory. On abstract arrays these raise.
 OPAQUE = (
-    np.nonzero, np.flatnonzero, np.argwhere, np.count_nonzero, np.allclose, np.array_equal, np.array_equiv,
-    np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string, np.histogram_bin_edges,
+    np.nonzero, np.flatnonzero, np.argwhere, np.allclose, np.array_equal, np.array_equiv,
+    np.may_share_memory, np.shares_memory, np.array_repr, np.array_str, np.array2string,
     *SELECTIONS,
 )  # fmt: skip
 
 # How the searches are done for all members of a batch; the others are done for one after the other.
 BATCHES: Mapping[Any, Any] = MappingProxyType({
     **{f: along(1, None) for f in (np.argmax, np.argmin, np.nanargmax, np.nanargmin)},
-    **{f: along(1, None, several=True) for f in (np.any, np.all)},
+    **{f: along(1, None, several=True) for f in (np.any, np.all, np.count_nonzero)},
     np.argsort: along(1, -1),
     np.argpartition: along(2, -1),
     np.searchsorted: alone(1),
