@@ -25,11 +25,11 @@ from ebbtide.errors import StorageError as StorageError
 from ebbtide.errors import TraceError as TraceError
 from ebbtide.loop.timeloop import timeloop as timeloop
 from ebbtide.profiling.report import profile as profile
+from ebbtide.program.constant import stop_gradient as stop_gradient
 from ebbtide.program.jit import jit as jit
 from ebbtide.program.tracing import trace as trace
 from ebbtide.tape.checkpoint import checkpoint as checkpoint
 from ebbtide.transforms.batching import vmap as vmap
-from ebbtide.transforms.constant import stop_gradient as stop_gradient
 from ebbtide.transforms.elementwise import deriv as deriv
 from ebbtide.transforms.elementwise import elementwise_grad as elementwise_grad
 from ebbtide.transforms.forward import jvp as jvp

@@ -26,6 +26,7 @@ from ebbtide.loop.given import in_region
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
+from ebbtide.loop.masked import masked_loop
 from ebbtide.loop.measure import (
     EXTRA_STEPS,
     First,
@@ -138,6 +139,9 @@ def timeloop(
         budget=budget, resume=resume, resume_every=resume_every, verify=verify, collect_every=collect_every,
         progress=progress,
     )  # fmt: skip
+    ended = None if until is None else masked_loop(timeloop, step, state, inputs, options)
+    if ended is not None:
+        return ended
     batch = innermost_batch()
     if batch is not None:
         return batched_loop(timeloop, batch, step, state, steps, inputs, options)

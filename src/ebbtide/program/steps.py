@@ -358,7 +358,7 @@ _CONSTANT: Mapping[str, str] = MappingProxyType({
     "places_of_largest": "ebbtide.nn.pooling",
     "result": "ebbtide.program.rooms",
     "scratch": "ebbtide.program.rooms",
-    "stop_gradient": "ebbtide.transforms.constant",
+    "stop_gradient": "ebbtide.program.constant",
 })  # fmt: skip
 _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Action] | None]] = MappingProxyType({
     "chain": _chain,

@@ -1,0 +1,119 @@
+"""Time loops in a batch of `vmap` whose members end after different numbers of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.batched import BatchTrace, full
+from ebbtide.arrays.containers import flatten, is_array, unflatten
+from ebbtide.arrays.context import current
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
+from ebbtide.loop.options import Options
+from ebbtide.program.constant import stop_gradient
+
+
+def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Options) -> Any:
+    """
+    Run the loops of all members until the last one ends, if their conditions differ from member to member.
+
+    A member that has ended keeps its state. The step that others go on with is given, in its place, the state before
+    its last step: there it has been run, whereas at the last one it may have no derivative, and zero times infinity is
+    none.
+
+    Args:
+        timeloop: The loop.
+        step: The user's step.
+        state: The user's state.
+        inputs: The user's inputs.
+        options: The other arguments of the loop, among them the condition.
+
+    Returns:
+        The final state; None if this is no such loop.
+
+    Raises:
+        TraceError: The loop has outputs, or its state a random generator or a vector.
+
+    Memory:
+        States have twice the bytes.
+    """
+    condition: Any = options.until
+    batches = [trace for trace in current().traces if type(trace) is BatchTrace]
+    if not batches:
+        return None
+    begin, structure = flatten(state)
+    trace = batches[-1]
+    # Floating-point numbers are of all members, as a step may make them so.
+    known = [_of_members(trace, leaf) if is_array(leaf) else stop_gradient(leaf) for leaf in begin]
+    ended = stop_gradient(condition(unflatten(structure, known)))
+    if not _differs(ended):
+        return None
+    _refuse(begin, options)
+    ended = _of_members(trace, ended)
+    values = [leaf if trace.beneath(leaf)[1] else np.where(ended, leaf, leaf) for leaf in begin]
+    if _is_true_of_all(ended):
+        return unflatten(structure, [value.copy() for value in values])
+    before = [_stand_in(trace, stop_gradient(value), ended) for value in values]
+
+    def step_of_all(carried: Any, x: Any) -> Any:
+        values, before, ended = carried
+        given = [np.where(ended, old, value) for old, value in zip(before, values, strict=True)]
+        before = stop_gradient(given)  # a step may write into its state
+        after, structure_after = flatten(step(unflatten(structure, given), x))
+        if structure_after != structure:
+            raise TypeError(f"A step returned a state of structure {structure_after}, and it was given {structure}.")
+        values = [np.where(ended, value, new) for value, new in zip(values, after, strict=True)]
+        reached = stop_gradient(condition(unflatten(structure, stop_gradient(values))))
+        return values, before, np.logical_or(ended, reached)
+
+    rest = options.as_arguments() | {"until": lambda carried: _is_true_of_all(carried[2])}
+    return unflatten(structure, timeloop(step_of_all, (values, before, ended), inputs=inputs, **rest)[0])
+
+
+def _refuse(begin: list[Any], options: Options) -> None:
+    what = ""
+    if options.outputs:
+        what = "has outputs, which would be another number for each"
+    elif any(isinstance(leaf, np.random.Generator) for leaf in begin):
+        what = "has a random generator in its state, which would come to differ"
+    if what:
+        raise TraceError(
+            f"The condition `until` of a time loop at {user_line()} differs from member to member of vmap, and the "
+            f"loop {what}. Call the function for one member after the other."
+        )
+
+
+def _array_of(value: Any) -> Any:
+    """Return the array of all members of all batches, or the type of what is not known here."""
+    while type(value) is TracedArray:
+        is_mapped = type(value.present()._trace) is BatchTrace and value._node is not None
+        value = value._node if is_mapped else value._value
+    return value
+
+
+def _of_members(trace: BatchTrace, value: Any) -> Any:
+    """Return a value without its derivative as an array of all members."""
+    return trace.members(full(*trace.split(stop_gradient(value)), trace.size))
+
+
+def _is_true_of_all(value: Any) -> bool:
+    return bool(np.all(_array_of(value)))
+
+
+def _differs(value: Any) -> bool:
+    """Return whether a value without a derivative is another one for each member of a batch."""
+    known = type(value) is TracedArray and isinstance(_array_of(value), np.ndarray)
+    while known and type(value) is TracedArray:
+        if type(value._trace) is BatchTrace and value._node is not None:
+            return True
+        value = value._value
+    return False
+
+
+def _stand_in(trace: BatchTrace, value: Any, ended: Any) -> Any:
+    """Return where a step is run for members that have none to run: at the state of one that has."""
+    (members, _), (over, _) = trace.split(value), trace.split(ended)
+    return np.where(ended, trace.constant(np.take(members, np.argmin(over, axis=0), axis=0)), value)

@@ -1,0 +1,151 @@
+"""Loops in a batch whose members end after different numbers of steps: each is its own loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ebbtide import Budget, TraceError, grad, hvp, jit, jvp, linearize, profile, timeloop, vjp, vmap
+from ebbtide.schedules import Online, StoreAll
+
+A = np.array([2.0, 9.0, 0.25, 1.0, 1e4, 5.0])
+U = np.random.default_rng(1).standard_normal((6, 3)) * np.array([[0.1], [3.0], [1.0], [0.0], [9.0], [0.7]])
+
+
+def root(a, schedule=None):
+    """Newton's iteration from 1, which is the root of 1."""
+    def step(u, i):
+        return u - (u * u - a) / (2 * u)
+
+    return timeloop(step, 0 * a + 1.0, until=lambda u: np.abs(u * u - a) < 1e-9, max_steps=60, schedule=schedule)
+
+
+def shrinks(u):
+    """A vector that is made shorter in place, with the number of steps and a number that begins the same for all."""
+    def step(state, i):
+        u, count, total = state
+        u *= np.array([0.5, 0.7, 0.6])
+        return u, count + 1, total + np.sum(u)
+
+    u, count, total = timeloop(step, (u, 0, 0.0), until=lambda s: np.sum(np.abs(s[0])) < 0.5, max_steps=7)
+    return np.sum(u**2) * count + total
+
+
+def driven(u):
+    """Inputs, a static value that differs by member, and a loop in a loop that ends on its own terms."""
+    weights = np.cos(u)
+
+    def step(v, f):
+        inner = timeloop(lambda w, i: w * 0.5, v, until=lambda w: np.max(np.abs(w)) < 1, max_steps=9)
+        return inner * weights + f
+
+    end = timeloop(step, {"v": u}["v"], until=lambda v: np.sum(v) > 4, max_steps=8, inputs=np.linspace(0.1, 1.5, 8))
+    return np.sum(end**3)
+
+
+def at_the_edge(u):
+    """The last state is one at which the step has no derivative."""
+    return timeloop(
+        lambda u, i: np.maximum(u - np.sqrt(u), 0.0), np.abs(u[0]) * 3, until=lambda u: u <= 0, max_steps=20
+    )
+
+
+CASES = {"root": (root, A), "shrinks": (shrinks, U), "driven": (driven, U), "edge": (at_the_edge, U)}
+
+
+def close(found, expected):
+    """Compare to rounding."""
+    np.testing.assert_allclose(found, np.stack(expected), rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_members_are_their_own_loops(name):
+    """Values, and derivatives of all kinds, inside of the batch and through it."""
+    f, xs = CASES[name]
+    np.testing.assert_array_equal(vmap(f)(xs), [f(x) for x in xs])
+    expected = [grad(f)(x) for x in xs]
+    assert len({count_steps(f, x) for x in xs}) > 2
+    close(vmap(grad(f))(xs), expected)
+    close(grad(lambda xs: np.sum(vmap(f)(xs)))(xs), expected)
+    ts = np.cos(xs)
+    pushed = [jvp(f, (x,), (t,))[1] for x, t in zip(xs, ts, strict=True)]
+    close(jvp(vmap(f), (xs,), (ts,))[1], pushed)
+    close(vmap(lambda x, t: jvp(f, (x,), (t,))[1])(xs, ts), pushed)
+    close(linearize(vmap(f), xs)[1](ts), pushed)
+    second = [hvp(f)(x, t) for x, t in zip(xs, ts, strict=True)]
+    close(vmap(hvp(f))(xs, ts), second)
+    close(hvp(lambda xs: np.sum(vmap(f)(xs)))(xs, ts), second)
+
+
+def count_steps(f, x):
+    """The number of steps that a call runs."""
+    with profile() as p:
+        f(x)
+    return p.steps_forward
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Online(2), Online(3)])
+def test_schedules_make_no_difference(schedule):
+    """A batch whose members end apart is one loop, with the schedule that was given."""
+    expected = grad(lambda a: np.sum(vmap(root)(a)))(A)
+    assert grad(lambda a: np.sum(vmap(lambda a: root(a, schedule))(a)))(A).tobytes() == expected.tobytes()
+    assert vmap(grad(lambda a: root(a, schedule)))(A).tobytes() == vmap(grad(root))(A).tobytes()
+
+
+def test_a_budget_makes_no_difference():
+    """Nor does a budget."""
+    xs = np.random.default_rng(2).random((4, 2000)) + np.arange(4)[:, None]
+
+    def run(u):
+        return np.sum(timeloop(lambda u, i: np.sin(u) * u, u, until=lambda u: np.max(u) < 0.03, max_steps=400))
+
+    gradient = grad(lambda xs: np.sum(vmap(run)(xs)))(xs)
+    close(gradient, [grad(run)(x) for x in xs])
+    bounded = grad(lambda xs: np.sum(vmap(run)(xs)), budget=Budget(30 * xs.nbytes))(xs)
+    assert bounded.tobytes() == gradient.tobytes()
+
+
+def test_batches_of_batches():
+    """Conditions that differ in one batch, or in both; batches without members, and such as have all ended."""
+    both = A.reshape(2, 3)
+    np.testing.assert_array_equal(vmap(vmap(root))(both), [[root(a) for a in row] for row in both])
+    close(vmap(vmap(grad(root)))(both), [[grad(root)(a) for a in row] for row in both])
+    close(vmap(lambda a, u: root(a) * u, (None, 0))(A[0], A), [root(A[0]) * u for u in A])
+    outer = vmap(lambda row: vmap(lambda k: root(row * 1.0) + k)(np.arange(2.0)))(A)
+    close(outer, [[root(a), root(a) + 1] for a in A])
+    assert vmap(root)(A[:0]).shape == (0,)
+    ended = np.ones(3)
+    np.testing.assert_array_equal(vmap(root)(ended), ended)
+    np.testing.assert_array_equal(vmap(grad(root))(ended), np.zeros(3))
+
+
+def test_the_result_is_the_callers():
+    """Also where all had ended, the state that comes back shares no memory with the one that was given."""
+    u = np.zeros((2, 3))
+    end = vmap(lambda u: timeloop(lambda u, i: u + 1, u, until=lambda u: np.sum(u) == 0, max_steps=3))(u)
+    assert not np.shares_memory(end, u)
+    np.testing.assert_array_equal(end, u)
+
+
+def test_what_is_refused():
+    """Outputs, which would be another number for each, generators, and programs, in which no value is known."""
+    def run(u, **options):
+        return timeloop(lambda u, i: u * 2, u, until=lambda u: np.sum(u) > 9, max_steps=5, **options)
+
+    with pytest.raises(TraceError, match=r"test_masked\.py.*differs from member to member of vmap.*outputs"):
+        vmap(lambda u: run(u, outputs=True))(U)
+    with pytest.raises(TraceError, match=r"test_masked\.py.*generator"):
+        vmap(lambda u: timeloop(
+            lambda s, i: s, (u, np.random.default_rng(0)), until=lambda s: np.sum(s[0]) > 9, max_steps=5
+        ))(U)  # fmt: skip
+    with pytest.raises(TraceError):
+        jit(vmap(run))(U)
+    with pytest.raises(TypeError, match="structure"):
+        vmap(lambda u: timeloop(lambda u, i: (u, u), u, until=lambda u: np.sum(u) > 9, max_steps=5))(U)
+
+
+def test_two_pullbacks():
+    """A pullback that is kept is called twice."""
+    _, pullback = vjp(vmap(root), A, retain=True)
+    first = pullback(np.ones(6))[0]
+    np.testing.assert_array_equal(pullback(np.ones(6))[0], first)
