@@ -13,6 +13,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
+from ebbtide.loop.masked import OneForAll
 from ebbtide.loop.options import Options
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle
@@ -86,7 +87,7 @@ def batched_loop(
         with trace.above():
             return bool(condition(unflatten(structure, raised(trace, arrays, mapped))))
 
-    rest = options.as_arguments() | {"until": None if condition is None else until}
+    rest = options.as_arguments() | {"until": None if condition is None else OneForAll(until)}
     with trace.below():
         begin = [full(a, m, trace.size) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
         result = timeloop(step_of_all, begin, steps, inputs=inputs, **rest)

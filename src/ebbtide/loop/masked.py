@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
@@ -14,6 +16,18 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.options import Options
 from ebbtide.program.constant import stop_gradient
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OneForAll:
+    """A condition whose answer is one for all members of all batches."""
+
+    condition: Callable[[Any], Any]
+
+    def __call__(self, state: Any) -> bool:
+        """Return whether a loop ends."""
+        return bool(self.condition(state))
 
 
 def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Options) -> Any:
@@ -42,7 +56,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
     """
     condition: Any = options.until
     batches = [trace for trace in current().traces if type(trace) is BatchTrace]
-    if not batches:
+    if not batches or isinstance(condition, OneForAll):
         return None
     begin, structure = flatten(state)
     trace = batches[-1]
@@ -54,7 +68,8 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
     _refuse(begin, options)
     ended = _of_members(trace, ended)
     values = [leaf if trace.beneath(leaf)[1] else np.where(ended, leaf, leaf) for leaf in begin]
-    if _is_true_of_all(ended):
+    over = _array_of(ended)
+    if isinstance(over, np.ndarray) and over.all():
         return unflatten(structure, [value.copy() for value in values])
     before = [_stand_in(trace, stop_gradient(value), ended) for value in values]
 
@@ -69,8 +84,12 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         reached = stop_gradient(condition(unflatten(structure, stop_gradient(values))))
         return values, before, np.logical_or(ended, reached)
 
-    rest = options.as_arguments() | {"until": lambda carried: _is_true_of_all(carried[2])}
+    rest = options.as_arguments() | {"until": OneForAll(_all_have_ended)}
     return unflatten(structure, timeloop(step_of_all, (values, before, ended), inputs=inputs, **rest)[0])
+
+
+def _all_have_ended(carried: Any) -> Any:
+    return np.all(_array_of(carried[2]))
 
 
 def _refuse(begin: list[Any], options: Options) -> None:
@@ -99,14 +118,9 @@ def _of_members(trace: BatchTrace, value: Any) -> Any:
     return trace.members(full(*trace.split(stop_gradient(value)), trace.size))
 
 
-def _is_true_of_all(value: Any) -> bool:
-    return bool(np.all(_array_of(value)))
-
-
 def _differs(value: Any) -> bool:
     """Return whether a value without a derivative is another one for each member of a batch."""
-    known = type(value) is TracedArray and isinstance(_array_of(value), np.ndarray)
-    while known and type(value) is TracedArray:
+    while type(value) is TracedArray:
         if type(value._trace) is BatchTrace and value._node is not None:
             return True
         value = value._value

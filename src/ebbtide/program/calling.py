@@ -142,9 +142,9 @@ def _on_members(trace: BatchTrace, call: Call, operands: list[Any]) -> list[Any]
     values, mapped = [value for value, _ in pairs], [is_mapped for _, is_mapped in pairs]
     if not any(mapped):
         return record(call, values)
-    found = record(Batched(call, mapped, trace.size), values)
-    kinds = [kind.dtype.kind for kind in call.kinds]
-    return [trace.members(x) if kind in "fc" else x for x, kind in zip(found, kinds, strict=True)]
+    together = Batched(call, mapped, trace.size)
+    found = record(together, values)
+    return [trace.members(x) if of_members else x for x, of_members in zip(found, together.of_members, strict=True)]
 
 
 def _on_tape(tape: Tape, call: Call, operands: list[Any]) -> list[Any]:

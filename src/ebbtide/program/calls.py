@@ -196,15 +196,18 @@ class Pulled(Call):
 @final
 class Batched(Call):
     """
-    A call for all members of a batch: of its results all that are arrays have the members on their first axis.
+    A call for all members of a batch: of its results all but Python integers have the members on their first axis.
 
     Args:
         call: The call of one member.
         mapped: Which operands have the members on their first axis.
         size: Number of members.
+
+    Attributes:
+        of_members: Which results have the members on their first axis.
     """
 
-    __slots__ = ("_call", "_mapped", "_size", "kinds", "level", "name", "numbers")
+    __slots__ = ("_call", "_mapped", "_size", "kinds", "level", "name", "numbers", "of_members")
 
     rows = range(0)
 
@@ -214,9 +217,13 @@ class Batched(Call):
         self._size = size
         self.name = call.name
         self.level = call.level
-        self.kinds = [ArrayType((size, *k.shape), k.dtype) if k.dtype.kind in "fc" else k for k in call.kinds]
-        pairs = zip(call.kinds, call.numbers, strict=True)
-        self.numbers = [number and kind.dtype.kind not in "fc" for kind, number in pairs]
+        pairs = list(zip(call.kinds, call.numbers, strict=True))
+        self.of_members = [not number or kind.dtype.kind in "fc" for kind, number in pairs]
+        self.kinds = [
+            ArrayType((size, *kind.shape), kind.dtype) if wanted else kind
+            for kind, wanted in zip(call.kinds, self.of_members, strict=True)
+        ]
+        self.numbers = [not wanted for wanted in self.of_members]
 
     def run(self, operands: list[Any]) -> list[Any]:
         """See `Call.run`."""
@@ -229,7 +236,8 @@ class Batched(Call):
             with trace.above():
                 found = self._call.run(given)
                 pairs = [trace.split(value) for value in found]
-        found = [full(*pair, self._size) if is_array(pair[0]) else pair[0] for pair in pairs]
+        results = zip(pairs, self.of_members, strict=True)
+        found = [full(*pair, self._size) if wanted else pair[0] for pair, wanted in results]
         return [np.array(value) if isinstance(value, np.ndarray) else value for value in found]
 
     def arrays(self) -> list[np.ndarray]:
