@@ -20,6 +20,8 @@ def unchanged(f):
     return f
 
 
+# What differs from member to member of a batch.
+MEMBERS = (1.0, 0.8, 1.1)
 # Each transform, and what it is of a function without a solver.
 TRANSFORMS = {
     "checkpoint": (eb.checkpoint, unchanged),
@@ -28,7 +30,10 @@ TRANSFORMS = {
         lambda f: lambda x: 0.5 * (0.5 * x + f(x)) + f(0.5 * x + f(x)),
     ),
     "jit": (eb.jit, unchanged),
-    "vmap": (lambda f: lambda x: np.sum(eb.vmap(f)(np.reshape(x, (1,)))), unchanged),
+    "vmap": (
+        lambda f: lambda x: np.sum(eb.vmap(f)(x * np.array(MEMBERS))),
+        lambda f: lambda x: sum(f(x * factor) for factor in MEMBERS),
+    ),
     "grad": (eb.grad, eb.grad),
     "jvp": (along, along),
     "linearize": (lambda f: lambda x: eb.linearize(f, x)[1](1.0), along),

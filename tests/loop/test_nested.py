@@ -59,8 +59,25 @@ def by_the_step(loop, x, c):
     return loop(lambda u, i: np.where(i == 1, np.sin(u) * (c * c), u * (c * c) * np.exp(-c)), x, 4)
 
 
+def with_counts(loop, x, c):
+    """An integer, a truth value and a number of the interpreter in the state, the first two by what they meet."""
+
+    def step(s, i):
+        u, count, over, total = s
+        u = np.sin(u) * (c * c) + 0.1 * count
+        return u, count + np.where(u > 0.9, 2, 1), u > 0.9, total + np.where(over, u * c, u)
+
+    u, count, over, total = loop(step, (x, np.argmax(np.stack([x, c])), x > 1, 0.0), 3)
+    return np.where(over, u, u * u) * count + total
+
+
+def that_end(loop, x, c):
+    """Loops that end by what they have reached, each member of a batch when it has."""
+    return loop(lambda u, i: u * 1.2 + np.sin(u) * (c * c), x, None, until=lambda u: u > 3, max_steps=7) * c
+
+
 @pytest.mark.parametrize(
-    "run", [with_read_inputs, with_rows, with_outputs, within_a_loop, with_a_schedule, by_the_step],
+    "run", [with_counts, that_end, with_read_inputs, with_rows, with_outputs, within_a_loop, with_a_schedule, by_the_step],
     ids=lambda run: run.__name__,
 )  # fmt: skip
 def test_any_nesting(run):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
+from ebbtide.arrays.containers import flatten, is_array, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
@@ -46,7 +46,7 @@ def dual_loop(
 
     def join(values: list[Any], tangents: list[Any]) -> list[Any]:
         pairs = zip(values, tangents, strict=True)
-        return [v if t is None or type(t) is float else TracedArray(trace, t, v) for v, t in pairs]
+        return [v if t is None or type(t) is float or not is_array(v) else TracedArray(trace, t, v) for v, t in pairs]
 
     seen = Seen()
 
@@ -127,6 +127,8 @@ def _present(trace: Any, value: Any) -> tuple[Any, Any]:
     pair of a number that comes to depend on something in a later step has the same structure before and after.
     """
     if type(value) is TracedArray and value.present()._trace is trace:
+        if not is_array(value):
+            return value._value, 0.0
         tangent = zeros_like(value._value) if value._node is None else value._node
         return value._value, tangent
     if is_differentiable(value):
