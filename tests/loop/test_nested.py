@@ -76,10 +76,12 @@ def that_end(loop, x, c):
     return loop(lambda u, i: u * 1.2 + np.sin(u) * (c * c), x, None, until=lambda u: u > 3, max_steps=7) * c
 
 
-@pytest.mark.parametrize(
-    "run", [with_counts, that_end, with_read_inputs, with_rows, with_outputs, within_a_loop, with_a_schedule, by_the_step],
-    ids=lambda run: run.__name__,
+RUNS = (
+    with_counts, that_end, with_read_inputs, with_rows, with_outputs, within_a_loop, with_a_schedule, by_the_step,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_any_nesting(run):
     """Whatever is around and between, the derivative by what a step closes over is that of the loop written out."""
 
