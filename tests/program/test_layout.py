@@ -9,9 +9,10 @@ from tests.program.test_tracing import bits, functions_of, traced
 from tests.rules.examples import label, typed_cases
 from tests.scale import sample
 
-from ebbtide import grad, jit, trace, value_and_grad
+from ebbtide import grad, jit, nn, stop_gradient, trace, value_and_grad
 from ebbtide.program.evaluate import compute, evaluate
 from ebbtide.program.layout import find_layout
+from ebbtide.scipy import signal
 
 
 def differences(program, inputs):
@@ -133,3 +134,54 @@ def test_what_is_a_view(f, way):
 def trace_and_run(f, x):
     """What the program of a function gives."""
     return evaluate(trace(f, x), [x])[0]
+
+
+def test_windows_of_several_elements():
+    """A window that leaves one element, or none, of the few by which a layout is tried: bits are those of the call."""
+    x = np.asarray(np.random.default_rng(4).standard_normal((5, 12, 9, 3)), order="F")
+    for window, strides in ((2, 2), (3, 1), ((5, 2), 2)):
+        def f(x, window=window, strides=strides):
+            y = np.sin(nn.max_pool2d(x, window, strides)) * 0.3
+            return np.sum(y), np.sum(y, axis=0), np.sum(y, axis=(1, 2))
+
+        for executor in ("reference", "machine"):
+            assert bits(jit(f, executor=executor)(x)) == bits(f(x))
+
+
+def test_an_index_without_axes():
+    """It makes a copy, also of an array that lies backwards."""
+    x = np.random.default_rng(4).standard_normal((31, 41, 7))[::-1, ::-1, ::-1]
+
+    def f(x):
+        y = x[:, :, np.array(-2)] * 1.5
+        return np.sum(y), np.sum(y, axis=0), np.sum(y, axis=1)
+
+    for executor in ("reference", "machine"):
+        assert bits(jit(f, executor=executor)(x)) == bits(f(x))
+
+
+def test_the_smaller_matrix_first():
+    """SciPy gives a correlation backwards in memory then; ours is in order, in programs as without."""
+    random = np.random.default_rng(4)
+    small, large = random.standard_normal((3, 4)), random.standard_normal((30, 41))
+
+    def f(x, y):
+        z = signal.correlate2d(x, y, "valid") * 1.5
+        return np.sum(z), np.sum(z, axis=0), np.sum(z, axis=1)
+
+    assert min(traced_value(small, large).strides) > 0
+    for executor in ("reference", "machine"):
+        assert bits(jit(f, executor=executor)(small, large)) == bits(f(small, large))
+
+
+def traced_value(x, y):
+    """What the operation of the library gives, as it does in a gradient."""
+    seen = []
+
+    def f(x):
+        z = signal.correlate2d(x, y, "valid")
+        seen.append(np.asarray(stop_gradient(z)))
+        return np.sum(z)
+
+    grad(f)(x)
+    return seen[0]

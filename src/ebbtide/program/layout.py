@@ -20,6 +20,9 @@ from ebbtide.program.equation import Equation, Variable, substitute
 from ebbtide.program.program import Program
 from ebbtide.rules.matrices import OnStacks
 
+# So many elements along each axis show how a function's result lies, or so many, where a window leaves one or none.
+_ENOUGH = (2, 8)
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ def _strides_of_result(equation: Equation, layout: Layout) -> tuple[int, ...]:
         made = _tried(equation, layout)
     if made is None or made.ndim != len(kind.shape):
         return packed_strides(kind)
-    return packed_strides(kind, sorted(range(made.ndim), key=lambda axis: (-made.strides[axis], axis)))
+    return packed_strides(kind, sorted(range(made.ndim), key=lambda axis: (-abs(made.strides[axis]), axis)))
 
 
 def _tried(equation: Equation, layout: Layout) -> Any:
@@ -167,10 +170,20 @@ def _tried(equation: Equation, layout: Layout) -> Any:
         return None
     if equation.name in ("setitem", "add.at"):
         return np.array(_small(equation.arguments[0], layout), order="K")
-    arguments, params = substitute((equation.arguments, equation.params), lambda v: _small(v, layout))
-    arguments = tuple([_small(x, layout) if isinstance(x, np.ndarray) else x for x in arguments])
+    made = None
+    for most in _ENOUGH:
+        made = _made_of(equation, layout, most, by_arrays=by_arrays)
+        if made is not None and made.size and made.shape.count(1) <= equation.output.type.shape.count(1):
+            break  # else there is an axis with one element, which lies anyhow
+    return made
+
+
+def _made_of(equation: Equation, layout: Layout, most: int, *, by_arrays: bool) -> Any:
+    """Return what a function makes of arrays of so many elements along each axis; None if they do not fit."""
+    arguments, params = substitute((equation.arguments, equation.params), lambda v: _small(v, layout, most))
+    arguments = tuple([_small(x, layout, most) if isinstance(x, np.ndarray) else x for x in arguments])
     if by_arrays:
-        params = {**params, "index": tuple([_small_index(part) for part in index])}
+        params = {**params, "index": tuple([_small_index(part) for part in params["index"]])}
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of few elements, or of zeros
@@ -196,8 +209,8 @@ def _in_c_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return 0 not in steps and all(one >= other for one, other in pairwise(steps))
 
 
-def _small(argument: Any, layout: Layout) -> Any:
-    """Return zeros that lie as an operand does, cut to two elements along each axis."""
+def _small(argument: Any, layout: Layout, most: int = _ENOUGH[0]) -> Any:
+    """Return zeros that lie as an operand does, cut to some elements along each axis."""
     if type(argument) is Variable:
         kind, strides = argument.type, layout.strides[argument]
     else:
@@ -205,12 +218,12 @@ def _small(argument: Any, layout: Layout) -> Any:
         kind, strides = type_of(argument), argument.strides
     order = sorted(range(len(kind.shape)), key=lambda axis: (-abs(strides[axis]), axis))
     # No axis is empty, so that the strides tell the order; one that is spread out is so here.
-    size = [min(n, 2) if n else 2 for n in kind.shape]
+    size = [min(n, most) if n else most for n in kind.shape]
     if packed_strides(kind, order) == strides:
         base = np.zeros([size[axis] for axis in order], kind.dtype)
     else:
         # With a gap after each element, and along axes of one element as well.
-        base = np.zeros([2] * len(size) + [2], kind.dtype)[..., 0]
+        base = np.zeros([most] * len(size) + [2], kind.dtype)[..., 0]
     turned = base.transpose([order.index(axis) for axis in range(len(order))])
     ends = [1 if step == 0 else n for n, step in zip(size, strides, strict=True)]
     turned = turned[tuple([slice(n - 1, None, -1) if step < 0 else slice(n)
@@ -222,7 +235,7 @@ def _small_index(part: Any) -> Any:
     """Return an index of small arrays: for an array one that lies alike and names elements that are there."""
     if not isinstance(part, np.ndarray):
         return part if not isinstance(part, (int, np.integer)) else 0
-    small = _small(part, Layout({}, {}))
+    small = np.asarray(_small(part, Layout({}, {})))  # an array without axes is no number to NumPy
     return np.ones_like(small) if part.dtype == np.bool_ else small
 
 

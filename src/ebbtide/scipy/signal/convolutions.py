@@ -60,7 +60,13 @@ def types_of_members(values: Any, mapped: Any) -> Any:
 
 
 def _declare(
-    function: Callable[..., Any], *, flips: bool = False, late: bool = False, batch: Any = None, through: Any = None
+    function: Callable[..., Any],
+    *,
+    flips: bool = False,
+    late: bool = False,
+    batch: Any = None,
+    through: Any = None,
+    compute: Any = None,
 ) -> Primitive:
     """
     Declare a convolution or correlation.
@@ -71,6 +77,7 @@ def _declare(
         late: As in `_middle`.
         batch: The batch rule; by default members are done one after the other.
         through: The convolution that its derivatives are made of; by default itself.
+        compute: What computes it; by default SciPy's function itself.
     """
 
     def flipped(y: Any, axes: tuple[int, ...]) -> Any:
@@ -106,7 +113,8 @@ def _declare(
         return by_members(primitive.name, primitive.bind, values, mapped, params, size, kind)
 
     primitive = Primitive(
-        function,
+        compute or function,
+        name=function.__name__,
         operands=("x", "y"),
         pull=pulls.__getitem__,
         push=push,
@@ -136,7 +144,14 @@ def _by_axes(function: Callable[..., Any]) -> Primitive:
 _convolve = _declare(signal.convolve)
 _correlate = _declare(signal.correlate, flips=True, through=_convolve)
 _convolve2d = _declare(signal.convolve2d)
-_correlate2d = _declare(signal.correlate2d, flips=True, late=True, through=_convolve2d)
+# Where the second matrix is the larger, SciPy's result lies backwards: no program knows of new arrays that do.
+_correlate2d = _declare(
+    signal.correlate2d,
+    flips=True,
+    late=True,
+    through=_convolve2d,
+    compute=lambda x, y, **params: np.ascontiguousarray(signal.correlate2d(x, y, **params)),
+)
 _fftconvolve = _by_axes(signal.fftconvolve)
 _oaconvolve = _by_axes(signal.oaconvolve)
 
