@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -161,3 +163,27 @@ def test_two_pullbacks():
     _, pullback = vjp(vmap(root), A, retain=True)
     first = pullback(np.ones(6))[0]
     np.testing.assert_array_equal(pullback(np.ones(6))[0], first)
+
+
+def test_a_run_is_resumed(tmp_path, monkeypatch):
+    """A gradient of a batch whose members end apart goes on where it was interrupted."""
+    monkeypatch.setenv("STEPS", "0")
+
+    def run(a):
+        def step(u, i):
+            # Not in what the step closes over, which has to be what it was.
+            os.environ["STEPS"] = str(int(os.environ["STEPS"]) + 1)
+            if os.environ["STEPS"] == os.environ["LAST"]:
+                raise KeyboardInterrupt
+            return u - (u * u - a) / (2 * u)
+
+        until = lambda u: np.abs(u * u - a) < 1e-9
+        return timeloop(step, 0 * a + 1.0, until=until, max_steps=60, resume=tmp_path / "run", resume_every=1)
+
+    gradient = grad(lambda a: np.sum(vmap(run)(a)))
+    monkeypatch.setenv("LAST", "8")
+    with pytest.raises(KeyboardInterrupt):
+        gradient(A)
+    assert list((tmp_path / "run").iterdir())
+    monkeypatch.setenv("LAST", "")
+    assert gradient(A).tobytes() == grad(lambda a: np.sum(vmap(root)(a)))(A).tobytes()

@@ -49,7 +49,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         The final state; None if this is no such loop.
 
     Raises:
-        TraceError: The loop has outputs, or its state a random generator or a vector.
+        TraceError: The loop has outputs, or its state a random generator.
 
     Memory:
         States have twice the bytes.
