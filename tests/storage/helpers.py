@@ -19,7 +19,7 @@ SOURCE = str(Path(ebbtide.__path__[0]).parent)
 
 
 class Gate:
-    """A disk that stands still until it is opened, and notes at which offsets large blocks are written and read."""
+    """A disk that stands still until it is opened, and notes at which offsets headers and large blocks are moved."""
 
     def __init__(self):
         self.open = threading.Event()
@@ -33,13 +33,13 @@ class Gate:
         if threading.current_thread().name == "ebbtide-storage":
             self.reached.set()
             self.open.wait(20)
-        if memoryview(block).nbytes >= 4096:
+        if memoryview(block).nbytes >= 2048:
             self.writes.append(offset)
         return os.pwrite(descriptor, block, offset)
 
     def preadv(self, descriptor, buffers, offset):
         """Read."""
-        if sum(memoryview(buffer).nbytes for buffer in buffers) >= 4096:
+        if sum(memoryview(buffer).nbytes for buffer in buffers) >= 2048:
             self.reads.append(offset)
         return os.preadv(descriptor, buffers, offset)
 

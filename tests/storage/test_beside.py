@@ -39,7 +39,8 @@ def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cor
         assert [np.array_equal(found, array) for found, array in zip(storage.get(0), arrays, strict=True)] == [True] * 3
         assert begun == [3] * (cores - 1) * 2
         content = bytearray((storage.directory / "segment").read_bytes())
-        for place in (4096, 4096 + 8 * LARGE + 3, 4096 + 16 * LARGE):
+        entry = storage._entries[0].record
+        for place in [entry.offset + known.start + at for known in entry.arrays for at in (0, known.stored - 1)]:
             content[place] ^= 1
             (storage.directory / "segment").write_bytes(content)
             with pytest.raises(StorageError, match="CRC-32C"):

@@ -4,9 +4,13 @@ What lies in a segment file: entries, each of a header and the bytes of its arra
 An entry begins at a multiple of 4096 bytes. Its header says all that there is to know, so that a file can be
 listed without any other file: a fixed part (magic number, CRC-32C of the whole header, lengths, the
 entry's own offset and its generation; little-endian), what is known before the data are written, in JSON (key, kind,
-and of each array dtype and shape), what is known after that, in one row of 32 bytes for each array (stored bytes, their
-CRC-32C, codec, and the relative error of a lossy one), and zeros up to the data. Where the checksum or the offset is
-another one, there is no entry.
+and of each array dtype and shape), what is known after that, in one row of 40 bytes for each array (where it begins,
+stored bytes, their CRC-32C, codec, and the relative error of a lossy one), and zeros up to the data. Where the checksum
+or the offset is another one, there is no entry.
+
+A large array begins in the file as many bytes after a multiple of 64 as in memory: NumPy's begin 16 after one, and a
+copy to and from the page cache has to put each piece together from two where that differs. 32 MiB are written in 3.2 ms
+and read in 5.5 so, and in 3.6 and 7.5 from the beginning of a page.
 """
 
 from __future__ import annotations
@@ -23,15 +27,17 @@ from numpy.typing import NDArray
 
 from ebbtide.storage.base import Key, check_arrays
 from ebbtide.storage.checksum import extend_crc32c
-from ebbtide.storage.extents import UNIT, round_up
+from ebbtide.storage.extents import round_up
 
 _FIXED = struct.Struct("<8sIIQQQQ")
-_ROW = struct.Struct("<QI12sd")
-_MAGIC = b"EBBTIDE3"
+_ROW = struct.Struct("<QQI12sd")
+_MAGIC = b"EBBTIDE4"
 # The checksum is that of all that follows it.
 _CHECKED_FROM = 12
 # Data of this size and more begin on a page of their own, so that whole pages are written and read.
 _PAGED = 1 << 16
+# What lies like this in the file and in memory is copied without shifting.
+_ALIGNMENT = 64
 FIXED_BYTES = _FIXED.size
 
 
@@ -48,6 +54,7 @@ class ArrayRecord:
         checksum: The CRC-32C of the stored bytes.
         codec: How they are encoded, "raw" for the bytes of the array in C order.
         error: The largest absolute error relative to the largest value; 0 unless the codec is lossy.
+        start: Where its bytes begin in the entry; 0 as long as it was not written.
     """
 
     dtype: np.dtype[Any]
@@ -56,6 +63,7 @@ class ArrayRecord:
     checksum: int = 0
     codec: str = "raw"
     error: float = 0.0
+    start: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -116,9 +124,29 @@ class EntryRecord:
 
 
 def length_of(data: int, arrays: Sequence[ArrayRecord]) -> int:
-    """Return the bytes of an entry with a header of *data* bytes."""
+    """Return the bytes of an entry with a header of *data* bytes; they do not depend on where its arrays begin."""
     # A list, as a generator takes three times as long.
-    return data + sum([array.stored for array in arrays])
+    return data + sum([room_for(array.stored) for array in arrays])
+
+
+def room_for(stored: int) -> int:
+    """Return the bytes of an entry in which those of an array lie."""
+    return stored + _ALIGNMENT if stored >= _PAGED else stored
+
+
+def start_of(array: NDArray[Any], room: int) -> int:
+    """
+    Return where in an entry the bytes of an array begin.
+
+    Args:
+        array: What is stored.
+        room: Where in the entry its room begins.
+    """
+    if array.nbytes < _PAGED:
+        return room
+    # What is packed for writing is so at the beginning of a page.
+    address = array.__array_interface__["data"][0] if array.flags.c_contiguous else 0
+    return room + _ALIGNMENT - (room - address) % _ALIGNMENT
 
 
 def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
@@ -137,8 +165,14 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
     check_arrays(key, arrays)
     records = tuple([ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays])
     description = json.dumps([key, kind, [[_format_dtype(array.dtype), array.shape] for array in arrays]]).encode()
-    large = sum([array.nbytes for array in arrays]) >= _PAGED
-    data = round_up(FIXED_BYTES + len(description) + _ROW.size * len(records), UNIT if large else 64)
+    size = FIXED_BYTES + len(description) + _ROW.size * len(records)
+    stored = [array.nbytes for array in arrays]
+    if sum(stored) < _PAGED:
+        data = round_up(size, 64)
+    else:
+        # Arrays of whole pages end with a page, wherever in their room they begin.
+        spare = sum([room_for(nbytes) - nbytes for nbytes in stored])
+        data = round_up(size + spare) - spare
     return EntryRecord(key, kind, generation, 0, data, records, 0, description)
 
 
@@ -165,7 +199,7 @@ def encode_header(planned: EntryRecord, arrays: Sequence[ArrayRecord]) -> bytes:
         planned: The record with its place.
         arrays: What is known of its arrays after they were written.
     """
-    rows = [_ROW.pack(array.stored, array.checksum, array.codec.encode(), array.error) for array in arrays]
+    rows = [_ROW.pack(array.start, array.stored, array.checksum, array.codec.encode(), array.error) for array in arrays]
     body = b"".join([planned.description, *rows])
     fixed = (planned.data, planned.offset, planned.generation, length_of(planned.data, arrays))
     rest = (_FIXED.pack(_MAGIC, 0, len(body), *fixed)[_CHECKED_FROM:] + body).ljust(planned.data - _CHECKED_FROM, b"\0")
@@ -196,8 +230,8 @@ def decode_header(header: bytes, offset: int) -> EntryRecord | None:
     (key, kind, described), size = json.JSONDecoder().raw_decode(header[FIXED_BYTES:end].decode("latin-1"))
     rows = list(_ROW.iter_unpack(header[FIXED_BYTES + size : end]))
     arrays = tuple([
-        ArrayRecord(_parse_dtype(dtype), tuple(shape), stored, check, codec.rstrip(b"\0").decode(), error)
-        for (dtype, shape), (stored, check, codec, error) in zip(described, rows, strict=True)
+        ArrayRecord(_parse_dtype(dtype), tuple(shape), stored, check, codec.rstrip(b"\0").decode(), error, start)
+        for (dtype, shape), (start, stored, check, codec, error) in zip(described, rows, strict=True)
     ])  # fmt: skip
     record = EntryRecord(key, kind, generation, offset, data, arrays, extend_crc32c(0, header))
     return record if record.length == length else None

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ebbtide.storage.base import Key
 from ebbtide.storage.checksum import Bytes, view_bytes
-from ebbtide.storage.entries import EntryRecord
+from ebbtide.storage.entries import EntryRecord, room_for, start_of
+from ebbtide.storage.extents import UNIT, round_up
 from ebbtide.storage.system import write_fully
 from ebbtide.storage.transfer import BESIDE_BLOCK, JOINED, LARGE, Target, write_or_explain
 from ebbtide.storage.worker import Job, Worker, has_waited, read_clocks
@@ -137,15 +138,18 @@ class Pipeline:
         """
         if self._waits is not None or record.memory < LARGE or self._target.durable or self._is_encoded(record):
             return False
-        start = record.offset + record.data
+        room = record.data
         for array in arrays:
             if array.nbytes >= BESIDE_BLOCK and array.flags.c_contiguous:
+                start = start_of(array, room)
+                page = round_up(start)
+                part = view_bytes(array)[page - start :][: BESIDE_BLOCK - UNIT]
                 begun = read_clocks()
                 with suppress(OSError):  # the whole entry will meet it
-                    write_fully(self._target.system, self._target.descriptor, view_bytes(array)[:BESIDE_BLOCK], start)
+                    write_fully(self._target.system, self._target.descriptor, part, record.offset + page)
                     self._waits = has_waited(begun, read_clocks())
                 break
-            start += array.nbytes
+            room += room_for(array.nbytes)
         return self._waits is False
 
     def resize(self, capacity: int) -> None:

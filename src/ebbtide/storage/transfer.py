@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ebbtide.errors import StorageError
 from ebbtide.storage.checksum import BLOCK_BYTES, Bytes, begin_checksums, extend_crc32c, iterate_blocks, view_bytes
 from ebbtide.storage.codecs import Codecs, decode, stopwatch
-from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header
+from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header, room_for, start_of
+from ebbtide.storage.extents import UNIT, round_up
 from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
 from ebbtide.storage.system import System, count_processors, free_bytes, read_fully, write_fully
 
@@ -60,7 +61,7 @@ def write_entry(
     target: Target,
     planned: EntryRecord,
     arrays: Sequence[NDArray[Any]],
-    block: int = BLOCK_BYTES,
+    block_bytes: int = BLOCK_BYTES,
     *,
     alone: bool = True,
 ) -> EntryRecord:
@@ -71,7 +72,7 @@ def write_entry(
         target: Where to.
         planned: The record with its place.
         arrays: Those of the record.
-        block: The most bytes that are handed over at a time.
+        block_bytes: The most bytes that are handed over at a time.
         alone: False to have the checksums of a large entry taken by a second thread meanwhile, if there is a core
             for it.
 
@@ -82,42 +83,89 @@ def write_entry(
         OSError: The operating system refuses.
 
     Memory:
-        Arrays in C order are written from their own memory; a buffer of at most 1 MiB serves the others, and the
-        encoded bytes of one array if there is a codec.
+        Arrays in C order are written from their own memory, but for two pages; a buffer of at most 1 MiB serves the
+        others, and the encoded bytes of one array if there is a codec. Small entries are copied as a whole, 64 KiB.
     """
     codec = target.codecs.of(planned.kind)
     seconds = 0.0
-    joined = planned.length <= JOINED and not target.durable
-    parts: list[bytes] = []
+    pages = _Pages(target, planned, is_exact=codec is None)
     records: list[ArrayRecord] = []
-    offset = planned.offset + planned.data
+    room = planned.data
     pairs = list(zip(planned.arrays, arrays, strict=True))
     worth = not alone and codec is None and _is_worth_a_thread(planned, arrays)
     beside = begin_checksums(arrays) if worth else None
     if beside is not None:
-        records, pairs = _write_beside(target, planned, arrays, beside), []
+        records, pairs = _write_beside(pages, planned, arrays, beside), []
     for known, array in pairs:
         encoded = None if codec is None else codec.encode(array)
         content, name, error = (
             (array, "raw", 0.0) if encoded is None else (encoded.content, encoded.codec, encoded.error)
         )
-        start = stopwatch()
-        if joined:
-            parts.append(content.tobytes())
-            checksum = extend_crc32c(0, parts[-1])
-        else:
-            checksum = _write_blocks(target, content, offset, block)
-        seconds += stopwatch() - start
-        offset += content.nbytes
-        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, name, error))
+        begun = stopwatch()
+        start, checksum = start_of(content, room), 0
+        place = start
+        for block in _blocks_to_write(content, planned.offset + start, block_bytes):
+            # While the block is in the cache of the processor.
+            checksum = extend_crc32c(checksum, block)
+            pages.write(block, place)
+            place += block.size
+        seconds += stopwatch() - begun
+        room += room_for(content.nbytes)
+        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, name, error, start))
     header = encode_header(planned, records)
-    start = stopwatch()
-    write_fully(target.system, target.descriptor, b"".join([header, *parts]), planned.offset)
+    begun = stopwatch()
+    pages.finish(header)
     if target.durable:
         target.system.synchronize(target.descriptor)
     if codec is not None:
-        codec.wrote(offset - planned.offset - planned.data, seconds + stopwatch() - start)
+        codec.wrote(room - planned.data, seconds + stopwatch() - begun)
     return planned.written(tuple(records), extend_crc32c(0, header))
+
+
+@final
+class _Pages:
+    """
+    The bytes of an entry on their way to the file, of which the first and the last page are put together in memory.
+
+    Of a page that is written in parts the file system reads first what it does not hold: to write 8 MiB over others
+    that were not in its cache took 1.2 ms in place of 0.95. A small entry is put together as a whole.
+
+    Args:
+        target: Where to.
+        planned: The record with its place.
+        is_exact: Whether the arrays take all their room; else they may end before the last page.
+    """
+
+    def __init__(self, target: Target, planned: EntryRecord, *, is_exact: bool) -> None:
+        length = planned.length
+        small = planned.data if target.durable else length
+        self._target = target
+        self._offset = planned.offset
+        self._first = np.zeros(small if length <= JOINED else round_up(planned.data), np.uint8)
+        self._last = np.zeros(UNIT if is_exact and length > JOINED and length % UNIT == 0 else 0, np.uint8)
+        self._end = length - self._last.size
+
+    def write(self, block: Bytes, place: int) -> None:
+        """Write or keep bytes that begin at a place of the entry."""
+        stop, low, high = place + block.size, self._first.size, self._end
+        if place < low:
+            self._first[place:stop] = block[: low - place]
+        if stop > high:
+            begin = max(place, high)
+            self._last[begin - high : stop - high] = block[begin - place :]
+        between = block[max(low - place, 0) : max(high - place, 0)]
+        if between.size:
+            self._write(between, max(place, low))
+
+    def finish(self, header: bytes) -> None:
+        """Write what was kept, the header with the last write."""
+        if self._last.size:
+            self._write(self._last, self._end)
+        self._first[: len(header)] = np.frombuffer(header, np.uint8)
+        self._write(self._first, 0)
+
+    def _write(self, block: Bytes, place: int) -> None:
+        write_fully(self._target.system, self._target.descriptor, block, self._offset + place)
 
 
 def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
@@ -142,37 +190,39 @@ def _is_worth_a_thread(planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> 
     return contiguous and planned.memory >= LARGE and count_processors() > 1
 
 
-def _write_blocks(target: Target, array: NDArray[Any], offset: int, nbytes: int) -> int:
-    """Write an array and return its checksum."""
-    checksum = 0
-    for block in iterate_blocks(array, nbytes):
-        # While the block is in the cache of the processor.
-        checksum = extend_crc32c(checksum, block)
-        write_fully(target.system, target.descriptor, block, offset)
-        offset += block.size
-    return checksum
-
-
 def _write_beside(
-    target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]], beside: ChecksumsBeside
+    pages: _Pages, planned: EntryRecord, arrays: Sequence[NDArray[Any]], beside: ChecksumsBeside
 ) -> list[ArrayRecord]:
     """Write arrays and return their records, with the checksums that a thread takes meanwhile."""
-    offset = planned.offset + planned.data
+    room = planned.data
+    starts: list[int] = []
     with beside:
         for array in arrays:
-            for block in _blocks_of_file(view_bytes(array), offset):
+            place = start_of(array, room)
+            starts.append(place)
+            for block in _blocks_of_file(view_bytes(array), planned.offset + place, BESIDE_BLOCK):
                 beside.begin(block.size)
-                write_fully(target.system, target.descriptor, block, offset)
-                offset += block.size
-        given = zip(planned.arrays, arrays, beside.wait(), strict=True)
-        return [ArrayRecord(known.dtype, known.shape, array.nbytes, found, "raw", 0.0) for known, array, found in given]
+                pages.write(block, place)
+                place += block.size
+            room += room_for(array.nbytes)
+        given = zip(planned.arrays, arrays, beside.wait(), starts, strict=True)
+        return [
+            ArrayRecord(known.dtype, known.shape, array.nbytes, checksum, "raw", 0.0, start)
+            for known, array, checksum, start in given
+        ]
 
 
-def _blocks_of_file(content: Bytes, offset: int) -> Iterator[Bytes]:
+def _blocks_to_write(array: NDArray[Any], offset: int, nbytes: int) -> Iterator[Bytes]:
+    if array.nbytes > JOINED and not array.flags.c_contiguous:
+        return iterate_blocks(array, nbytes)
+    return _blocks_of_file(view_bytes(np.ascontiguousarray(array)), offset, nbytes)
+
+
+def _blocks_of_file(content: Bytes, offset: int, nbytes: int) -> Iterator[Bytes]:
     """Yield bytes in blocks that end where those of the file do, whose pages may be large there."""
     start = 0
     while start < content.size:
-        block = content[start : start + BESIDE_BLOCK - (offset + start) % BESIDE_BLOCK]
+        block = content[start : start + nbytes - (offset + start) % nbytes]
         yield block
         start += block.size
 
@@ -226,24 +276,22 @@ def read_entry(
 def _read_blocks(target: Target, record: EntryRecord, views: Sequence[Bytes], nbytes: int) -> list[int]:
     """Read arrays and return their checksums."""
     checksums: list[int] = []
-    offset = record.offset + record.data
-    for view in views:
-        checksum = 0
-        for start in range(0, view.size, nbytes):
-            block = view[start : start + nbytes]
-            _fill(target, record, [block], offset + start)
+    for known, view in zip(record.arrays, views, strict=True):
+        offset, checksum = record.offset + known.start, 0
+        for block in _blocks_of_file(view, offset, nbytes):
+            _fill(target, record, [block], offset)
             checksum = extend_crc32c(checksum, block)
+            offset += block.size
         checksums.append(checksum)
-        offset += view.size
     return checksums
 
 
 def _read_beside(target: Target, record: EntryRecord, views: Sequence[Bytes], beside: ChecksumsBeside) -> list[int]:
     """Read arrays and return their checksums, which a thread takes of each block while the next one is read."""
-    offset = record.offset + record.data
     with beside:
-        for view in views:
-            for block in _blocks_of_file(view, offset):
+        for known, view in zip(record.arrays, views, strict=True):
+            offset = record.offset + known.start
+            for block in _blocks_of_file(view, offset, BESIDE_BLOCK):
                 _fill(target, record, [block], offset)
                 beside.begin(block.size)
                 offset += block.size
@@ -261,15 +309,13 @@ def _fill(target: Target, record: EntryRecord, buffers: Sequence[NDArray[Any]], 
 
 
 def _check(target: Target, record: EntryRecord, checksums: Sequence[int]) -> None:
-    offset = record.offset + record.data
     for place, (known, found) in enumerate(zip(record.arrays, checksums, strict=True)):
         if found != known.checksum:
             reason = (
                 f"the {known.stored} bytes of array {place} have the CRC-32C {found:#010x}, but "
                 f"{known.checksum:#010x} was written"
             )
-            raise describe_damage(target.path, record, offset, reason)
-        offset += known.stored
+            raise describe_damage(target.path, record, record.offset + known.start, reason)
 
 
 def _decode(target: Target, record: EntryRecord, known: ArrayRecord, content: NDArray[Any]) -> NDArray[Any]:

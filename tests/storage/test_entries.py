@@ -1,0 +1,124 @@
+"""How entries lie in the file: large arrays as in memory, in whole pages, as many bytes wherever they lie."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ebbtide.storage import Disk, entry_nbytes
+from ebbtide.storage.system import POSIX
+
+LARGE = 1 << 19  # of float64: 4 MiB, from which on a thread takes checksums
+RESIDUES = [0, 8, 16, 24, 48, 56]
+
+
+def array_at(residue, size=LARGE, seed=0):
+    """An array that begins so many bytes after a multiple of 64."""
+    room = np.empty(8 * size + 64, np.uint8)
+    start = (residue - room.__array_interface__["data"][0]) % 64
+    array = room[start : start + 8 * size].view(np.float64)
+    array[:] = np.random.default_rng(seed).standard_normal(size)
+    return array
+
+
+def address(array):
+    """Where an array begins."""
+    return array.__array_interface__["data"][0]
+
+
+class Calls:
+    """The operating system, which notes where it writes, and how much."""
+
+    def __init__(self):
+        self.writes = []
+        self.system = replace(POSIX, pwrite=self.pwrite)
+
+    def pwrite(self, descriptor, content, offset):
+        """Write."""
+        self.writes.append((offset, memoryview(content).nbytes))
+        return os.pwrite(descriptor, content, offset)
+
+
+@pytest.mark.parametrize("size", [LARGE, LARGE // 8, LARGE + 3])
+def test_large_arrays_lie_in_the_file_as_in_memory(tmp_path, size):
+    """Each begins as many bytes after a multiple of 64, also behind small ones; the bytes taken are always the same."""
+    taken = set()
+    for residue in RESIDUES:
+        arrays = [np.arange(5.0), array_at(residue, size, 1), np.float64(3.0) * np.ones(()), array_at(0, size, 2)]
+        with Disk(tmp_path) as storage:
+            storage.put("before", [array_at(8, 1000)])
+            taken.add((storage.put("state", arrays), storage.bytes_written))
+            entry = storage._entries["state"].record
+            for place in (1, 3):
+                start = entry.offset + entry.arrays[place].start
+                assert (start - address(arrays[place])) % 64 == 0
+                with open(storage.directory / "segment", "rb") as file:  # noqa: PTH123 - bytes at a place
+                    file.seek(start)
+                    assert file.read(arrays[place].nbytes) == arrays[place].tobytes()
+            ends = [entry.data, *(known.start + known.stored for known in entry.arrays)]
+            assert all(end <= known.start for end, known in zip(ends[:-1], entry.arrays, strict=True))
+            assert ends[-1] <= entry.length <= entry.nbytes
+            found = storage.take("state")
+            assert all(np.array_equal(x, y) for x, y in zip(found, arrays, strict=True))
+    assert len(taken) == 1
+    assert taken.pop()[0] == entry_nbytes(arrays, "state")
+
+
+def test_another_process_finds_arrays_wherever_they_begin(tmp_path):
+    """What a durable storage left is found by the next one, whose arrays lie elsewhere."""
+    with Disk(tmp_path, durable=True) as storage:
+        for residue in RESIDUES:
+            storage.put(residue, [array_at(residue, LARGE, residue), np.arange(3)])
+    with Disk(tmp_path, durable=True) as storage:
+        assert sorted(storage.keys()) == RESIDUES
+        for residue in RESIDUES:
+            array, count = storage.take(residue)
+            assert np.array_equal(array, array_at(0, LARGE, residue))
+            assert count.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("buffer", [0, 16 << 20])
+@pytest.mark.parametrize("layout", ["C", "F"])
+@pytest.mark.parametrize("residue", RESIDUES)
+def test_a_state_of_whole_pages_is_written_by_whole_pages(tmp_path, residue, layout, buffer):
+    """Wherever it begins in memory, at once and by the buffer, so that no page is read before it is written."""
+    calls = Calls()
+    array = array_at(residue).reshape(512, -1)
+    array = array if layout == "C" else array.T
+    with Disk(tmp_path, buffer=buffer, system=calls.system) as storage:
+        storage.put(0, [array])
+        storage.flush()
+        assert calls.writes
+        assert all(offset % 4096 == nbytes % 4096 == 0 for offset, nbytes in calls.writes)
+        assert storage.nbytes == array.nbytes + 4096
+        assert np.array_equal(storage.take(0)[0], array)
+
+
+def test_the_header_is_written_last(tmp_path):
+    """A process that is killed before its last write leaves no entry, though a page is shared by header and data."""
+    left = []
+
+    def stop(descriptor, content, offset):
+        if not left:
+            raise OSError(5, "broken")
+        left.pop()
+        return os.pwrite(descriptor, content, offset)
+
+    for count in range(20):
+        left[:] = range(count)
+        with Disk(tmp_path / str(count), durable=True, system=replace(POSIX, pwrite=stop)) as storage:
+            try:
+                storage.put(0, [array_at(16), array_at(16, 3)])
+            except OSError:
+                is_there = False
+            else:
+                is_there = True
+        with Disk(tmp_path / str(count), durable=True) as storage:
+            assert storage.keys() == ((0,) if is_there else ())
+            if is_there:
+                assert np.array_equal(storage.get(0)[0], array_at(0))
+                return
+    raise AssertionError("It was never written.")
