@@ -83,6 +83,7 @@ class EntryRecord:
         generation: The place of its `put` among all of the storage.
         offset: Where it begins in the file.
         data: The number of bytes of its header, zeros before the data included.
+        length: The number of bytes that are written: header and data.
         arrays: Its arrays.
         checksum: The CRC-32C of its header, 0 as long as it was not written.
         description: The JSON of its header, as long as it was not written.
@@ -93,6 +94,7 @@ class EntryRecord:
     generation: int
     offset: int
     data: int
+    length: int
     arrays: tuple[ArrayRecord, ...]
     checksum: int = 0
     description: bytes = b""
@@ -100,17 +102,21 @@ class EntryRecord:
     def at(self, offset: int) -> EntryRecord:
         """Return the record of the same entry at another place."""
         return EntryRecord(
-            self.key, self.kind, self.generation, offset, self.data, self.arrays, self.checksum, self.description
+            self.key,
+            self.kind,
+            self.generation,
+            offset,
+            self.data,
+            self.length,
+            self.arrays,
+            self.checksum,
+            self.description,
         )
 
     def written(self, arrays: tuple[ArrayRecord, ...], checksum: int) -> EntryRecord:
         """Return the record of the same entry with what is known after writing."""
-        return EntryRecord(self.key, self.kind, self.generation, self.offset, self.data, arrays, checksum)
-
-    @property
-    def length(self) -> int:
-        """The bytes that are written: header and data."""
-        return length_of(self.data, self.arrays)
+        length = length_of(self.data, arrays)
+        return EntryRecord(self.key, self.kind, self.generation, self.offset, self.data, length, arrays, checksum)
 
     @property
     def nbytes(self) -> int:
@@ -173,7 +179,7 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
         # Arrays of whole pages end with a page, wherever in their room they begin.
         spare = sum([room_for(nbytes) - nbytes for nbytes in stored])
         data = round_up(size + spare) - spare
-    return EntryRecord(key, kind, generation, 0, data, records, 0, description)
+    return EntryRecord(key, kind, generation, 0, data, length_of(data, records), records, 0, description)
 
 
 def entry_nbytes(arrays: Sequence[NDArray[Any]], key: Key = "") -> int:
@@ -233,8 +239,9 @@ def decode_header(header: bytes, offset: int) -> EntryRecord | None:
         ArrayRecord(_parse_dtype(dtype), tuple(shape), stored, check, codec.rstrip(b"\0").decode(), error, start)
         for (dtype, shape), (start, stored, check, codec, error) in zip(described, rows, strict=True)
     ])  # fmt: skip
-    record = EntryRecord(key, kind, generation, offset, data, arrays, extend_crc32c(0, header))
-    return record if record.length == length else None
+    if length_of(data, arrays) != length:
+        return None
+    return EntryRecord(key, kind, generation, offset, data, length, arrays, extend_crc32c(0, header))
 
 
 def _format_dtype(dtype: np.dtype[Any]) -> Any:

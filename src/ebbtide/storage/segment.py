@@ -204,7 +204,7 @@ class Segment:
         except OSError as error:
             if error.errno in FULL:
                 raise describe_full(target.path, target.descriptor, round_up(nbytes), error, record) from error
-            shown = record or EntryRecord(NAME, "", 0, offset, nbytes, ())
+            shown = record or EntryRecord(NAME, "", 0, offset, nbytes, nbytes, ())
             raise describe_refusal("allocate", target.path, shown, error) from error
 
     def _check_limit(self, more: int, record: EntryRecord | None, allocated: int) -> None:
