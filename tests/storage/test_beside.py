@@ -40,7 +40,8 @@ def test_checksums_of_large_entries_find_every_change(tmp_path, monkeypatch, cor
         assert begun == [3] * (cores - 1) * 2
         content = bytearray((storage.directory / "segment").read_bytes())
         entry = storage._entries[0].record
-        for place in [entry.offset + known.start + at for known in entry.arrays for at in (0, known.stored - 1)]:
+        pairs = zip(entry.starts(), entry.arrays, strict=True)
+        for place in [entry.offset + start + at for start, known in pairs for at in (0, known.stored - 1)]:
             content[place] ^= 1
             (storage.directory / "segment").write_bytes(content)
             with pytest.raises(StorageError, match="CRC-32C"):

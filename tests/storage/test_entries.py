@@ -53,13 +53,14 @@ def test_large_arrays_lie_in_the_file_as_in_memory(tmp_path, size):
             taken.add((storage.put("state", arrays), storage.bytes_written))
             entry = storage._entries["state"].record
             for place in (1, 3):
-                start = entry.offset + entry.arrays[place].start
+                start = entry.offset + entry.starts()[place]
                 assert (start - address(arrays[place])) % 64 == 0
                 with open(storage.directory / "segment", "rb") as file:  # noqa: PTH123 - bytes at a place
                     file.seek(start)
                     assert file.read(arrays[place].nbytes) == arrays[place].tobytes()
-            ends = [entry.data, *(known.start + known.stored for known in entry.arrays)]
-            assert all(end <= known.start for end, known in zip(ends[:-1], entry.arrays, strict=True))
+            starts = entry.starts()
+            ends = [entry.data, *(start + known.stored for start, known in zip(starts, entry.arrays, strict=True))]
+            assert all(end <= start for end, start in zip(ends[:-1], starts, strict=True))
             assert ends[-1] <= entry.length <= entry.nbytes
             found = storage.take("state")
             assert all(np.array_equal(x, y) for x, y in zip(found, arrays, strict=True))

@@ -4,13 +4,14 @@ What lies in a segment file: entries, each of a header and the bytes of its arra
 An entry begins at a multiple of 4096 bytes. Its header says all that there is to know, so that a file can be
 listed without any other file: a fixed part (magic number, CRC-32C of the whole header, lengths, the
 entry's own offset and its generation; little-endian), what is known before the data are written, in JSON (key, kind,
-and of each array dtype and shape), what is known after that, in one row of 40 bytes for each array (where it begins,
-stored bytes, their CRC-32C, codec, and the relative error of a lossy one), and zeros up to the data. Where the checksum
-or the offset is another one, there is no entry.
+and of each array dtype and shape), what is known after that, in one row of 32 bytes for each array (stored bytes,
+their CRC-32C, shift, codec, and the relative error of a lossy one), and zeros up to the data. Where the checksum or the
+offset is another one, there is no entry.
 
-A large array begins in the file as many bytes after a multiple of 64 as in memory: NumPy's begin 16 after one, and a
-copy to and from the page cache has to put each piece together from two where that differs. 32 MiB are written in 3.2 ms
-and read in 5.5 so, and in 3.6 and 7.5 from the beginning of a page.
+The arrays follow each other. A large one has 64 bytes of room more, in which it is shifted so that it begins in the
+file as many bytes after a multiple of 64 as in memory: NumPy's begin 16 after one, and where that differs a copy to and
+from the page cache has to put each piece together from two. So 32 MiB are written in 3.2 ms and read in 5.5, and in 3.6
+and 7.5 from the beginning of a page.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, cast, final
 
 import numpy as np
@@ -30,7 +32,7 @@ from ebbtide.storage.checksum import extend_crc32c
 from ebbtide.storage.extents import round_up
 
 _FIXED = struct.Struct("<8sIIQQQQ")
-_ROW = struct.Struct("<QQI12sd")
+_ROW = struct.Struct("<QIB11sd")
 _MAGIC = b"EBBTIDE4"
 # The checksum is that of all that follows it.
 _CHECKED_FROM = 12
@@ -54,7 +56,6 @@ class ArrayRecord:
         checksum: The CRC-32C of the stored bytes.
         codec: How they are encoded, "raw" for the bytes of the array in C order.
         error: The largest absolute error relative to the largest value; 0 unless the codec is lossy.
-        start: Where its bytes begin in the entry; 0 as long as it was not written.
     """
 
     dtype: np.dtype[Any]
@@ -63,7 +64,6 @@ class ArrayRecord:
     checksum: int = 0
     codec: str = "raw"
     error: float = 0.0
-    start: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -87,6 +87,8 @@ class EntryRecord:
         arrays: Its arrays.
         checksum: The CRC-32C of its header, 0 as long as it was not written.
         description: The JSON of its header, as long as it was not written.
+        shifts: Of each array, how far in its room it begins; empty as long as it was not written, and where none is
+            shifted.
     """
 
     key: Key
@@ -98,6 +100,7 @@ class EntryRecord:
     arrays: tuple[ArrayRecord, ...]
     checksum: int = 0
     description: bytes = b""
+    shifts: bytes = b""
 
     def at(self, offset: int) -> EntryRecord:
         """Return the record of the same entry at another place."""
@@ -113,10 +116,18 @@ class EntryRecord:
             self.description,
         )
 
-    def written(self, arrays: tuple[ArrayRecord, ...], checksum: int) -> EntryRecord:
+    def written(self, arrays: tuple[ArrayRecord, ...], shifts: bytes, checksum: int) -> EntryRecord:
         """Return the record of the same entry with what is known after writing."""
         length = length_of(self.data, arrays)
-        return EntryRecord(self.key, self.kind, self.generation, self.offset, self.data, length, arrays, checksum)
+        shifts = shifts if any(shifts) else b""
+        return EntryRecord(
+            self.key, self.kind, self.generation, self.offset, self.data, length, arrays, checksum, b"", shifts
+        )
+
+    def starts(self) -> list[int]:
+        """Return where in the entry each array begins; it must be written."""
+        rooms = list(accumulate([room_for(array.stored) for array in self.arrays], initial=self.data))[:-1]
+        return [room + shift for room, shift in zip(rooms, self.shifts, strict=True)] if self.shifts else rooms
 
     @property
     def nbytes(self) -> int:
@@ -140,19 +151,19 @@ def room_for(stored: int) -> int:
     return stored + _ALIGNMENT if stored >= _PAGED else stored
 
 
-def start_of(array: NDArray[Any], room: int) -> int:
+def shift_of(array: NDArray[Any], room: int) -> int:
     """
-    Return where in an entry the bytes of an array begin.
+    Return how far in its room an array begins: 1 to 64 bytes, or 0 for a small one.
 
     Args:
         array: What is stored.
         room: Where in the entry its room begins.
     """
     if array.nbytes < _PAGED:
-        return room
+        return 0
     # What is packed for writing is so at the beginning of a page.
     address = array.__array_interface__["data"][0] if array.flags.c_contiguous else 0
-    return room + _ALIGNMENT - (room - address) % _ALIGNMENT
+    return _ALIGNMENT - (room - address) % _ALIGNMENT
 
 
 def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
@@ -197,15 +208,19 @@ def entry_nbytes(arrays: Sequence[NDArray[Any]], key: Key = "") -> int:
     return plan_entry(key, "", 0, arrays).nbytes
 
 
-def encode_header(planned: EntryRecord, arrays: Sequence[ArrayRecord]) -> bytes:
+def encode_header(planned: EntryRecord, arrays: Sequence[ArrayRecord], shifts: Sequence[int]) -> bytes:
     """
     Return the header of an entry, `planned.data` bytes, its checksum included.
 
     Args:
         planned: The record with its place.
         arrays: What is known of its arrays after they were written.
+        shifts: Of each array, how far in its room it begins.
     """
-    rows = [_ROW.pack(array.start, array.stored, array.checksum, array.codec.encode(), array.error) for array in arrays]
+    rows = [
+        _ROW.pack(array.stored, array.checksum, shift, array.codec.encode(), array.error)
+        for array, shift in zip(arrays, shifts, strict=True)
+    ]
     body = b"".join([planned.description, *rows])
     fixed = (planned.data, planned.offset, planned.generation, length_of(planned.data, arrays))
     rest = (_FIXED.pack(_MAGIC, 0, len(body), *fixed)[_CHECKED_FROM:] + body).ljust(planned.data - _CHECKED_FROM, b"\0")
@@ -236,12 +251,13 @@ def decode_header(header: bytes, offset: int) -> EntryRecord | None:
     (key, kind, described), size = json.JSONDecoder().raw_decode(header[FIXED_BYTES:end].decode("latin-1"))
     rows = list(_ROW.iter_unpack(header[FIXED_BYTES + size : end]))
     arrays = tuple([
-        ArrayRecord(_parse_dtype(dtype), tuple(shape), stored, check, codec.rstrip(b"\0").decode(), error, start)
-        for (dtype, shape), (start, stored, check, codec, error) in zip(described, rows, strict=True)
+        ArrayRecord(_parse_dtype(dtype), tuple(shape), stored, check, codec.rstrip(b"\0").decode(), error)
+        for (dtype, shape), (stored, check, _, codec, error) in zip(described, rows, strict=True)
     ])  # fmt: skip
     if length_of(data, arrays) != length:
         return None
-    return EntryRecord(key, kind, generation, offset, data, length, arrays, extend_crc32c(0, header))
+    planned = EntryRecord(key, kind, generation, offset, data, length, arrays)
+    return planned.written(arrays, bytes([row[2] for row in rows]), extend_crc32c(0, header))
 
 
 def _format_dtype(dtype: np.dtype[Any]) -> Any:

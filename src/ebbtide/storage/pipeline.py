@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ebbtide.storage.base import Key
 from ebbtide.storage.checksum import Bytes, view_bytes
-from ebbtide.storage.entries import EntryRecord, room_for, start_of
+from ebbtide.storage.entries import EntryRecord, room_for, shift_of
 from ebbtide.storage.extents import UNIT, round_up
 from ebbtide.storage.system import write_fully
 from ebbtide.storage.transfer import BESIDE_BLOCK, JOINED, LARGE, Target, write_or_explain
@@ -141,7 +141,7 @@ class Pipeline:
         room = record.data
         for array in arrays:
             if array.nbytes >= BESIDE_BLOCK and array.flags.c_contiguous:
-                start = start_of(array, room)
+                start = room + shift_of(array, room)
                 page = round_up(start)
                 part = view_bytes(array)[page - start :][: BESIDE_BLOCK - UNIT]
                 begun = read_clocks()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ebbtide.errors import StorageError
 from ebbtide.storage.checksum import BLOCK_BYTES, Bytes, begin_checksums, extend_crc32c, iterate_blocks, view_bytes
 from ebbtide.storage.codecs import Codecs, decode, stopwatch
-from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header, room_for, start_of
+from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header, room_for, shift_of
 from ebbtide.storage.extents import UNIT, round_up
 from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
 from ebbtide.storage.system import System, count_processors, free_bytes, read_fully, write_fully
@@ -90,36 +90,37 @@ def write_entry(
     seconds = 0.0
     pages = _Pages(target, planned, is_exact=codec is None)
     records: list[ArrayRecord] = []
+    shifts = bytearray()
     room = planned.data
     pairs = list(zip(planned.arrays, arrays, strict=True))
     worth = not alone and codec is None and _is_worth_a_thread(planned, arrays)
     beside = begin_checksums(arrays) if worth else None
     if beside is not None:
-        records, pairs = _write_beside(pages, planned, arrays, beside), []
+        records, pairs = _write_beside(pages, planned, arrays, beside, shifts), []
     for known, array in pairs:
         encoded = None if codec is None else codec.encode(array)
         content, name, error = (
             (array, "raw", 0.0) if encoded is None else (encoded.content, encoded.codec, encoded.error)
         )
         begun = stopwatch()
-        start, checksum = start_of(content, room), 0
-        place = start
-        for block in _blocks_to_write(content, planned.offset + start, block_bytes):
+        shifts.append(shift_of(content, room))
+        place, checksum = room + shifts[-1], 0
+        for block in _blocks_to_write(content, planned.offset + place, block_bytes):
             # While the block is in the cache of the processor.
             checksum = extend_crc32c(checksum, block)
             pages.write(block, place)
             place += block.size
         seconds += stopwatch() - begun
         room += room_for(content.nbytes)
-        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, name, error, start))
-    header = encode_header(planned, records)
+        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, name, error))
+    header = encode_header(planned, records, shifts)
     begun = stopwatch()
     pages.finish(header)
     if target.durable:
         target.system.synchronize(target.descriptor)
     if codec is not None:
         codec.wrote(room - planned.data, seconds + stopwatch() - begun)
-    return planned.written(tuple(records), extend_crc32c(0, header))
+    return planned.written(tuple(records), bytes(shifts), extend_crc32c(0, header))
 
 
 @final
@@ -191,25 +192,21 @@ def _is_worth_a_thread(planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> 
 
 
 def _write_beside(
-    pages: _Pages, planned: EntryRecord, arrays: Sequence[NDArray[Any]], beside: ChecksumsBeside
+    pages: _Pages, planned: EntryRecord, arrays: Sequence[NDArray[Any]], beside: ChecksumsBeside, shifts: bytearray
 ) -> list[ArrayRecord]:
-    """Write arrays and return their records, with the checksums that a thread takes meanwhile."""
+    """Write arrays, with the checksums that a thread takes meanwhile; note the shifts and return the records."""
     room = planned.data
-    starts: list[int] = []
     with beside:
         for array in arrays:
-            place = start_of(array, room)
-            starts.append(place)
+            shifts.append(shift_of(array, room))
+            place = room + shifts[-1]
             for block in _blocks_of_file(view_bytes(array), planned.offset + place, BESIDE_BLOCK):
                 beside.begin(block.size)
                 pages.write(block, place)
                 place += block.size
             room += room_for(array.nbytes)
-        given = zip(planned.arrays, arrays, beside.wait(), starts, strict=True)
-        return [
-            ArrayRecord(known.dtype, known.shape, array.nbytes, checksum, "raw", 0.0, start)
-            for known, array, checksum, start in given
-        ]
+        given = zip(planned.arrays, arrays, beside.wait(), strict=True)
+        return [ArrayRecord(known.dtype, known.shape, array.nbytes, found, "raw", 0.0) for known, array, found in given]
 
 
 def _blocks_to_write(array: NDArray[Any], offset: int, nbytes: int) -> Iterator[Bytes]:
@@ -276,8 +273,8 @@ def read_entry(
 def _read_blocks(target: Target, record: EntryRecord, views: Sequence[Bytes], nbytes: int) -> list[int]:
     """Read arrays and return their checksums."""
     checksums: list[int] = []
-    for known, view in zip(record.arrays, views, strict=True):
-        offset, checksum = record.offset + known.start, 0
+    for start, view in zip(record.starts(), views, strict=True):
+        offset, checksum = record.offset + start, 0
         for block in _blocks_of_file(view, offset, nbytes):
             _fill(target, record, [block], offset)
             checksum = extend_crc32c(checksum, block)
@@ -289,8 +286,8 @@ def _read_blocks(target: Target, record: EntryRecord, views: Sequence[Bytes], nb
 def _read_beside(target: Target, record: EntryRecord, views: Sequence[Bytes], beside: ChecksumsBeside) -> list[int]:
     """Read arrays and return their checksums, which a thread takes of each block while the next one is read."""
     with beside:
-        for known, view in zip(record.arrays, views, strict=True):
-            offset = record.offset + known.start
+        for start, view in zip(record.starts(), views, strict=True):
+            offset = record.offset + start
             for block in _blocks_of_file(view, offset, BESIDE_BLOCK):
                 _fill(target, record, [block], offset)
                 beside.begin(block.size)
@@ -315,7 +312,7 @@ def _check(target: Target, record: EntryRecord, checksums: Sequence[int]) -> Non
                 f"the {known.stored} bytes of array {place} have the CRC-32C {found:#010x}, but "
                 f"{known.checksum:#010x} was written"
             )
-            raise describe_damage(target.path, record, record.offset + known.start, reason)
+            raise describe_damage(target.path, record, record.offset + record.starts()[place], reason)
 
 
 def _decode(target: Target, record: EntryRecord, known: ArrayRecord, content: NDArray[Any]) -> NDArray[Any]:
