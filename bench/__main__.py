@@ -8,7 +8,7 @@ from bench.measure import machine
 NAMES = (
     "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner",
     "programs", "calling", "ensembles", "larger_nets", "lenet", "schedules", "storage",
-    "ranks", "scaling", "faults", "adjoints", "linearize", "burgers_machine", "recurrent", "inner_loops",
+    "hidden", "ranks", "scaling", "faults", "adjoints", "linearize", "burgers_machine", "recurrent", "inner_loops",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser(prog="python -m bench", description="The measured claims of Ebbtide.")

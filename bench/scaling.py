@@ -26,8 +26,9 @@ from typing import Any, final
 
 import numpy as np
 
+from bench.hidden import throttled
 from bench.measure import MISSING, ROOT, Table, installed, run
-from bench.storage import MIB, throttled
+from bench.storage import MIB
 from ebbtide import Budget, value_and_grad
 from ebbtide.demo import burgers
 from ebbtide.demo.decomposition import Decomposition, Silent, Window

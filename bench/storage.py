@@ -1,9 +1,8 @@
 """
-Storage on disk beside raw system calls, and hidden behind the work of a time loop.
+Storage on disk beside raw system calls.
 
 States of 32 MiB are written and read by 0.9 of the speed of plain pwrite and pread on a preallocated file, with all
-checksums. A state of 8 KiB is put and taken back in 0.2 ms. Steps of 20 ms that each store 8 MiB on a disk of 400 MiB/s
-take 1.05 of the steps alone with a buffer; without one they take about twice as long.
+checksums. A state of 8 KiB is put and taken back in 0.2 ms.
 """
 
 from __future__ import annotations
@@ -14,26 +13,22 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import google_crc32c
 import numpy as np
 
-from bench.measure import MISSING, Table, alternate, generator, median_of, ratio, run
+from bench.measure import MISSING, Table, alternate, generator, ratio, run
 from ebbtide.storage import Disk, entry_nbytes
 from ebbtide.storage.checksum import begin_checksums, compiled, extend_crc32c
-from ebbtide.storage.system import POSIX
 from ebbtide.storage.transfer import BESIDE_BLOCK
 
 MIB = 2**20
 LARGE, COUNT, RUNS = 32 * MIB, 6, 9
 BLOCK = MIB
 SMALL, CYCLES = 8 * 2**10, 200
-STATE, STEPS, STEP_SECONDS, SPEED = 8 * MIB, 40, 0.020, 400 * MIB
-# A real disk goes on with what waits for it while the thread is late.
-CREDIT = 0.003
 PAGE = 4096
 SHARED = Path("/dev/shm")
 
@@ -49,8 +44,8 @@ def directories() -> list[Path]:
 # Large states.
 
 PASSES = ("new", "again")
-# Plain calls with checksums, in two ways.
-CONTROLS = ("in turn", "beside")
+# Plain calls that lie as in memory, and with checksums in two ways.
+CONTROLS = ("shifted", "in turn", "beside")
 Times = dict[str, list[float]]
 
 
@@ -63,7 +58,7 @@ class Way:
     read: Callable[[int], Any]
 
 
-def by_hand(stack: ExitStack, directory: Path, states: list[Any], checksums: str = "", *, durable: bool = False) -> Way:
+def by_hand(stack: ExitStack, directory: Path, states: list[Any], how: str = "", *, durable: bool = False) -> Way:
     """
     Return plain system calls on a preallocated file.
 
@@ -71,25 +66,29 @@ def by_hand(stack: ExitStack, directory: Path, states: list[Any], checksums: str
         stack: Closes the file.
         directory: Where.
         states: What is written.
-        checksums: "" for none; "in turn": of a block before it is written; "beside": by a second thread, each block
-            when it is written.
+        how: "" for states that begin with a page, without checksums; "shifted": states that begin as many bytes after
+            a multiple of 64 as in memory, without checksums; "in turn": with the checksum of each block before it is
+            written; "beside": by a second thread, each block when it is written.
         durable: Whether to have each state on the disk before the next one.
     """
     nbytes = states[0].nbytes
-    block = {"in turn": BLOCK, "beside": BESIDE_BLOCK}.get(checksums, nbytes)
+    block = {"in turn": BLOCK, "beside": BESIDE_BLOCK}.get(how, nbytes)
     file = tempfile.NamedTemporaryFile(dir=directory)  # noqa: SIM115 - the stack closes it
     descriptor = stack.enter_context(file).fileno()
-    os.posix_fallocate(descriptor, 0, nbytes * len(states))
+    os.posix_fallocate(descriptor, 0, (nbytes + PAGE) * len(states))
+
+    def offset_of(k: int) -> int:
+        return k * (nbytes + PAGE) + (states[k].ctypes.data % 64 if how == "shifted" else 0)
 
     def write(k: int) -> None:
         content, checksum = states[k].view(np.uint8), 0
-        with (checksums == "beside" and begin_checksums([content])) or nullcontext() as beside:
+        with (how == "beside" and begin_checksums([content])) or nullcontext() as beside:
             for start in range(0, nbytes, block):
                 part = content[start : start + block]
-                checksum = extend_crc32c(checksum, part) if checksums == "in turn" else 0
+                checksum = extend_crc32c(checksum, part) if how == "in turn" else 0
                 if beside is not None:
                     beside.begin(part.size)
-                os.pwrite(descriptor, part, k * nbytes + start)
+                os.pwrite(descriptor, part, offset_of(k) + start)
             _ = None if beside is None else beside.wait()
         if durable:
             os.fdatasync(descriptor)
@@ -98,8 +97,8 @@ def by_hand(stack: ExitStack, directory: Path, states: list[Any], checksums: str
         content, checksum = np.empty(nbytes, np.uint8), 0
         for start in range(0, nbytes, block):
             part = content[start : start + block]
-            os.preadv(descriptor, [part], k * nbytes + start)
-            checksum = extend_crc32c(checksum, part) if checksums else 0
+            os.preadv(descriptor, [part], offset_of(k) + start)
+            checksum = extend_crc32c(checksum, part) if how in {"in turn", "beside"} else 0
 
     return Way(write, read)
 
@@ -206,6 +205,7 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
                 table.add(f"{what}, {name}", f"{speed[name]:.0f}", cells, f"{speed['raw']:.0f}", bar, met)
         table.note("New: pages of a preallocated file that are written for the first time. Again: of the cache.")
         table.note("At once: no buffer. Buffer: two states, written behind and read ahead, in sweeps of their own.")
+        table.note("Shifted: as many bytes after a multiple of 64 as in memory, as ours; the limit of plain calls.")
         table.note("In turn: checksums of each block before it is written. Beside: by a second thread meanwhile.")
         table.note("Reads: both in turn.")
         table.note("Durable: each state is on the disk before the next one; the others end in the page cache.")
@@ -277,103 +277,11 @@ def small_of(nbytes: int, cycles: int, runs: int) -> None:
         table.show()
 
 
-# Hidden behind the work.
-
-
-def throttled(speed: float) -> Any:
-    """Return a system with a disk of so many bytes a second on average over a few steps; it sleeps meanwhile."""
-
-    ready = [0.0]
-
-    def wait(nbytes: int, start: float) -> None:
-        ready[0] = max(ready[0], start - CREDIT) + nbytes / speed
-        # Who changes a page of a file does not wait for the disk, which has it to write all the same.
-        left = ready[0] - time.perf_counter()
-        if left > 0 and nbytes > PAGE:
-            time.sleep(left)
-
-    def pwrite(descriptor: int, block: Any, offset: int) -> int:
-        start = time.perf_counter()
-        count = os.pwrite(descriptor, block, offset)
-        wait(count, start)
-        return count
-
-    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
-        start = time.perf_counter()
-        count = os.preadv(descriptor, buffers, offset)
-        wait(count, start)
-        return count
-
-    return replace(POSIX, pwrite=pwrite, preadv=preadv)
-
-
-def hidden_of(nbytes: int, steps: int, seconds: float, speed: float, runs: int) -> None:
-    """Print the table of a forward and a reverse sweep that store and take a state each step."""
-    state = generator().standard_normal(nbytes // 8)
-    work = generator(1).standard_normal(50_000)
-
-    # A fixed amount of work: one that watched the clock would hide what the thread takes from it.
-    def step() -> None:
-        for _ in range(pieces):
-            np.sin(work)
-
-    def alone() -> float:
-        start = time.perf_counter()
-        for _ in range(2 * steps):
-            step()
-        return time.perf_counter() - start
-
-    # What is behind the throttle must be faster than it.
-    directory = directories()[-1]
-
-    def sweeps(buffer: int) -> float:
-        with Disk(directory, buffer=buffer, system=throttled(speed)) as storage:
-            storage.reserve(steps, entry_nbytes([state]))
-            start = time.perf_counter()
-            for k in range(steps):
-                step()
-                storage.put(k, [state])
-            keys = range(steps - 1, -1, -1)
-            storage.prefetch(keys)
-            for k in keys:
-                storage.take(k)
-                step()
-            return time.perf_counter() - start
-
-    calls = {"alone": alone, "buffer": lambda: sweeps(2 * nbytes + MIB), "at once": lambda: sweeps(0)}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(runs):
-        # By the quickest of many, and anew each time: a step that is shorter than its transfer could not hide it, and
-        # the speed of a processor changes by a tenth.
-        pieces = 40
-        pieces = max(1, round(pieces * seconds / min(alternate({"": step}, 40)[""])))
-        for k in range(len(calls)):
-            name = list(calls)[(turn + k) % len(calls)]
-            times[name].append(calls[name]())
-    title = (
-        f"{steps} steps of {seconds * 1e3:g} ms forward and back, each with {nbytes / MIB:g} MiB on a disk of "
-        f"{speed / MIB:g} MiB/s: s"
-    )
-    table = Table(title, ("ratio",), "steps alone")
-    for name, bar in (("buffer", 1.05), ("at once", None)):
-        found = ratio(times, name, "alone")
-        limit = f"{statistics.median(times['alone']):.3f}"
-        met = None if bar is None else found.median <= bar
-        cells = [str(found)]
-        table.add(name, f"{statistics.median(times[name]):.3f}", cells, limit, "" if bar is None else f"{bar}", met)
-    copy = np.empty_like(state)
-    copying = alternate({"copy": lambda: np.copyto(copy, state)}, runs)
-    milliseconds = median_of(copying, "copy", 1e3)
-    table.note(f"What a step cannot hide is the copy of its state into the buffer: {milliseconds} ms.")
-    table.show()
-
-
 def main(quick: bool = False) -> None:
     """Print the tables."""
     large_of(*((MIB // 4, 2, 1) if quick else (LARGE, COUNT, RUNS)))
     checksums_of((4 * 2**10, 2**18, LARGE), *((MIB, 1) if quick else (2 * LARGE, RUNS)))
     small_of(SMALL, *((3, 1) if quick else (CYCLES, RUNS)))
-    hidden_of(*((MIB // 8, 2, 0.001, SPEED, 1) if quick else (STATE, STEPS, STEP_SECONDS, SPEED, RUNS)))
 
 
 if __name__ == "__main__":
