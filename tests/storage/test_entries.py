@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ebbtide.storage import Disk, entry_nbytes
+from ebbtide import cli
+from ebbtide.errors import StorageError
+from ebbtide.storage import Disk, entry_nbytes, segment
 from ebbtide.storage.system import POSIX
 
 LARGE = 1 << 19  # of float64: 4 MiB, from which on a thread takes checksums
@@ -40,6 +42,16 @@ class Calls:
         """Write."""
         self.writes.append((offset, memoryview(content).nbytes))
         return os.pwrite(descriptor, content, offset)
+
+
+class Replaced:
+    """The module os with another function."""
+
+    def __init__(self, **functions):
+        vars(self).update(functions)
+
+    def __getattr__(self, name):
+        return getattr(os, name)
 
 
 @pytest.mark.parametrize("size", [LARGE, LARGE // 8, LARGE + 3])
@@ -81,21 +93,31 @@ def test_another_process_finds_arrays_wherever_they_begin(tmp_path):
             assert count.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("buffer", [0, 16 << 20])
-@pytest.mark.parametrize("layout", ["C", "F"])
-@pytest.mark.parametrize("residue", RESIDUES)
-def test_a_state_of_whole_pages_is_written_by_whole_pages(tmp_path, residue, layout, buffer):
-    """Wherever it begins in memory, at once and by the buffer, so that no page is read before it is written."""
-    calls = Calls()
+def states(residue):
+    """States whose arrays begin at any place, of any sizes, in any order of their axes."""
     array = array_at(residue).reshape(512, -1)
-    array = array if layout == "C" else array.T
+    few = [np.arange(k % 7) for k in range(30)]
+    odd = [array_at(residue, size) for size in (10_001, 333, 123_457)]
+    return [[array], [array.T], [np.array(0.1), array], [*odd, *odd], [*few, array, *few, array.T, odd[1]], [*odd * 40]]
+
+
+@pytest.mark.parametrize("buffer", [0, 64 << 20])
+@pytest.mark.parametrize("residue", RESIDUES)
+@pytest.mark.parametrize("number", range(len(states(0))))
+def test_large_states_are_written_by_whole_pages(tmp_path, residue, number, buffer):
+    """Wherever they begin in memory, at once and by the buffer: no page is read before it is written, none twice."""
+    calls = Calls()
+    arrays = states(residue)[number]
     with Disk(tmp_path, buffer=buffer, system=calls.system) as storage:
-        storage.put(0, [array])
+        storage._open().pipeline._waits = True
+        storage.put(0, arrays)
         storage.flush()
-        assert calls.writes
+        assert calls.writes[-1][0] == 0
+        pages = [page for offset, nbytes in calls.writes for page in range(offset // 4096, (offset + nbytes) // 4096)]
         assert all(offset % 4096 == nbytes % 4096 == 0 for offset, nbytes in calls.writes)
-        assert storage.nbytes == array.nbytes + 4096
-        assert np.array_equal(storage.take(0)[0], array)
+        assert sorted(pages) == list(range(storage.nbytes // 4096))
+        assert all(np.array_equal(x, y) for x, y in zip(storage.take(0), arrays, strict=True))
+    assert entry_nbytes([states(residue)[0][0]]) == LARGE * 8 + 4096
 
 
 def test_the_header_is_written_last(tmp_path):
@@ -123,3 +145,62 @@ def test_the_header_is_written_last(tmp_path):
                 assert np.array_equal(storage.get(0)[0], array_at(0))
                 return
     raise AssertionError("It was never written.")
+
+
+def test_entries_of_another_version_are_not_taken_for_free_space(tmp_path, capsys):
+    """A directory that another version left is refused by name, and nothing in it is changed."""
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put(0, [array_at(16)])
+        storage.put(1, [np.arange(3)])
+        starts = [storage._entries[key].record.offset for key in (0, 1)]
+    file = tmp_path / "segment"
+    content = bytearray(file.read_bytes())
+    for start in starts:
+        assert content[start : start + 8] == b"EBBTIDE4"
+        content[start + 7] = ord("3")
+    file.write_bytes(content)
+    with pytest.raises(StorageError, match=f"{file} are of the version 3 .* reads 4"):
+        Disk(tmp_path, durable=True)
+    assert cli.main(["inspect", str(tmp_path)]) != 0
+    assert "version 3" in capsys.readouterr().err
+    assert file.read_bytes() == content
+    # Where there are others, it is a damaged header.
+    content[starts[0] + 7] = ord("4")
+    file.write_bytes(content)
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == (0,)
+
+
+@pytest.mark.parametrize("name", ["pread", "lseek"])
+def test_what_is_stored_survives_a_failure_while_it_is_found(tmp_path, monkeypatch, name):
+    """An error or an interrupt at any call while a directory is opened again leaves all that is in it."""
+    with Disk(tmp_path, durable=True) as storage:
+        for key in range(4):
+            storage.put(key, [array_at(16, 20_000, key)])
+        storage.delete(1)
+    file = tmp_path / "segment"
+    content, plain = file.read_bytes(), getattr(os, name)
+    for stop, error in [(stop, error) for stop in range(40) for error in (KeyboardInterrupt, OSError)]:
+        left = [None] * stop
+
+        def fail(*arguments, left=left, error=error, **named):
+            if not left:
+                raise error(5, "broken")
+            left.pop()
+            return plain(*arguments, **named)
+
+        monkeypatch.setattr(segment, "os", Replaced(**{name: fail}))
+        try:
+            Disk(tmp_path, durable=True).close()
+        except (KeyboardInterrupt, OSError):
+            pass
+        else:
+            if left:
+                break
+        finally:
+            monkeypatch.setattr(segment, "os", os)
+        assert file.read_bytes() == content
+    assert left
+    assert stop > 1
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == (0, 2, 3)

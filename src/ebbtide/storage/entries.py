@@ -33,10 +33,13 @@ from ebbtide.storage.extents import round_up
 
 _FIXED = struct.Struct("<8sIIQQQQ")
 _ROW = struct.Struct("<QIB11sd")
-_MAGIC = b"EBBTIDE4"
+_NAME = b"EBBTIDE"
+VERSION = "4"
+"""That of what is described here."""
+_MAGIC = _NAME + VERSION.encode()
 # The checksum is that of all that follows it.
 _CHECKED_FROM = 12
-# Data of this size and more begin on a page of their own, so that whole pages are written and read.
+# Data of this size and more are written by whole pages.
 _PAGED = 1 << 16
 # What lies like this in the file and in memory is copied without shifting.
 _ALIGNMENT = 64
@@ -183,13 +186,9 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
     records = tuple([ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays])
     description = json.dumps([key, kind, [[_format_dtype(array.dtype), array.shape] for array in arrays]]).encode()
     size = FIXED_BYTES + len(description) + _ROW.size * len(records)
-    stored = [array.nbytes for array in arrays]
-    if sum(stored) < _PAGED:
-        data = round_up(size, 64)
-    else:
-        # Arrays of whole pages end with a page, wherever in their room they begin.
-        spare = sum([room_for(nbytes) - nbytes for nbytes in stored])
-        data = round_up(size + spare) - spare
+    # Large entries end with a page.
+    stored, rooms = sum([array.nbytes for array in arrays]), length_of(0, records)
+    data = round_up(size, 64) if stored < _PAGED else round_up(size + rooms) - rooms
     return EntryRecord(key, kind, generation, 0, data, length_of(data, records), records, 0, description)
 
 
@@ -233,6 +232,13 @@ def header_bytes(fixed: bytes) -> int | None:
         return None
     _, _, body, data, *_ = _FIXED.unpack(fixed[:FIXED_BYTES])
     return data if FIXED_BYTES + body <= data <= 1 << 30 else None
+
+
+def find_other_version(fixed: bytes) -> list[str]:
+    """Return the version of the header that begins with these bytes, if it is another one; else nothing."""
+    version = fixed[len(_NAME) : len(_MAGIC)]
+    is_other = fixed.startswith(_NAME) and version.isdigit() and version != VERSION.encode()
+    return [version.decode()] if is_other else []
 
 
 def decode_header(header: bytes, offset: int) -> EntryRecord | None:

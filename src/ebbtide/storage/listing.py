@@ -96,7 +96,7 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
         check: Whether to read all data and compare their checksums.
 
     Raises:
-        StorageError: The file cannot be read.
+        StorageError: The file cannot be read, or is of another version.
     """
     path = directory / NAME
     try:
@@ -106,7 +106,7 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
     except OSError as cause:
         raise make_error(f"Cannot open {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
     try:
-        entries = tuple(sorted(scan(descriptor), key=lambda record: record.generation))
+        entries = tuple(sorted(scan(path, descriptor), key=lambda record: record.generation))
         target = Target(path, descriptor, POSIX, Codecs(), durable=False)
         damaged = tuple(_find_damage(target, entries)) if check else ()
         return _listing(directory, os.fstat(descriptor).st_blocks * 512, entries, damaged)

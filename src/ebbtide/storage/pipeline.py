@@ -20,8 +20,9 @@ from ebbtide.storage.base import Key
 from ebbtide.storage.checksum import Bytes, view_bytes
 from ebbtide.storage.entries import EntryRecord, room_for, shift_of
 from ebbtide.storage.extents import UNIT, round_up
+from ebbtide.storage.pages import JOINED
 from ebbtide.storage.system import write_fully
-from ebbtide.storage.transfer import BESIDE_BLOCK, JOINED, LARGE, Target, write_or_explain
+from ebbtide.storage.transfer import BESIDE_BLOCK, LARGE, Target, write_or_explain
 from ebbtide.storage.worker import Job, Worker, has_waited, read_clocks
 
 # A job is some Python objects beside its bytes.

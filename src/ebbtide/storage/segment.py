@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import final
 
 from ebbtide.budget import format_bytes
 from ebbtide.errors import StorageError
 from ebbtide.storage.base import Key
-from ebbtide.storage.entries import FIXED_BYTES, EntryRecord, decode_header, header_bytes
+from ebbtide.storage.entries import (
+    FIXED_BYTES,
+    VERSION,
+    EntryRecord,
+    decode_header,
+    find_other_version,
+    header_bytes,
+)
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError
 from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_entry
@@ -41,6 +48,8 @@ class Segment:
         self._extents = Extents()
         self._reserved = 0
         self._top = 0  # the end of what the file may have blocks for
+        # What an earlier storage left is not free, also where an error or an interrupt came before it was known.
+        self._is_known = not target.durable
 
     @property
     def reserved(self) -> int:
@@ -138,12 +147,16 @@ class Segment:
 
         Where there are two, the power may have gone while the newer one was written: it has to be whole.
 
+        Raises:
+            StorageError: There are only entries of another version.
+
         Memory:
             The arrays of one such entry at a time.
         """
-        found = list(scan(self._target.descriptor))
+        found = scan(self._target.path, self._target.descriptor)
         for record in found:
             self._extents.occupy(record.offset, record.nbytes)
+        self._is_known = True
         self._truncate()
         newest: dict[Key, EntryRecord] = {}
         for record in sorted(found, key=lambda record: record.generation):
@@ -168,8 +181,9 @@ class Segment:
 
     def return_space(self) -> None:
         """Give all free ranges beyond the reservation back to the file system."""
-        self._truncate()
-        self._punch()
+        if self._is_known:
+            self._truncate()
+            self._punch()
 
     def _truncate(self) -> None:
         self._extents.cut()
@@ -221,30 +235,37 @@ class Segment:
         )
 
 
-def scan(descriptor: int) -> Iterator[EntryRecord]:
+def scan(path: Path, descriptor: int) -> list[EntryRecord]:
     """
-    Yield the record of each whole header in a segment file, by offset.
+    Return the record of each whole header in a segment file, by offset.
 
     Holes are skipped, and so is what a found entry covers. The data are not read.
+
+    Raises:
+        StorageError: There are only entries of another version.
     """
+    found: list[EntryRecord] = []
+    others: set[str] = set()
     size = os.fstat(descriptor).st_size
     offset = 0
-    while offset < size:
-        offset = _next_data(descriptor, offset, size)
-        if offset >= size:
-            return
-        block = os.pread(descriptor, _SCAN, offset)
-        if not block:
-            return
+    while (offset := _next_data(descriptor, offset, size)) < size and (block := os.pread(descriptor, _SCAN, offset)):
         place = 0
         while place < len(block):
-            found = _read_header(descriptor, block[place : place + FIXED_BYTES], offset + place)
-            if found is None:
+            fixed = block[place : place + FIXED_BYTES]
+            record = _read_header(descriptor, fixed, offset + place)
+            if record is None:
+                others.update(find_other_version(fixed))
                 place += UNIT
             else:
-                yield found
-                place += found.nbytes
+                found.append(record)
+                place += record.nbytes
         offset += place
+    if others and not found:
+        raise StorageError(
+            f"The entries in {path} are of the version {', '.join(sorted(others))} of their format, and this Ebbtide "
+            f"reads {VERSION}. Finish what is there with the Ebbtide that wrote it, or name another directory."
+        )
+    return found
 
 
 def _next_data(descriptor: int, offset: int, size: int) -> int:
