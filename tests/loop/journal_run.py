@@ -17,7 +17,7 @@ from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
 from ebbtide.storage import compute_crc32c
 from ebbtide.storage.system import POSIX
 
-STEPS, INTERVAL = 27, 3
+STEPS, INTERVAL = 42, 3
 FINGERPRINT = {"steps": str(STEPS), "code of step": "1a2b", "threads of BLAS": "1"}
 FAST = replace(POSIX, synchronize=lambda descriptor: None)
 

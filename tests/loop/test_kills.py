@@ -25,7 +25,7 @@ from ebbtide.storage.listing import list_storage
 def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Killed at a step, before or within a write, or in the clean-up, and once more: the same bits, little lost."""
     # Each event of one schedule, some of the others.
-    often, seldom = (1, 4) if FULL else (29, 59) if torn else (79, 137)
+    often, seldom = (1, 2) if FULL else (17, 35) if torn else (61, 101)
     found = launch(tmp_path, {name: often if name == "revolve" else seldom for name in SCHEDULES}, *["torn"] * torn)
     for name, counts in found.items():
         record_property(f"processes of {name} killed", counts["kills"])
@@ -38,7 +38,7 @@ def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[.
 
 def test_a_termination_is_a_kill(tmp_path: Path, record_property: Callable[..., None]) -> None:
     """SIGTERM, as a batch system sends it, ends the process at once, and the next one goes on."""
-    found = launch(tmp_path, {"revolve": 7 if FULL else 139}, "SIGTERM")["revolve"]
+    found = launch(tmp_path, {"revolve": 5 if FULL else 101}, "SIGTERM")["revolve"]
     record_property("processes terminated", found["kills"])
     assert found["problems"] == []
     assert found["kills"] >= 6

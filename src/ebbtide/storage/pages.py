@@ -12,13 +12,13 @@ from ebbtide.storage.entries import EntryRecord, room_for
 from ebbtide.storage.extents import UNIT, round_up
 
 JOINED = 1 << 16
-"""An entry of this size and less is put together in memory and written by one call."""
+"""An entry of this size and less is put together in memory and written by one call, or two if it is durable."""
 
 
 @final
 class Pages:
     """
-    The bytes of an entry on their way to the file, in whole pages, that with the header last.
+    The bytes of an entry on their way to the file, in whole pages, the header last.
 
     Of a page that is written in parts the file system reads first what it does not hold: to write 8 MiB over others
     that were not in its cache took 1.2 ms in place of 0.95. A small entry is put together as a whole. How many writes
@@ -27,7 +27,7 @@ class Pages:
     Args:
         planned: The record of the entry.
         write: Writes bytes to a place of the entry.
-        durable: Whether the header must not be there without the rest: a kill may come between any two pages.
+        durable: Whether the header must never be there without the rest.
 
     Memory:
         Two pages and what else the header takes; a small entry as a whole, 64 KiB.
@@ -36,8 +36,8 @@ class Pages:
     def __init__(self, planned: EntryRecord, write: Callable[[Bytes, int], None], *, durable: bool) -> None:
         self._write = write
         self._length = planned.length
-        self._joined = planned.length <= JOINED and not durable
-        first = planned.length if self._joined else min(round_up(planned.data), planned.length)
+        self._durable = durable
+        first = planned.length if planned.length <= JOINED else round_up(planned.data)
         self._first = np.zeros(first, np.uint8)
         # A page with bytes of several arrays, the next one to be written: all before it are, but for the first ones.
         self._page = np.zeros(0 if first == planned.length else UNIT, np.uint8)
@@ -70,18 +70,21 @@ class Pages:
 
     def finish(self, header: bytes, *, is_exact: bool) -> None:
         """
-        Write what was kept, the beginning of the header at last.
+        Write what was kept, and the header.
 
         Args:
             header: As many bytes as were planned.
             is_exact: Whether the arrays took all their room.
         """
         self._write_pages(self._length if is_exact else self._end)
-        self._first[: len(header)] = np.frombuffer(header, np.uint8)
-        last = self._first.size if self._joined else UNIT
-        if self._first.size > last:
-            self._write(self._first[last:], last)
-        self._write(self._first[:last], 0)
+        begin = np.frombuffer(header, np.uint8)
+        if self._durable:
+            # By itself, so that it is not there without what follows it, wherever a write is cut off.
+            self._write(self._first, 0)
+            self._write(begin, 0)
+            return
+        self._first[: begin.size] = begin
+        self._write(self._first, 0)
 
     def _keep(self, part: Bytes, place: int) -> None:
         room = self._first.size - place
