@@ -135,7 +135,7 @@ class Pipeline:
         Find out by a part of the first large entry whether the disk waits; return whether it did and does not.
 
         A disk that waits has one part more to write, 2 MiB. One that does not had two states of 32 MiB copied in
-        vain: the first writes of six were at 0.76 of the speed of plain calls, and are at 0.86.
+        vain: without the trial the first writes of six take 1.13 times as long.
         """
         if self._waits is not None or record.memory < LARGE or self._target.durable or self._is_encoded(record):
             return False
