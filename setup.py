@@ -6,7 +6,7 @@ from setuptools import Extension, setup
 
 PARTS = (
     "_steps", "_axes", "_links", "_chains", "_compiled",
-    "_reductions", "_products", "_indices", "_windows", "_interpreter", "_arguments",
+    "_reductions", "_products", "_indices", "_windows", "_interpreter", "_arguments", "_meter",
 )  # fmt: skip
 HEADERS = ("ahead", "loops", "fused", "sums", "windows", "workers", "products", "rows", "tiles", "exponential")
 machine = [
@@ -15,7 +15,7 @@ machine = [
         [f"src/ebbtide/machine/{name}.pyx"],
         include_dirs=[np.get_include(), "src/ebbtide/machine"],
         depends=[f"src/ebbtide/machine/{name}.h" for name in HEADERS],
-        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+        define_macros=[(name, "NPY_2_0_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")],
         extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno", "-pthread"],
         extra_link_args=["-pthread"],
         optional=True,

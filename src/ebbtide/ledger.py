@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -177,6 +179,17 @@ class Ledger:
             self.peak = live
         if self.timeline is not None:
             self.timeline.record(list(self.held.values()), self.phase)
+
+    @contextmanager
+    def beside(self, nbytes: int) -> Iterator[None]:
+        """Have the bound and the peak leave out, in the block, *nbytes* bytes that the function alone takes as well."""
+        limit, before, self.peak = self.limit, self.peak, self.live
+        self.limit = None if limit is None else limit + nbytes
+        try:
+            yield
+        finally:
+            self.limit = limit
+            self.peak = max(before, self.peak - nbytes)
 
     def relieve(self, nbytes: int) -> int:
         """Let time loops give up at least *nbytes* bytes if they can, at the price of more work; return how many."""

@@ -11,8 +11,8 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, primitive, profile, timeloop
-from ebbtide.loop import measure
-from ebbtide.loop.measure import with_transfers
+from ebbtide.loop import measure, transfers
+from ebbtide.loop.transfers import with_transfers
 from ebbtide.schedules import Costs, StoreAll
 
 U0 = np.linspace(0.2, 1.3, 40_000)
@@ -91,7 +91,7 @@ def test_page_faults_are_counted():
 @pytest.mark.parametrize(("times", "usual"), [([2.0], 2.0), ([2.0, 2.25], 2.125), ([2.0, 9.0], 2.0), ([9.0, 2.0], 2.0)])
 def test_of_two_times_the_mean_counts_unless_one_is_far_off(times, usual):
     """What varies a little is averaged, what was slow once is not."""
-    assert measure._usual(times) == usual
+    assert measure.usual_time(times) == usual
 
 
 def test_without_room_for_two_steps_one_is_measured_at_a_time(monkeypatch):
@@ -123,7 +123,7 @@ def test_only_what_waits_for_the_disk_is_hidden(size, waited, monkeypatch):
     """The write of a large state that did not wait is made by the loop itself, and all of it is exposed."""
     ticks = itertools.count()
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr(measure, "has_waited", lambda *clocks: waited)
+    monkeypatch.setattr(transfers, "has_waited", lambda *clocks: waited)
     costs = with_transfers(Costs(), [np.zeros(size)], Budget(memory=2**24, disk=2**24))
     assert costs.write_exposed == (costs.write if size == 1_000_000 and not waited else 1.0)
     assert costs.write > 1.0
@@ -133,7 +133,7 @@ def test_only_what_waits_for_the_disk_is_hidden(size, waited, monkeypatch):
 @pytest.mark.parametrize("waited", [False, True])
 def test_nothing_is_hidden_behind_steps_that_have_all_processors(waited, monkeypatch):
     """Where a step leaves no processor to the threads of a storage, what does not wait for the disk takes its time."""
-    monkeypatch.setattr(measure, "has_waited", lambda *clocks: waited)
+    monkeypatch.setattr(transfers, "has_waited", lambda *clocks: waited)
     costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24), is_busy=True)
     assert (costs.write_exposed == costs.write, costs.read_exposed == costs.read) == (not waited, not waited)
 
@@ -144,7 +144,7 @@ def test_the_processors_that_steps_have_are_counted(threads, is_hidden, monkeypa
     clock, energy = timed(monkeypatch)
     monkeypatch.setattr(time, "process_time", lambda: threads * clock.now)
     monkeypatch.setattr(measure, "count_processors", lambda: 2)
-    monkeypatch.setattr(measure, "_time_transfers", lambda *_: ([0.25, 0.25, 0.0, 0.125], False))
+    monkeypatch.setattr(transfers, "_time_transfers", lambda *_: ([0.25, 0.25, 0.0, 0.125], False))
     with profile() as p:
         grad(energy, budget=Budget(memory=14 * U0.nbytes, disk=2**30, directory=tmp_path))(U0)
     costs = p.loops[0].plan.costs
@@ -154,7 +154,7 @@ def test_the_processors_that_steps_have_are_counted(threads, is_hidden, monkeypa
 def test_a_transfer_that_was_slow_once_is_not_what_is_predicted(monkeypatch):
     """A state goes to the disk and back twice: what varies a little is averaged, what was slow once is not."""
     rounds = iter([([8.0, 4.0, 9.0, 1.0], True), ([7.0, 5.0, 1.0, 1.0], False)])
-    monkeypatch.setattr(measure, "_time_transfers", lambda *_: next(rounds))
+    monkeypatch.setattr(transfers, "_time_transfers", lambda *_: next(rounds))
     costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24))
     assert costs == Costs(write=7.5, read=5.5, write_exposed=1.0, read_exposed=1.0, prompt=True)
 

@@ -31,6 +31,7 @@ class Context(NamedTuple):
         again: Which run of a checkpointed function this is: a new object for each one in a reverse sweep, else None.
         resume: Where the loops of the call keep their journals; None where they keep none.
         ranks: The processes that run it together; None where there is one.
+        derived: Whether forward mode is done by what runs here, which holds more than the function alone.
     """
 
     ledger: Ledger
@@ -44,6 +45,7 @@ class Context(NamedTuple):
     again: object | None = None
     resume: Any = None
     ranks: Any = None
+    derived: bool = False
 
 
 # The only implicit state of the library (DESIGN, invariant 9): reset in `finally` by `entered`.

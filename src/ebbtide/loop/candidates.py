@@ -269,7 +269,7 @@ def _most_slots(bounds: Bounds) -> int:
     """The most slots on disk with a table, if there is time for one."""
     sizes, steps = bounds.sizes, bounds.steps
     (_, making), (_, making_more) = count_bytes(steps, 0), count_bytes(steps, 1)
-    by_bytes = (sizes.state + sizes.sweep - making) // (making_more - making)
+    by_bytes = (sizes.state + sizes.sweep_beyond - making) // (making_more - making)
     return max(0, min(by_bytes, _MOST_SLOTS, steps - 1))
 
 

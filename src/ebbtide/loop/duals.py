@@ -101,7 +101,7 @@ def _outside(trace: TangentTrace) -> Iterator[None]:
     context = current()
     others = tuple([other for other in context.traces if other is not trace])
     inside = [other for other in others if type(other) is TangentTrace and other.level > context.tape.level]
-    with entered(tangent=inside[-1] if inside else None, traces=others):
+    with entered(tangent=inside[-1] if inside else None, traces=others, derived=True):
         yield
 
 

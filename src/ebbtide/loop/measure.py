@@ -14,11 +14,12 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.agree import agree, own_communicator
+from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
-from ebbtide.arrays.context import entered
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.primitive import Signature
 from ebbtide.arrays.reach import arrays_of
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.generators import working_nbytes
@@ -26,12 +27,12 @@ from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of, swappable_bytes
+from ebbtide.machine import Meter
 from ebbtide.profiling.peak import measured_peak
 from ebbtide.schedules import Costs
-from ebbtide.storage import Disk, entry_nbytes
+from ebbtide.storage import entry_nbytes
 from ebbtide.storage.system import count_processors
-from ebbtide.storage.transfer import LARGE
-from ebbtide.storage.worker import has_waited, read_clocks
+from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forecast import held_by
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.saved import SavedValue, key_of
@@ -189,9 +190,58 @@ def is_timed(values: list[Any], steps: int) -> bool:
     return steps >= LEAST_STEPS and all(isinstance(leaf, (np.ndarray, np.generic, float, complex)) for leaf in values)
 
 
+def measure_alone(
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger
+) -> tuple[Sizes, float | None]:
+    """
+    Run the first step once more, on plain values, if its sweep takes more than most: the function alone takes some too.
+
+    A cotangent waits in the sweep where the step held its value. At the maximum of eight branches eight of them wait,
+    and the function alone holds as many values.
+
+    Args:
+        stepper: Runs it.
+        values: Leaves of the initial state.
+        first: The taped step.
+        sizes: What it takes.
+        ledger: The account.
+
+    Returns:
+        (sizes that say what the function alone takes, the seconds of the step); the same sizes and None where that is
+        of no use or cannot be known.
+
+    Memory:
+        A state and the step's own arrays.
+    """
+    context = current()
+    # Another region, program or forward mode around runs the step beside something else, or with more than values.
+    lone = context.capture is None and not context.derived and not any(type(leaf) is TracedArray for leaf in values)
+    most = _most_that_waits(first, sizes)
+    if ledger.limit is None or agree(Meter is None or not lone or sizes.sweep <= most):
+        return sizes, None
+    meter = Meter()
+    seconds = _time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
+    return replace(sizes, alone=max(0, min(meter.peak, sizes.sweep - most))), seconds
+
+
+def _most_that_waits(first: First, sizes: Sizes) -> int:
+    """
+    Return what the sweep of most steps takes: what one saves, three cotangents, and sums for static values.
+
+    As much is left to the sweep of any step. A taped one runs beside a cotangent and may take an array more than a
+    plain one: NumPy reuses the memory of temporaries of expressions, which a tape cannot.
+    """
+    assert first.record is not None
+    kinds = [node.type for node in nodes_of(first.record) if node.signature is not None]
+    arrays = [one.nbytes for kind in kinds for one in (kind if isinstance(kind, list) else [kind])]
+    largest = max([2 * sizes.state, *arrays])
+    return sizes.saved + sizes.shared + sizes.state + largest + sizes.gradients + BLOCK
+
+
 def measure_steps(
-    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget
-) -> tuple[First, Costs]:
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget,
+    plain: float | None,
+) -> tuple[First, Costs]:  # fmt: skip
     """
     Run the first step again twice, taped and plain, and sweep it: now that all is warm, it takes the time of any step.
 
@@ -206,6 +256,7 @@ def measure_steps(
         sizes: What it takes.
         ledger: The account.
         allowed: The budget.
+        plain: What a plain step took, if one has been run.
 
     Returns:
         (the taped first step, costs without transfers).
@@ -222,24 +273,25 @@ def measure_steps(
     roomy = not agree(not roomy)
     taped, runs, sweeps = first, [first.seconds], list[float]()
     if roomy:
-        sweeps.append(_time_sweep(first.record, _ones_like(values), ledger, retain=True))
+        sweeps.append(_time_sweep(first.record, _ones_like(values), sizes, ledger, retain=True))
     cotangent = _ones_like(values)
     if roomy:
         taped = _run_again(stepper, values, sizes, ledger, allowed)
     copies = [owned(leaf) for leaf in values] if roomy else []
-    sweeps.append(_time_sweep(taped.record, cotangent, ledger, retain=False))
+    sweeps.append(_time_sweep(taped.record, cotangent, sizes, ledger, retain=False))
     _close(taped)
-    forward = _time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger)
+    forward = _time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger) if plain is None else plain
+    del copies
     if not roomy:
         first = taped = _run_again(stepper, values, sizes, ledger, allowed)
     runs.append(taped.seconds)
-    once = _usual(runs)
+    once = usual_time(runs)
     # A plain step takes no longer than a taped one.
     forward = max(min(forward, once), 1e-9)
-    return first, Costs(forward=forward, reverse=_usual(sweeps) + max(0.0, once - forward))
+    return first, Costs(forward=forward, reverse=usual_time(sweeps) + max(0.0, once - forward))
 
 
-def _usual(times: list[float]) -> float:
+def usual_time(times: list[float]) -> float:
     """
     Return what something usually takes by one or two times: their mean, or the lesser if the other is far from it.
 
@@ -258,9 +310,9 @@ def _run_again(stepper: Stepper, values: list[Any], sizes: Sizes, ledger: Ledger
     return again
 
 
-def _time_plain(stepper: Stepper, state: list[Any], ledger: Ledger) -> float:
+def _time_plain(stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter | None = None) -> float:
     """
-    Return the seconds that the first step takes on plain values; *state* is given up to it.
+    Return the seconds that the first step takes on plain values; *state* is given up to it, and a *meter* watches.
 
     A plain step after another one finds the memory that was given up by that. This one may have to be given some, page
     by page, which took a Runge-Kutta step of 5 ms 11 ms; that is not counted.
@@ -268,7 +320,7 @@ def _time_plain(stepper: Stepper, state: list[Any], ledger: Ledger) -> float:
     assert stepper.region is not None
     bypass = stepper.region.bypass()
     faults, start = _count_faults(), time.perf_counter()
-    with stepper.region.running(bypass), entered(ledger=ledger):
+    with meter or nullcontext(), stepper.region.running(bypass), entered(ledger=ledger):
         stepper.plain(0, state, bypass)
     seconds, faults = time.perf_counter() - start, _count_faults() - faults
     return max(0.0, seconds - faults * _time_fault()) if faults else seconds
@@ -298,13 +350,15 @@ def _ones_like(values: list[Any]) -> list[Any]:
     return [(np.ones_like(leaf), True) for leaf in values]
 
 
-def _time_sweep(record: TapedStep | None, cotangent: list[Any], ledger: Ledger, *, retain: bool) -> float:
+def _time_sweep(
+    record: TapedStep | None, cotangent: list[Any], sizes: Sizes, ledger: Ledger, *, retain: bool
+) -> float:
     """Return the seconds that a sweep of a step takes; the cotangent of the state after it is taken out of the list."""
     assert record is not None
     cotangent[:] = [pair if node else None for node, pair in zip(record.state_nodes, cotangent, strict=True)]
     none = [None] * len(record.output_nodes)
     start = time.perf_counter()
-    with entered(ledger=ledger), np.errstate(all="ignore"):
+    with entered(ledger=ledger), np.errstate(all="ignore"), ledger.beside(sizes.alone):
         record.sweep(cotangent, none, retain=retain)
     return time.perf_counter() - start
 
@@ -318,48 +372,3 @@ def _close(taped: First) -> None:
 def estimate_steps(first: First) -> Costs:
     """Return the costs by the first step alone: a reverse sweep of a step takes about twice its run."""
     return Costs(forward=max(first.seconds, 1e-9), reverse=2.0 * first.seconds)
-
-
-def with_transfers(costs: Costs, values: list[Any], allowed: Budget, *, is_busy: bool = False) -> Costs:
-    """
-    Return costs with those of one state's way to the disk and back; *is_busy* as `First` has it.
-
-    What no thread of the storage does is the copy of a state into its buffer, and to give back its place in the file. A
-    large state that went to the page cache without waiting for the disk is one that the storage writes at once, and
-    nothing of its write is hidden; nor is anything where no processor is left for that.
-    """
-    packed = pack(values)
-    with Disk(allowed.directory, limit=allowed.disk, comm=own_communicator()) as disk:
-        disk.reserve(0, 0)  # the file is made once, and not for each state
-        rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
-    write, read, delete, copying = [_usual(list(times)) for times in zip(*(times for times, _ in rounds), strict=True)]
-    prompt = not rounds[-1][1]
-    if prompt and (is_busy or bytes_of(values) >= LARGE):
-        copying = write
-    back = read + delete
-    return replace(
-        costs, write=write, read=back, write_exposed=min(copying, write),
-        read_exposed=back if prompt and is_busy else delete, prompt=prompt,
-    )  # fmt: skip
-
-
-def _time_transfers(disk: Disk, arrays: list[Any]) -> tuple[list[float], bool]:
-    """
-    Return the seconds of a write, a read, the return of the place and a copy, and whether the write waited.
-
-    One alone is not enough: the system took 0.6 ms to take a place of 3 MB back, or 9 where others used the disk.
-    """
-    clocks = read_clocks()
-    times = [clocks[0]]
-    disk.put("measure", arrays, kind="a state, to measure the disk")
-    waited = has_waited(clocks, read_clocks())
-    times.append(time.perf_counter())
-    found = disk.get("measure")
-    times.append(time.perf_counter())
-    disk.delete("measure")
-    times.append(time.perf_counter())
-    # Into memory that is there, as the buffers are.
-    for copy, array in zip(found, arrays, strict=True):
-        np.copyto(copy, array)
-    times.append(time.perf_counter())
-    return np.diff(times).tolist(), waited

@@ -42,7 +42,7 @@ class Plan:
         predicted_time: The time of all steps and transfers, in the unit of the costs.
         buffer: Bytes of the buffers for disk; 0 without disk, or if they do not fit.
         on_disk: Whether there are snapshots on disk.
-        measuring_steps: Forward steps that were run for their time alone, which are part of the prediction.
+        measuring_steps: Forward steps that were run to be measured, which are part of the prediction.
         measuring_time: What measuring took beyond the first step, a part of the predicted time.
         least: The bytes in the ledger, those of calls around included, without which there would be no plan.
         others: Of plans that other costs may lead to: from how many bytes in the ledger on there is one, and what it
@@ -83,16 +83,16 @@ class Plan:
         """Whether the costs are known, and with them the time."""
         return self.costs != UNKNOWN_COSTS
 
-    def with_measuring(self, steps: int, seconds: float) -> Plan:
+    def with_measuring(self, steps: int, seconds: float | None) -> Plan:
         """
         Return the plan with what has been done for its sake.
 
         Args:
-            steps: Forward steps that were run for their time alone.
+            steps: Forward steps that were run to be measured.
             seconds: What they took with the first step, which the loop does not run again: part of the predicted time
-                as it was, for what is slow once is not slow at each step.
+                as it was, for what is slow once is not slow at each step. None where the costs are no seconds.
         """
-        beyond = seconds - self.costs.forward
+        beyond = 0.0 if seconds is None else seconds - self.costs.forward
         return replace(
             self,
             predicted_steps_forward=self.predicted_steps_forward + steps,
@@ -122,7 +122,8 @@ class Plan:
         again = 0 if isinstance(self.schedule, StoreAll) else sizes.state + sizes.gradients
         step = traced + sizes.state + again
         between = sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
-        more = RESERVE_PER_PROFILE + max(0, max(step, between) - (sizes.fixed - sizes.interpreter))
+        most = max(step, between, sizes.sweep + sizes.gradients)
+        more = RESERVE_PER_PROFILE + max(0, most - (sizes.fixed - sizes.interpreter))
         return replace(self, predicted_whole_bytes=max(peak, before + self.predicted_peak_bytes + more))
 
     def __str__(self) -> str:
@@ -222,9 +223,13 @@ def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[
     """Return what was measured as all processes have it: the largest sizes and costs, the least room."""
     names = [one.name for one in fields(costs)]
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
-    sizes = replace(sizes, nodes=-1 if sizes.nodes is None else sizes.nodes, passed_on=-sizes.passed_on)
+    sizes = replace(
+        sizes, nodes=-1 if sizes.nodes is None else sizes.nodes, passed_on=-sizes.passed_on, alone=-sizes.alone
+    )
     sizes = Sizes(*agree(astuple(sizes)))
-    sizes = replace(sizes, nodes=None if sizes.nodes == -1 else sizes.nodes, passed_on=-sizes.passed_on)
+    sizes = replace(
+        sizes, nodes=None if sizes.nodes == -1 else sizes.nodes, passed_on=-sizes.passed_on, alone=-sizes.alone
+    )
     room, space = agree((-math.inf if memory is None else -memory, -disk))
     return sizes, None if room == -math.inf else -int(room), -space, costs
 

@@ -191,7 +191,7 @@ class Room:
             if not ahead.lacks_way_back(position.after(done)):
                 return done
         if passed:
-            raise self._refusal(rule, index, record, record.forecast())
+            raise self._refusal(rule, index, record, record.forecast() - sizes.alone)
         return action
 
     def make_for(self, rule: Any, action: Any) -> bool:
@@ -203,20 +203,29 @@ class Room:
         over = max(0, self._ledger.live + stored * rule.plan.sizes.state - limit)
         return over > 0 and bool(rule.shed(over))
 
-    def before_sweep(self, rule: Any, index: int, record: TapedStep) -> None:
+    def sweep(self, rule: Any, index: int, record: TapedStep, seeds: list[Any], *, retain: bool) -> Any:
         """
-        Make room for the sweep of a step that saved more than planned, or where others took memory.
+        Sweep a step, as `TapedStep.sweep` does it, within the bound but for what the function alone takes as well.
 
         Raises:
-            BudgetError: There is none.
+            BudgetError: There is no room for it, as it saved more than planned, or as others took memory.
         """
+        if record.tape.pager is not None and self._ledger.limit is not None:
+            self._prepare(rule, index, record)
+        alone = rule.plan.sizes.alone
+        if not alone:
+            return record.sweep(rule.cotangent, seeds, retain=retain)
+        with self._ledger.beside(alone):
+            return record.sweep(rule.cotangent, seeds, retain=retain)
+
+    def _prepare(self, rule: Any, index: int, record: TapedStep) -> None:
+        """Make room for the sweep of a step."""
         ledger, pager, sizes = self._ledger, record.tape.pager, rule.plan.sizes
-        if pager is None or ledger.limit is None:
-            return
-        over = ledger.live + sizes.sweep - sizes.saved - ledger.limit
+        limit = ledger.limit + sizes.alone
+        over = ledger.live + sizes.sweep - sizes.saved - limit
         if over > 0:
             lent = not rule.position.reversed and not all(pair is None or pair[1] for pair in rule.cotangent)
-            over = record.forecast(lent) - ledger.limit
+            over = record.forecast(lent) - limit
             over -= ledger.relieve(over)
         if over <= 0 and not _is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes

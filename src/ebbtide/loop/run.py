@@ -95,7 +95,7 @@ class LoopRule(JointRule):
         """See `JointRule.needs`."""
         sizes = self.plan.sizes
         taped = sizes.saved if self.records else 0  # those of the last step are held already
-        return sizes.sweep - taped - given + sizes.gradients
+        return sizes.sweep_beyond - taped - given + sizes.gradients
 
     @property
     def sheddable(self) -> int:
@@ -367,9 +367,8 @@ class LoopRule(JointRule):
         record = self.records[index] if at_hand else self.records.pop(index)
         self.links.check_statics(index, record.tape.statics)
         seeds = [None if g is None else g[index] for g in outputs]
-        self.room.before_sweep(self, index, record)
         again = self.loss.reversing(index, self.cotangent)
-        self.cotangent, x, sums = record.sweep(self.cotangent, seeds, retain=retained)
+        self.cotangent, x, sums = self.room.sweep(self, index, record, seeds, retain=retained)
         if retained:
             self.snapshots.put_away(index)
         elif record.tape.pager is not None:

@@ -47,6 +47,8 @@ class Sizes:
         numbers: Those of them that are numbers.
         passed_on: Part of *saved* that is held once where the next step is held, too: the state between them, if steps
             save the one before them and the one after.
+        alone: Part of *sweep* that the function alone takes as well, for the values of a step, so that it is no part of
+            what is beyond it; known of steps in whose sweep more than three cotangents wait.
     """
 
     state: int
@@ -59,6 +61,7 @@ class Sizes:
     leaves: int = 1
     numbers: int = 0
     passed_on: int = 0
+    alone: int = 0
 
     @property
     def _others(self) -> int:
@@ -69,6 +72,11 @@ class Sizes:
     def interpreter(self) -> int:
         """Bytes that the interpreter takes for a loop, whatever it holds."""
         return RESERVE + self._others * LEAF_BYTES
+
+    @property
+    def sweep_beyond(self) -> int:
+        """Peak of the sweep of one step beyond what the function alone takes."""
+        return self.sweep - self.alone
 
     @property
     def data(self) -> int:
@@ -83,7 +91,7 @@ class Sizes:
         Or what is there before the first of them: what that step saved, and of a function that saves the final state,
         as most do, this one and its cotangent.
         """
-        taken = max(self.sweep + self.gradients, self.saved + self.shared + 2 * self.state)
+        taken = max(self.sweep_beyond + self.gradients, self.saved + self.shared + 2 * self.state)
         return taken + self.interpreter
 
     @property

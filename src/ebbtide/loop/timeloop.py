@@ -32,10 +32,10 @@ from ebbtide.loop.measure import (
     First,
     estimate_steps,
     is_timed,
+    measure_alone,
     measure_sizes,
     measure_steps,
     run_first,
-    with_transfers,
 )
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
@@ -49,6 +49,7 @@ from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.traced import traced_loop
+from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.storage import Disk, Storage
@@ -294,6 +295,7 @@ def _first_steps(
     traced = first.traced
     before = {kind: held - account.given_up[kind] + given_up[kind] for kind, held in before.items()}
     sizes = measure_sizes(stepper, values, first, account, before, rows)
+    sizes, plain = measure_alone(stepper, values, first, sizes, account)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
     held = sum(before.values())
     held -= claim(stepper.region, account, held, sizes, steps)
@@ -308,14 +310,15 @@ def _first_steps(
     if chosen and allowed is not None:
         timed = is_timed(values, steps)
         if timed:
-            first, costs = measure_steps(stepper, values, first, sizes, account, allowed)
+            first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
         has_disk = not agree(allowed.disk < sizes.stored)
         if timed or has_disk:
             costs = estimate_steps(first) if costs is None else costs
             costs = with_transfers(costs, values, allowed, is_busy=first.is_busy) if has_disk else costs
             plan = planned(sizes, schedule=schedule, costs=costs)
         if timed:
-            plan = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start))
+            plan, plain = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start)), None
+    plan = plan if plain is None else plan.with_measuring(1, None)
     if allowed is not None and options.storage is None and plan.predicted_disk_bytes > allowed.disk:
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "

@@ -14,12 +14,13 @@ try:
     from ebbtide.machine._indices import Indexed
     from ebbtide.machine._interpreter import Machine
     from ebbtide.machine._links import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
+    from ebbtide.machine._meter import Meter
     from ebbtide.machine._products import HAS_SMALL_PRODUCTS, Product, ProductSum, SmallProduct, add_gemm, small_product
     from ebbtide.machine._reductions import Reduction
     from ebbtide.machine._windows import Convolution, Pooling
     from ebbtide.machine.compiling import compiled
 except ImportError:  # not built
-    Chain = Convolution = Elementwise = Indexed = Machine = Pooling = Product = ProductSum = Reduction = None
+    Chain = Convolution = Elementwise = Indexed = Machine = Meter = Pooling = Product = ProductSum = Reduction = None
     Form = SmallProduct = add_gemm = are_free = compiled = None
     small_product, HAS_SMALL_PRODUCTS = np.matmul, False
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
@@ -35,6 +36,7 @@ __all__ = [
     "Form",
     "Indexed",
     "Machine",
+    "Meter",
     "Pooling",
     "Product",
     "ProductSum",

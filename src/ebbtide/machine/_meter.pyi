@@ -1,0 +1,9 @@
+from types import TracebackType
+from typing import Self
+
+class Meter:
+    peak: int
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
