@@ -18,7 +18,7 @@ import pytest
 from tests.measure import peak_bytes
 from tests.scale import FULL, sample, sample_of_each
 
-from ebbtide import Budget, BudgetError, grad, profile, timeloop
+from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jit, jvp, profile, timeloop, vjp, vmap
 from ebbtide.loop import measure
 from ebbtide.loop.sizes import RESERVE
 from ebbtide.tape.blocks import BLOCK
@@ -207,3 +207,106 @@ def test_at_the_maximum_of_eight_two_cotangents_are_beyond_the_function() -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "Meter", None)
         assert 8 < named() <= 9
+
+
+# The same steps in other places: what runs beside them is not known, and the budget holds.
+
+
+def nested(step: Callable[[Any, int], Any], u: Any) -> Any:
+    """A scalar of a loop in each step of another one, both of wide steps."""
+    return known(lambda v, i: step(timeloop(step, v, 3), i), u)
+
+
+def in_checkpoint(step: Callable[[Any, int], Any], u: Any) -> Any:
+    """A scalar of a loop in a function that runs again."""
+    return checkpoint(lambda v: np.sum(timeloop(step, v, COUNT)))(u)
+
+
+def in_turn(step: Callable[[Any, int], Any], u: Any) -> Any:
+    """A scalar of two loops and of what is between and after them."""
+    v = np.sin(timeloop(step, u, COUNT))
+    return np.sum(np.cos(timeloop(step, v, COUNT)) * v)
+
+
+def after(step: Callable[[Any, int], Any], u: Any) -> Any:
+    """A scalar of a loop after operations that save much."""
+    for _ in range(6):
+        u = np.sin(u) * np.exp(-u)
+    return known(step, u)
+
+
+def in_program(step: Callable[[Any, int], Any], u: Any) -> Any:
+    """The scalar of a function that is a program."""
+    return jit(lambda v: known(step, v))(u)
+
+
+PLACES: dict[str, Any] = {
+    "nested": nested, "in checkpoint": in_checkpoint, "in turn": in_turn, "in program": in_program, "after": after,
+}  # fmt: skip
+V = np.cos(U)
+DERIVATIVES: dict[str, Any] = {
+    "hvp": lambda f, budget: lambda u: hvp(f, budget=budget)(u, V),
+    "jvp of grad": lambda f, budget: lambda u: jvp(grad(f, budget=budget), (u,), (V,))[1],
+    "grad of jvp": lambda f, budget: grad(lambda u: jvp(f, (u,), (V,))[1], budget=budget),
+    "vmap of grad": lambda f, budget: lambda u: vmap(grad(f, budget=budget))(u.reshape(2, -1)).reshape(-1),
+    "vjp": lambda f, budget: lambda u: vjp(f, u, budget=budget)[1](1.0)[0],
+}
+
+
+def least_of(derivative: Any, u: Any) -> int:
+    """The least that refusals name, until there is none."""
+    least, before = 1, 0
+    while least > before:
+        before = least
+        try:
+            derivative(least)(u)
+        except BudgetError as error:
+            least = int(error.least)
+    return least
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "disk"),
+    sample(list(product(PLACES, ["maxima of 8", "sines of 8", "drawn by 3", "rows of 4"], [0, 400])), 8),
+)
+def test_a_wide_step_keeps_the_budget_wherever_it_is(place: str, name: str, disk: int, tmp_path: Path) -> None:
+    """In a loop within another, in a function that runs again, beside other loops and in a program."""
+    step = WIDE[name]
+
+    def f(u: Any) -> Any:
+        return PLACES[place](step, u)
+
+    def bounded(memory: int) -> Any:
+        return grad(f, budget=Budget(memory=memory, disk=disk * STATE, directory=tmp_path))
+
+    expected = grad(f)(U)
+    least = least_of(bounded, U)
+    alone, found = peak_bytes(lambda: f(U)), list[Any]()
+    assert peak_bytes(lambda: found.append(bounded(least)(U))) - alone <= least
+    assert found[0].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), sample(list(product(DERIVATIVES, ["maxima of 8", "sines of 8", "drawn by 3", "rows of 4"])), 6)
+)
+def test_a_wide_step_keeps_the_budget_in_all_derivatives(name: str, shape: str) -> None:
+    """Beyond the function alone, which is run with tangents if the derivative is, none takes more than its budget."""
+
+    def f(u: Any) -> Any:
+        return known(WIDE[shape], u)
+
+    def pushed(u: Any) -> Any:
+        return jvp(f, (u,), (V,))[1]
+
+    alone = {
+        "hvp": pushed,
+        "jvp of grad": pushed,
+        "grad of jvp": pushed,
+        "vmap of grad": lambda u: vmap(f)(u.reshape(2, -1)),
+    }.get(name, f)
+    derivative = DERIVATIVES[name]
+    expected = derivative(f, None)(U)
+    least = least_of(lambda memory: derivative(f, Budget(memory=memory)), U)
+    function, found = peak_bytes(lambda: alone(U)), list[Any]()
+    assert peak_bytes(lambda: found.append(derivative(f, Budget(memory=least))(U))) - function <= least
+    assert found[0].tobytes() == expected.tobytes()

@@ -192,7 +192,7 @@ def is_timed(values: list[Any], steps: int) -> bool:
 
 def measure_alone(
     stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger
-) -> tuple[Sizes, float | None]:
+) -> tuple[Sizes, float | None, int]:
     """
     Run the first step once more, on plain values, if its sweep takes more than most: the function alone takes some too.
 
@@ -207,21 +207,25 @@ def measure_alone(
         ledger: The account.
 
     Returns:
-        (sizes that say what the function alone takes, the seconds of the step); the same sizes and None where that is
-        of no use or cannot be known.
+        (sizes that say what the function alone takes, the seconds of the step, the bytes that others gave up for it);
+        the same sizes, None and 0 where that is of no use or cannot be known.
 
     Memory:
-        A state and the step's own arrays.
+        A state, beside that after the taped step, and the step's own arrays, which the function alone takes as well.
     """
     context = current()
     # Another region, program or forward mode around runs the step beside something else, or with more than values.
     lone = context.capture is None and not context.derived and not any(type(leaf) is TracedArray for leaf in values)
     most = _most_that_waits(first, sizes)
     if ledger.limit is None or agree(Meter is None or not lone or sizes.sweep <= most):
-        return sizes, None
-    meter = Meter()
+        return sizes, None, 0
+    before, outer = ledger.live, None if stepper.region is None else stepper.region.outer.pager
+    ledger.relieve(before + 2 * sizes.state - ledger.limit)
+    if outer is not None:
+        outer.reserve(2 * sizes.state)
+    freed, meter = before - ledger.live, Meter()
     seconds = _time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
-    return replace(sizes, alone=max(0, min(meter.peak, sizes.sweep - most))), seconds
+    return replace(sizes, alone=max(0, min(meter.peak, sizes.sweep - most))), seconds, freed
 
 
 def _most_that_waits(first: First, sizes: Sizes) -> int:

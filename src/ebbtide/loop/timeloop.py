@@ -295,9 +295,9 @@ def _first_steps(
     traced = first.traced
     before = {kind: held - account.given_up[kind] + given_up[kind] for kind, held in before.items()}
     sizes = measure_sizes(stepper, values, first, account, before, rows)
-    sizes, plain = measure_alone(stepper, values, first, sizes, account)
+    sizes, plain, freed = measure_alone(stepper, values, first, sizes, account)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
-    held = sum(before.values())
+    held = sum(before.values()) - freed
     held -= claim(stepper.region, account, held, sizes, steps)
     available = None if ledger.limit is None else ledger.limit - held - seen_by_none(account)
     planned = partial(choose, steps, memory=available, held=held + held_outside(stepper.region, account), open=is_open)

@@ -1,0 +1,128 @@
+"""The meter: bytes of arrays that a block allocates and holds at a time."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+from numpy._core.multiarray import get_handler_name
+
+from ebbtide.machine import Meter
+
+SIZE = 1000
+NUMBERS = 64  # bytes of numbers that NumPy makes arrays of for a moment
+
+
+def test_the_most_that_is_held_at_a_time_is_counted():
+    """What dies gives its bytes back; zeros and empty arrays count as others do, views do not."""
+    before = np.ones(SIZE)
+    with Meter() as meter:
+        first = before + before
+        second = first * first
+        del first
+        third = np.zeros((3, SIZE))
+        view = third[1:]
+        del second, view
+        np.empty(SIZE)
+    assert 0 <= meter.peak - 4 * 8 * SIZE < NUMBERS
+    del before
+    assert third.sum() == 0
+
+
+def test_temporaries_of_expressions_count_as_numpy_makes_them():
+    """A sum of large arrays reuses the memory of a temporary."""
+    x = np.ones(100_000)
+    with Meter() as meter:
+        y = 0.5 * (x + x + x)
+    assert 0 <= meter.peak - x.nbytes < NUMBERS
+    assert y[0] == 1.5
+
+
+def test_arrays_of_other_threads_are_not_counted():
+    """What is made meanwhile, by a thread that began before the block or in it, is theirs."""
+    begin, done = threading.Event(), threading.Event()
+    made: list[object] = []
+
+    def make() -> None:
+        begin.wait()
+        made.append(np.ones(100 * SIZE))
+        done.set()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    with Meter() as meter:
+        begin.set()
+        done.wait()
+        other = threading.Thread(target=make)
+        other.start()
+        other.join()
+        np.ones(SIZE)
+    thread.join()
+    assert 0 <= meter.peak - 8 * SIZE < NUMBERS
+    assert len(made) == 2
+
+
+def test_an_array_that_changes_its_size_makes_the_peak_unknown():
+    """NumPy does not say by how much: nothing is claimed."""
+    with Meter() as meter:
+        x = np.zeros(10)
+        x.resize(20, refcheck=False)
+    assert meter.peak == 0
+
+
+def test_blocks_may_be_within_each_other_and_end_by_an_error():
+    """The innermost counts, and the way NumPy allocates is afterwards what it was before."""
+    name = get_handler_name()
+    outer, inner = Meter(), Meter()
+
+    def fail() -> None:
+        with inner:
+            np.ones(SIZE)
+            raise ValueError("meant")
+
+    with outer:
+        np.ones(2 * SIZE)
+        with pytest.raises(ValueError, match="meant"):
+            fail()
+        assert get_handler_name() == "ebbtide_meter"
+    assert get_handler_name() == name
+    assert 0 <= outer.peak - 16 * SIZE < NUMBERS
+    assert 0 <= inner.peak - 8 * SIZE < NUMBERS
+
+
+def test_what_was_made_in_the_block_lives_as_long_as_it_is_used():
+    """An array outlives the block and its meter, in any thread, and nothing is left of it."""
+    with Meter() as meter:
+        kept = [np.full(SIZE, 3.0) for _ in range(3)]
+    reference = weakref.ref(kept[0])
+    del meter
+    gc.collect()
+    assert get_handler_name(kept[1]) == "ebbtide_meter"
+    assert all(x.sum() == 3.0 * SIZE for x in kept)
+    thread = threading.Thread(target=kept.clear)
+    thread.start()
+    thread.join()
+    assert reference() is None
+
+
+def test_a_meter_takes_nothing_from_run_to_run():
+    """A hundred blocks leave as many bytes as one."""
+
+    def measure() -> None:
+        with Meter():
+            np.ones(SIZE) + np.ones(SIZE)
+
+    measure()
+    tracemalloc.start()
+    try:
+        measure()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(100):
+            measure()
+        assert tracemalloc.get_traced_memory()[0] - before < 1000
+    finally:
+        tracemalloc.stop()
