@@ -28,7 +28,7 @@ def hvp(
     Args:
         f: A function of arrays and containers of arrays with a real scalar result.
         argnums: Which positional arguments to differentiate; a number, or several.
-        budget: The bytes that a call may take; None for no bound.
+        budget: The bytes that a call may take beyond the function with its tangents; None for no bound.
 
     Returns:
         `product(*args, v)` takes the arguments of *f* and a vector of the structure, shapes and dtypes of the argument,
