@@ -63,6 +63,39 @@ def check_loops(group: Group) -> None:
         np.testing.assert_allclose(product, (ahead - back) / (2 * h), rtol=1e-5, atol=1e-7)
 
 
+def check_wide_steps(group: Group) -> None:
+    """What the function alone holds in a step is agreed on by ranks whose parts differ; all have the same least."""
+    runs = []
+
+    def step(u: Any, i: int) -> Any:
+        runs.append(i)
+        mean = mpi.allreduce(np.sum(u), group.comm) / 1e6
+        branches = [u * (0.9 + 0.01 * k) + mean for k in range(2 if group.rank == 1 and is_uneven else 9)]
+        while len(branches) > 1:
+            branches = [np.maximum(branches[0], 0.9 * branches[1]), *branches[2:]]
+        return branches[0]
+
+    def functional(u: Any) -> Any:
+        return mpi.total(np.sum(eb.timeloop(step, u, 6)), group.comm)
+
+    u = group.random((30_000 + 5_000 * group.rank,), np.float64, 1)
+    for is_uneven in (False, True):
+        with mpi.distributed(group.comm):
+            expected = eb.grad(functional)(u)
+            least = 1
+            for _ in range(3):
+                del runs[:]
+                try:
+                    found = eb.grad(functional, budget=eb.Budget(memory=least))(u)
+                except eb.BudgetError as error:
+                    least = error.least
+                    assert len(runs) == (1 if is_uneven and group.size > 1 else 2), runs
+                else:
+                    break
+        np.testing.assert_array_equal(found, expected)
+        assert len(set(group.comm.allgather(least))) == 1
+
+
 def check_checkpoints(group: Group) -> None:
     """A checkpointed function may communicate, also where its result is not used."""
     def block(x: Any) -> Any:
