@@ -16,7 +16,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import ebbtide
-from ebbtide.loop.fingerprint import InputsRead, describe_libraries, digest_code, fingerprint_of
+from ebbtide.loop.code import digest_code
+from ebbtide.loop.fingerprint import InputsRead, describe_libraries, fingerprint_of
 
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
 WEIGHTS = "weights = np.arange(3.0)\n"
@@ -54,8 +55,10 @@ def test_changed_code_is_seen(body, before):
 
 def test_unchanged_code_is_the_same():
     """Places in a file, comments, names of local variables and what the step does not use do not count."""
-    moved = compiled("\n\n# moved\n" + STEP.replace("x", "y"), HELPER + WEIGHTS + "dt = 0.1\nunused = 5\n")
-    assert digest_code(moved) == digest_code(PLAIN)
+    local = "def step(x):\n    y = helper(x)\n    return y * dt\n"
+    before = HELPER + "dt = 0.1\n"
+    moved = compiled("\n\n# moved\n" + local.replace("y", "z"), before + "unused = 5\n")
+    assert digest_code(moved) == digest_code(compiled(local, before))
 
 
 def make(value):
@@ -122,7 +125,7 @@ def test_cycles_end():
 def test_every_process_finds_the_same():
     """The text is the same in processes with different hashes of strings."""
     program = (
-        "from ebbtide.loop.fingerprint import digest_code\n"
+        "from ebbtide.loop.code import digest_code\n"
         "names = {'a', 'b', 'c', 'd'}\n"
         "def step(x): return x in {'p', 'q', 'r', 's'}, names, {'k': 1}\n"
         "print(digest_code(step))\n"
@@ -152,6 +155,14 @@ def test_fields_of_a_run():
     assert changed() == set()
     assert changed(steps=11) == {"steps"}
     assert changed(steps=None) == {"steps"}
+    of_loop = fingerprint_of(PLAIN, state, "list", None, until=make(1), most=9, inputs=make(2))
+    assert base.keys() | {"code of until", "most steps", "code of inputs"} == of_loop.keys()
+    for name, others in {
+        "code of until": {"until": make(3)}, "most steps": {"most": 8}, "code of inputs": {"inputs": make(3)},
+    }.items():  # fmt: skip
+        arguments = {"until": make(1), "most": 9, "inputs": make(2)} | others
+        other = fingerprint_of(PLAIN, state, "list", None, **arguments)
+        assert {key for key in other if other[key] != of_loop[key]} == {name}
     assert changed(step=make(1)) == {"code of step"}
     assert changed(structure="dict") == {"structure of the state"}
     assert changed(executor="machine") == {"executor"}

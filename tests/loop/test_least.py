@@ -156,10 +156,6 @@ def larger(count: int) -> Callable[[Any, int], Any]:
     return step
 
 
-# In units of a state, the largest array that a step makes of it, where that is more than two.
-LARGEST = {"rows of 4": 4, "rows of 9": 9, "composed": 4}
-
-
 def composed(u: Any, i: int) -> Any:
     """Return the result of functions that are many operations for us, and one for NumPy."""
     rows = np.stack([u, 0.9 * u, 0.8 * u, 0.7 * u])
@@ -171,8 +167,6 @@ WIDE = {
     **{f"maxima of {count}": branches(count, np.maximum) for count in (8, 2, 4, 16)},
     **{f"sum of {count}": branches(count, np.add) for count in (8, 16)},
     **{f"sines of {count}": branches(count, lambda a, b: np.sin(a * b)) for count in (8, 16)},
-    **{f"rows of {count}": larger(count) for count in (4, 9)},
-    "composed": composed,
     **{f"drawn by {seed}": drawn(seed) for seed in range(24)},
 }
 
@@ -181,17 +175,51 @@ WIDE = {
 def test_cotangents_that_wait_where_the_function_held_values_are_not_counted(
     name: str, loop: Any, tmp_path: Path
 ) -> None:
-    """
-    A step of any width is refused and runs by the same number: what it saves and 4 states, beyond the function.
-
-    An array that is larger than two states stands for them.
-    """
+    """A step of any width is refused and runs by the same number: what it saves and 4 states, beyond the function."""
     step = WIDE[name]
     least = refused(loop, step, Budget(memory=1, directory=tmp_path), (1, 2))
     saved, expected = unbounded(loop, step)
-    assert least <= saved + (2 + max(2, LARGEST.get(name, 0))) * STATE + BESIDE
+    assert least <= saved + 4 * STATE + BESIDE
     assert refused(loop, step, Budget(memory=least - 1, directory=tmp_path), (1, 2)) == least
     assert peak_within(loop, step, Budget(memory=least), expected) <= least
+
+
+# Steps of which it is not known what rules and reruns take beside what the ledger counts: all that waits is counted.
+COLUMN = np.linspace(0.5, 1, 8)[:, None]
+
+
+def again(p: Any) -> Any:
+    """Return what a step runs again in its sweep."""
+    q = np.sin(p)
+    return np.sum((p * COLUMN) * (q * COLUMN), axis=0) * 0.1
+
+
+OTHERS: dict[str, Callable[[Any], Callable[[Any, int], Any]]] = {
+    **{f"rows of {count}": lambda k, count=count: larger(count) for count in (4, 9)},
+    "composed": lambda k: composed,
+    "static": lambda k: lambda u, i: np.prod(u * COLUMN * 0.9 * k * 0.9, axis=0) + 0.1,
+    "accumulated": lambda k: lambda u, i: np.maximum.accumulate(u * COLUMN, axis=0)[-1] * 0.5,
+    "products": lambda k: lambda u, i: np.cumprod(u * COLUMN, axis=0)[-1] * 0.5 + 0.1,
+    "partition": lambda k: lambda u, i: np.partition(u * COLUMN, 3, axis=0)[3] * 0.5 + 0.1,
+    "determinants": lambda k: (
+        lambda u, i: u + 1e-30 * np.linalg.det((u * COLUMN).reshape(-1, 16, 16) + 4 * np.eye(16)).sum()
+    ),
+    "checkpoint": lambda k: lambda u, i: checkpoint(again)(u),
+    "program": lambda k: lambda u, i: jit(lambda p: np.max(p * COLUMN, axis=0))(u) * 0.9,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_budget_holds_whatever_rules_take(name: str) -> None:
+    """At the least that is named a gradient takes no more, of steps whose rules and reruns take arrays for a moment."""
+    make, k = OTHERS[name], np.float64(0.7)
+
+    def f(u: Any, k: Any) -> Any:
+        return np.sum(timeloop(make(k), u, 8))
+
+    least = least_of(lambda memory: lambda u: grad(f, (0, 1), budget=Budget(memory=memory))(u, k), U)
+    alone = peak_bytes(lambda: f(U, k))
+    assert peak_bytes(lambda: grad(f, (0, 1), budget=Budget(memory=least))(U, k)) - alone <= least
 
 
 def test_at_the_maximum_of_eight_two_cotangents_are_beyond_the_function() -> None:
@@ -267,7 +295,7 @@ def least_of(derivative: Any, u: Any) -> int:
 
 @pytest.mark.parametrize(
     ("place", "name", "disk"),
-    sample(list(product(PLACES, ["maxima of 8", "sines of 8", "drawn by 3", "rows of 4"], [0, 400])), 8),
+    sample(list(product(PLACES, ["maxima of 8", "sines of 8", "drawn by 3", "sum of 16"], [0, 400])), 8),
 )
 def test_a_wide_step_keeps_the_budget_wherever_it_is(place: str, name: str, disk: int, tmp_path: Path) -> None:
     """In a loop within another, in a function that runs again, beside other loops and in a program."""
@@ -287,7 +315,7 @@ def test_a_wide_step_keeps_the_budget_wherever_it_is(place: str, name: str, disk
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), sample(list(product(DERIVATIVES, ["maxima of 8", "sines of 8", "drawn by 3", "rows of 4"])), 6)
+    ("name", "shape"), sample(list(product(DERIVATIVES, ["maxima of 8", "sines of 8", "drawn by 3", "sum of 16"])), 6)
 )
 def test_a_wide_step_keeps_the_budget_in_all_derivatives(name: str, shape: str) -> None:
     """Beyond the function alone, which is run with tangents if the derivative is, none takes more than its budget."""

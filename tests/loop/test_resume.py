@@ -10,6 +10,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import checkpoint_schedules
 import numpy as np
@@ -63,16 +64,25 @@ class Call(NamedTuple):
             return grad(objective, argnums=(0, 1), resume=directory)(self.u, self.factor)
 
 
+# Of each ticker the calls and where it stops: what it holds itself would be a part of the call that is resumed.
+TICKS: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
+
+
 class Ticker:
     """Counts steps, and interrupts at one of them."""
 
     def __init__(self, stop: int = 0) -> None:
-        self.calls, self.stop = 0, stop
+        TICKS[self] = [0, stop]
+
+    @property
+    def calls(self) -> int:
+        """How many steps there were."""
+        return TICKS[self][0]
 
     def met(self) -> None:
         """Count a step."""
-        self.calls += 1
-        if self.calls == self.stop:
+        TICKS[self][0] += 1
+        if TICKS[self][0] == TICKS[self][1]:
             raise KeyboardInterrupt
 
     def __call__(self, index: int) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebbtide import grad, jit, vjp, vmap
+from ebbtide import grad, jit, timeloop, vjp, vmap
+from ebbtide.arrays.views import bottom
+from ebbtide.schedules import Revolve
 from ebbtide.testing import check_grads
 
 V, M = np.random.default_rng(3).standard_normal(5), np.random.default_rng(4).standard_normal((3, 4))
@@ -79,3 +81,40 @@ def test_refused_as_in_numpy(call):
     for f in (call, lambda x: vjp(call, x)):
         with pytest.raises(ValueError):
             f(M)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(lambda x, mode=mode: np.pad(x, ((1, 1), (2, 0)), mode) for mode in ("reflect", "wrap", "edge", "mean")),
+        lambda x: np.pad(x, 1, "linear_ramp"),
+        lambda x: np.pad(x, 1, constant_values=2.0),
+        lambda x: np.pad(x, 2, "symmetric", reflect_type="odd"),
+        lambda x: np.pad(np.reshape(x, (2, 2, -1)), 1, "reflect"),
+        lambda x: np.take(x, [1, 0, 1], axis=1),
+        lambda x: np.take(np.reshape(x, (2, 2, -1)), [[1, 0], [1, 1]], axis=1),
+        lambda x: np.compress([True, False, True], x, axis=1),
+    ],
+)
+def test_what_is_taken_lies_as_numpy_has_it(call, order):
+    """The order of axes in memory is NumPy's, with which sums of a taped step have the bits of a plain one."""
+    x = np.array(np.linspace(0.1, 0.9, 24).reshape(4, 6), order=order)
+    strides = []
+
+    def f(x):
+        y = call(x)
+        strides.append(bottom(y).strides)
+        return np.sum(y)
+
+    grad(f)(x)
+    assert strides == [call(x).strides]
+
+
+def test_a_loop_whose_step_pads_runs_again_with_the_same_bits():
+    """Steps that are run again on a tape have the bits of those that were run without."""
+    c = np.linspace(0.5, 1, 8)[:, None]
+    step = lambda u, i: np.pad(u * c, 1, mode="reflect").sum(0)[1:-1] * 0.3 + 0.1
+    u = np.linspace(0.2, 1.1, 4096)
+    found = [grad(lambda u, s=s: np.sum(timeloop(step, u, 8, schedule=s)))(u) for s in (Revolve(1), None)]
+    assert found[0].tobytes() == found[1].tobytes()

@@ -145,6 +145,8 @@ class Primitive:
             member after the other.
         composite: Whether the function is made of operations that have rules: these stand in a program in its place,
             where they are planned, merged and chained with others.
+        scratch: How many arrays of the size of its largest operand the function itself takes for a moment, beside its
+            result; what many do, one or none, is not told.
 
     Memory:
         Holds no array.
@@ -152,7 +154,7 @@ class Primitive:
 
     __slots__ = (
         "_cache", "aliases", "batch", "composite", "function", "infer", "joint", "keep", "name", "operands", "pull",
-        "push", "put",
+        "push", "put", "scratch",
     )  # fmt: skip
 
     def __init__(
@@ -170,6 +172,7 @@ class Primitive:
         joint: Callable[..., Any] | None = None,
         batch: Callable[..., Any] | None = None,
         composite: bool = False,
+        scratch: int = 0,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -183,6 +186,7 @@ class Primitive:
         self.joint = joint
         self.batch = batch
         self.composite = composite
+        self.scratch = scratch
         self._cache: dict[int, Signature] = {}
 
     def __repr__(self) -> str:

@@ -6,8 +6,12 @@ import dis
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec, resolve_name
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, final
 
@@ -35,25 +39,67 @@ def closed_over(function: FunctionType) -> Iterator[Any]:
     yield from (cell.cell_contents for cell in function.__closure__ or () if cell != empty)
 
 
-def looked_up(function: FunctionType, is_library: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+def looked_up(
+    function: FunctionType, is_library: Callable[[str], bool], modules: Sequence[ModuleType] = ()
+) -> Iterator[tuple[str, Any]]:
     """
     Yield names and values of what a function, or code within it, finds in its module, and by that in other modules.
 
     Args:
         function: The function.
         is_library: Says of a module's name whether what is in that module does not matter.
+        modules: Other modules that it reaches.
 
     Example:
         >>> [name for name, _ in looked_up(closed_over, is_installed)]
         ['CellType']
     """
     names = sorted(set(names_of(function.__code__)))
-    for name in names:
-        if name in function.__globals__:
-            value = function.__globals__[name]
-            yield name, value
-            if isinstance(value, ModuleType) and not is_library(value.__name__):
-                yield from ((inner, vars(value)[inner]) for inner in names if inner in vars(value))
+    found = [(name, function.__globals__[name]) for name in names if name in function.__globals__]
+    yield from found
+    waiting, seen = [*modules, *[value for _, value in found if isinstance(value, ModuleType)]], set[int]()
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in seen and not is_library(module.__name__):
+            seen.add(id(module))
+            inside = [(name, vars(module)[name]) for name in names if name in vars(module)]
+            yield from inside
+            waiting += [value for _, value in inside if isinstance(value, ModuleType)]
+
+
+def modules_of(function: FunctionType, is_library: Callable[[str], bool]) -> list[ModuleType]:
+    """
+    Return the modules that a function reaches otherwise: by its closure, its defaults, or imports in its code.
+
+    What it imports is loaded, as it would be when the function runs.
+
+    Args:
+        function: The function.
+        is_library: Says of a module's name whether what is in that module does not matter.
+    """
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    found = [value for value in [*closed_over(function), *defaults] if isinstance(value, ModuleType)]
+    package = function.__globals__.get("__package__")
+    for level, name in set(_imports_of(function.__code__)):
+        with suppress(ImportError, ValueError):
+            whole = resolve_name("." * level + name, package) if level else name
+            spec = None if is_library(whole) else find_spec(whole.partition(".")[0])
+            place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+            if place and not place.startswith(_INSTALLED):
+                found.append(import_module(whole))
+    return sorted(found, key=lambda module: module.__name__)
+
+
+def _imports_of(code: CodeType) -> Iterator[tuple[int, str]]:
+    """Yield level and name of each import in code, or in code within it."""
+    before = deque[Any](maxlen=2)  # an import takes two constants, its level first
+    for one in dis.get_instructions(code):
+        if one.opname == "IMPORT_NAME":
+            yield before[0].argval, one.argval
+        before.append(one)
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _imports_of(value)
 
 
 def names_of(code: CodeType) -> Iterator[str]:

@@ -197,7 +197,8 @@ def measure_alone(
     Run the first step once more, on plain values, if its sweep takes more than most: the function alone takes some too.
 
     A cotangent waits in the sweep where the step held its value. At the maximum of eight branches eight of them wait,
-    and the function alone holds as many values.
+    and the function alone holds as many values. What it holds covers also what rules take for a moment and no ledger
+    counts, so that it is looked at only where they take nothing: of steps of elementwise and linear operations.
 
     Args:
         stepper: Runs it.
@@ -213,11 +214,8 @@ def measure_alone(
     Memory:
         A state, beside that after the taped step, and the step's own arrays, which the function alone takes as well.
     """
-    context = current()
-    # Another region, program or forward mode around runs the step beside something else, or with more than values.
-    lone = context.capture is None and not context.derived and not any(type(leaf) is TracedArray for leaf in values)
     most = _most_that_waits(first, sizes)
-    if ledger.limit is None or agree(Meter is None or not lone or sizes.sweep <= most):
+    if ledger.limit is None or agree(Meter is None or sizes.sweep <= most or not _is_lone(values, first)):
         return sizes, None, 0
     before, outer = ledger.live, None if stepper.region is None else stepper.region.outer.pager
     ledger.relieve(before + 2 * sizes.state - ledger.limit)
@@ -226,6 +224,18 @@ def measure_alone(
     freed, meter = before - ledger.live, Meter()
     seconds = _time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     return replace(sizes, alone=max(0, min(meter.peak, sizes.sweep - most))), seconds, freed
+
+
+def _is_lone(values: list[Any], first: First) -> bool:
+    """Return whether a plain step takes what the function alone does, and its sweep no more than the ledger counts."""
+    context, record = current(), first.record
+    assert record is not None
+    # Another region, program or forward mode around runs the step beside something else, or with more than values; and
+    # operations on static values are done one by one, where NumPy reuses the memory of temporaries.
+    around = context.capture is not None or context.derived or bool(record.tape.statics)
+    signatures = [node.signature for node in nodes_of(record) if node.signature is not None]
+    simple = all(type(one) is Signature and (one.local or not (one.saves or one.keeps)) for one in signatures)
+    return simple and not around and not any(type(leaf) is TracedArray for leaf in values)
 
 
 def _most_that_waits(first: First, sizes: Sizes) -> int:

@@ -49,6 +49,8 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     """
     pager = region.outer.pager
     others: int = sum(one.holding(True).beyond for one in _lenders(ledger))
+    if not ledger.lent:
+        others = max(others, seen_by_none(ledger))
     if pager is None or pager.ledger is ledger or pager.on_disk:
         return others
     return others + int(pager.ledger.live)

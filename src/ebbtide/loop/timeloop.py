@@ -181,7 +181,7 @@ def _taped_loop(
     choose = partial(make_plan, disk=allowed.disk if allowed else 0)
     room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
     known = length if options.until is None else None
-    resumption, directory = _find_journal(options.resume, options.resume_every, stepper, values, known)
+    resumption, directory = _find_journal(options, stepper, values, known)
     try:
         with room.limited():
             rows = gradient_nbytes(region, inputs)
@@ -220,24 +220,25 @@ def _region_of(tape: Tape, budget: Budget | None) -> Region:
 
 
 def _find_journal(
-    resume: Any, interval: Any, stepper: Stepper, values: list[Any], steps: int | None
+    options: Options, stepper: Stepper, values: list[Any], steps: int | None
 ) -> tuple[Resumption | None, ResumeDirectory | None]:
     """Return the journal of a loop that may be resumed, and its directory if that is the loop's alone."""
     context = current()
     shared: ResumeDirectory | None = context.resume if context.capture is None else None
-    directory = shared if resume is None else ResumeDirectory(resume)
+    directory = shared if options.resume is None else ResumeDirectory(options.resume)
     if directory is None:
         return None, None
     try:
         state = [plain(leaf) for leaf in values]
         ranks = {} if context.ranks is None else {"rank": f"{context.ranks.rank} of {context.ranks.size}"}
-        fingerprint = fingerprint_of(stepper.step, state, stepper.structure, steps) | ranks
+        others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs}
+        fingerprint = fingerprint_of(stepper.step, state, stepper.structure, steps, **others) | ranks
         journal = Journal(directory, fingerprint)
-        resumption = Resumption(journal, every(interval), stepper.read_input)
+        resumption = Resumption(journal, every(options.resume_every), stepper.read_input)
     except BaseException:
         directory.close()
         raise
-    return resumption, None if resume is None else directory
+    return resumption, None if options.resume is None else directory
 
 
 def _make_disk(allowed: Budget | None, buffer: int) -> Storage:

@@ -288,8 +288,13 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: A
         indices = np.asarray(indices)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
-    index = (slice(None),) * axes_of(axis, a.ndim)[0] + (indices,)
-    return placed(a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index)), out, "take")
+    where = axes_of(axis, a.ndim)[0]
+    index = (slice(None),) * where + (indices,)
+    found = a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index))
+    if where and indices.ndim:
+        # Indexed so, an array has that axis outermost in memory, and sums of it have other last bits.
+        found = np.copy(found, order="C")
+    return placed(found, out, "take")
 
 
 def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:

@@ -172,7 +172,7 @@ def _turned(t: Any, params: Any, x: Any, out: Any) -> Any:
     return whole / _scalars(np.linalg.det(x))
 
 
-cofactors = matrix_function(_cofactors_of, _turned, _turned, infer=lambda kind: kind, name="cofactors")
+cofactors = matrix_function(_cofactors_of, _turned, _turned, infer=lambda kind: kind, name="cofactors", scratch=4)
 
 
 def determinant_of(function: Callable[..., Any], least: Any = np.float32) -> Primitive:

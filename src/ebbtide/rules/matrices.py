@@ -145,6 +145,7 @@ def matrix_function(
     *,
     infer: Callable[..., ArrayType],
     name: str,
+    scratch: int = 0,
 ) -> Primitive:
     """
     Declare an operation on (stacks of) matrices with one result.
@@ -156,6 +157,7 @@ def matrix_function(
         jvp: `jvp(t, params, *saved)`: tangent of the output, with such names.
         infer: `infer(type, **params)`: type of the output.
         name: Name in messages.
+        scratch: See `Primitive`.
 
     Returns:
         The primitive.
@@ -172,7 +174,7 @@ def matrix_function(
 
     primitive = Primitive(
         on_stacks(function, infer), name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
-        batch=lambda values, mapped, params, size: primitive.bind(values, params),
+        batch=lambda values, mapped, params, size: primitive.bind(values, params), scratch=scratch,
     )  # fmt: skip
     return primitive
 

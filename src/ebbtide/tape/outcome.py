@@ -75,6 +75,10 @@ class _Watch:
         for operand in operands:
             if type(operand) is np.ndarray and self.block_of(operand) is None:
                 self.put(operand, _Block(owner_of(operand).nbytes))
+        if primitive is not None and primitive.scratch:
+            sizes = [operand._value.nbytes for operand in operands if type(operand) is TracedArray]
+            beside = made._value.nbytes + primitive.scratch * max(sizes, default=0)
+            self.peak = max(self.peak, self.live + beside)
         block = self.block_of(operands[0]) if primitive is not None and primitive.aliases else None
         self.put(made, block or _Block(made._value.nbytes))
 

@@ -1,0 +1,277 @@
+"""
+The code of a step as a short text: what it does and calls, what it closes over, and what it finds by name.
+
+Code is compared as the interpreter sees it: bytecode, constants and names, of nested and called functions too, with the
+values that they close over or find in their modules. Of installed packages only the step's own module is read; of the
+others the names and versions of what is used count, and what is data: containers, numbers, arrays, dataclasses, and the
+arrays and functions in objects of NumPy and SciPy.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import functools
+import hashlib
+import operator
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, cast, final
+
+import numpy as np
+
+from ebbtide.arrays.reach import closed_over, is_installed, looked_up, modules_of
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.program.jit import Jitted
+from ebbtide.storage import compute_crc32c
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range)
+_CALLED = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod, property)
+_GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+_BYTES = (bytearray, memoryview, array.array)
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_CACHED = type(functools.lru_cache(len))
+# Of Python's own modules: objects that are their attributes, and those that their text tells.
+_HOLDERS = ("types", "argparse", "collections")
+_TOLD = ("fractions", "decimal", "_decimal", "datetime", "pathlib", "uuid", "zoneinfo")
+# Descriptors of the interpreter, and what it puts into a class: they say nothing.
+_OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
+_NAMES_OF_PYTHON = frozenset({"__module__", "__doc__", "__firstlineno__", "__qualname__"})
+# In so many rounds what is beside a value counts for it; each value counts wherever it is.
+_ROUNDS = 4
+# No more values are followed.
+_MOST = 100_000
+
+
+def digest_code(function: Any) -> str:
+    """
+    Return a short text that is another one when a function, or what it calls or closes over, is.
+
+    Arrays of traces around are left out: which of them a step uses is known when it runs.
+
+    Args:
+        function: A function, method, `functools.partial` or an object that can be called.
+
+    Returns:
+        16 hexadecimal digits, the same in every process of one version of Python.
+
+    Source:
+        Each value gets a text of its own and of what it refers to, again and again, as in the refinement of colors of a
+        graph (Weisfeiler and Leman, 1968), so that neither the order of sets nor values that are one matter.
+
+    Example:
+        >>> digest_code(lambda x: x + 1) == digest_code(lambda x: x + 1)
+        True
+        >>> digest_code(functools.partial(np.power, 2)) == digest_code(functools.partial(np.power, 3))
+        False
+    """
+    inner = function
+    while isinstance(inner, (functools.partial, types.MethodType, Jitted)):
+        if isinstance(inner, Jitted):
+            inner = inner.made_from[0]
+        else:
+            inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
+    kind = inner if isinstance(inner, types.FunctionType) else type(inner)
+    return _Graph(kind.__module__).digest(function)
+
+
+@final
+class _Graph:
+    """
+    The values that a function reaches, and the texts that tell them.
+
+    A text is a string, the number of another value, or a tuple of texts whose order does not matter.
+
+    Args:
+        module: The name of the module that is read whoever has it installed.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._numbers: dict[int, int] = {}
+        # An id means something as long as its object lives.
+        self._values: list[Any] = []
+
+    def digest(self, function: Any) -> str:
+        """Return the digest of a function and of all that it reaches."""
+        self._text(function)
+        # The list grows while it is gone through.
+        found = [[type(value).__qualname__, *self._parts(value)] for value in self._values]
+        colors = [""] * len(found)
+        for _ in range(_ROUNDS):
+            colors = [digest("\0".join(_colored(texts, colors))) for texts in found]
+        return digest("\0".join([colors[0], *sorted(set(colors))]))
+
+    def _text(self, value: Any) -> Any:
+        """Return the text of a value in those of another one."""
+        if type(value) in _PLAIN:
+            return f"{type(value).__name__} {value!r}"
+        number = self._numbers.get(id(value))
+        if number is None:
+            if len(self._values) >= _MOST:
+                return type(value).__qualname__
+            number = self._numbers[id(value)] = len(self._values)
+            self._values.append(value)
+        return number
+
+    def _texts(self, *values: Any) -> Iterator[Any]:
+        return map(self._text, values)
+
+    def _is_library(self, module: str | None) -> bool:
+        return module != self._module and is_installed(module)
+
+    def _parts(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, types.CodeType):
+            yield from self._code_parts(value)
+        elif isinstance(value, types.FunctionType):
+            yield from self._function_parts(value)
+        elif isinstance(value, types.MethodType):
+            yield from self._texts(value.__func__, value.__self__)
+        elif isinstance(value, functools.partial):
+            yield from self._texts(value.func, value.args, value.keywords)
+        elif isinstance(value, Jitted):
+            yield from self._texts(*value.made_from)  # what it has traced so far is of no interest
+        elif isinstance(value, (staticmethod, classmethod)):
+            yield self._text(cast("Any", value).__func__)
+        elif isinstance(value, property):
+            yield from self._texts(value.fget, value.fset, value.fdel)
+        elif isinstance(value, functools.cached_property):
+            yield self._text(cast("Any", value).func)
+        elif isinstance(value, _CACHED):
+            yield self._text(cast("Any", value).__wrapped__)
+        elif isinstance(value, types.ModuleType):
+            yield _name_version(value.__name__)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            yield from (value.__qualname__, str(getattr(value, "__module__", "")))
+            owner = value.__self__
+            yield self._text(None if isinstance(owner, types.ModuleType) else owner)
+        elif isinstance(value, (np.dtype, np.ufunc)):
+            yield getattr(value, "__name__", str(value))
+        elif isinstance(value, type):
+            yield from self._class_parts(value)
+        elif not isinstance(value, TracedArray):
+            yield from self._content(value)
+            yield from self._object_parts(value)
+
+    def _code_parts(self, code: types.CodeType) -> Iterator[Any]:
+        count = code.co_argcount + code.co_kwonlyargcount
+        yield from (code.co_code.hex(), repr((code.co_names, code.co_freevars, code.co_varnames[:count])))
+        yield repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags))
+        yield code.co_exceptiontable.hex()
+        yield from self._texts(*code.co_consts)
+
+    def _function_parts(self, function: types.FunctionType) -> Iterator[Any]:
+        known = self._is_library(function.__module__)
+        named = f"{_name_version(function.__module__)} {function.__qualname__}"
+        yield named if known else self._text(function.__code__)
+        yield from self._texts(function.__defaults__, function.__kwdefaults__, *closed_over(function))
+        if not known:
+            yield self._text(function.__dict__)
+            for name, value in looked_up(function, self._is_library, modules_of(function, self._is_library)):
+                yield from (name, self._text(value))
+
+    def _class_parts(self, kind: type[Any]) -> Iterator[Any]:
+        yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
+        if self._is_library(kind.__module__):
+            return
+        if not self._is_library(type(kind).__module__):
+            yield self._text(type(kind))
+        for name, item in sorted(vars(kind).items()):
+            is_pythons = name in _NAMES_OF_PYTHON or isinstance(item, _OF_PYTHON)
+            # What Python and its modules keep in a class, as its annotations, has such names, and so have methods.
+            hidden = name.startswith("__") and not isinstance(item, (*_PLAIN, *_CALLED, np.ndarray))
+            if not is_pythons and not hidden:
+                yield from (name, self._text(item))
+        yield from self._texts(*kind.__bases__)
+
+    def _content(self, value: Any) -> Iterator[Any]:
+        """Yield the texts of what is in a container, an array or a number, of whatever class."""
+        if isinstance(value, (np.ndarray, np.generic)):
+            yield from self._array_parts(value)
+        elif isinstance(value, (tuple, list, deque, *_VIEWS)):
+            yield from self._texts(*cast("Sequence[Any]", value))
+        elif isinstance(value, (set, frozenset)):
+            yield tuple(self._texts(*cast("set[Any]", value)))
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            for pair in cast("dict[Any, Any]", value).items():
+                yield from self._texts(*pair)
+        elif isinstance(value, slice):
+            yield from self._texts(value.start, value.stop, value.step)
+        elif isinstance(value, _BYTES):
+            yield getattr(value, "typecode", getattr(value, "format", ""))
+            yield str(compute_crc32c(np.frombuffer(memoryview(value).tobytes(), np.uint8)))
+        elif isinstance(value, _GETTERS):
+            yield self._text(value.__reduce__()[1])
+        else:
+            # A number or text of a class of its own, by what it is without that.
+            yield from (base.__repr__(value) for base in _PLAIN if isinstance(value, base))
+            if type(value).__module__ in _TOLD:
+                yield repr(value)
+
+    def _array_parts(self, value: Any) -> Iterator[Any]:
+        yield f"{value.dtype}{value.shape}"
+        plain = np.asarray(value)
+        if plain.dtype.hasobject:
+            yield from self._texts(*plain.ravel().tolist())
+        else:
+            yield str(compute_crc32c(np.ascontiguousarray(plain)))
+        if isinstance(value, np.ma.MaskedArray):
+            yield str(compute_crc32c(np.ma.getmaskarray(value)))
+
+    def _object_parts(self, value: Any) -> Iterator[Any]:
+        kind = type(value)
+        yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
+        package = (kind.__module__ or "").partition(".")[0]
+        if not self._is_library(kind.__module__):
+            yield self._text(kind)
+            named = _attributes(value)
+        elif dataclasses.is_dataclass(value):
+            named = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        elif package in _HOLDERS:
+            named = getattr(value, "__dict__", {})
+        elif package in ("numpy", "scipy"):
+            # What they keep beside data are notes of their own, which change as an object is used.
+            held = (np.ndarray, *_CALLED)
+            named = {name: x for name, x in _attributes(value).items() if name[:1] != "_" or isinstance(x, held)}
+        else:
+            named = {}
+        for name in sorted(named):
+            yield from (name, self._text(named[name]))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, those in slots too, but for what it can make again."""
+    found = dict(getattr(value, "__dict__", {}))
+    for base in type(value).__mro__:
+        for name, item in vars(base).items():
+            if isinstance(item, functools.cached_property):
+                found.pop(name, None)
+            elif isinstance(item, types.MemberDescriptorType) and "__slots__" in vars(base):
+                try:
+                    found[name] = item.__get__(value)
+                except AttributeError:
+                    continue  # it has no value yet
+    return found
+
+
+def _colored(texts: Sequence[Any], colors: list[str]) -> Iterator[str]:
+    """Yield texts with what was found of the values that they refer to."""
+    for text in texts:
+        if isinstance(text, str):
+            yield text
+        elif isinstance(text, int):
+            yield colors[text]
+        else:
+            yield from sorted(_colored(text, colors))
+
+
+def _name_version(module: str | None) -> str:
+    package = sys.modules.get((module or "").partition(".")[0])
+    return f"{module} {getattr(package, '__version__', '')}"
+
+
+def digest(text: str) -> str:
+    """Return 16 hexadecimal digits that tell a text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,285 @@
+"""What the text of a step's code tells: wherever a number is, another one makes it another text."""
+
+from __future__ import annotations
+
+import argparse
+import array
+import collections
+import enum
+import functools
+import operator
+import os
+import subprocess
+import sys
+import types
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.interpolate
+import scipy.sparse
+
+import ebbtide
+from ebbtide.loop.code import digest_code
+
+SOURCE = str(Path(ebbtide.__path__[0]).parent)
+
+
+def of_class(**named: Any) -> Any:
+    """An object of a class of this module with these attributes."""
+    return type("Given", (), {"__module__": __name__, **named})()
+
+
+class Descriptor:
+    """A descriptor of the user's."""
+
+    def __init__(self, k: Any) -> None:
+        self.k = k
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self.k
+
+
+class Private:
+    """An object with a private slot."""
+
+    __slots__ = ("__k",)
+
+    def __init__(self, k: Any) -> None:
+        self.__k = k
+
+
+@dataclass
+class Holder:
+    """Values by a factory."""
+
+    items: list[Any] = field(default_factory=list)
+
+
+def subclass(base: type, k: Any, *content: Any) -> Any:
+    """An object of a class of the user's that is a number, text or container, with a method."""
+    return type("Own", (base,), {"__module__": __name__, "scale": lambda self: k})(*content)
+
+
+def named_tuple(k: Any) -> Any:
+    """A named tuple with a method that knows a number."""
+    return type("Pair", (collections.namedtuple("Pair", "a"),), {"__module__": __name__, "scale": lambda self: k})(1)
+
+
+def with_attribute(value: Any, k: Any) -> Any:
+    """An object with one attribute more."""
+    value.k = k
+    return value
+
+
+def chain(k: Any, length: int = 400) -> Any:
+    """A function that calls one that calls another one, and so on."""
+    def around(inner: Any) -> Any:
+        return lambda u: -inner(u)
+
+    function = around(lambda u: u * k)
+    for _ in range(length):
+        function = around(function)
+    return function
+
+
+def function_with_attribute(k: Any) -> Any:
+    """A function that carries a value."""
+
+    def function(u: Any) -> Any:
+        return u * function.k
+
+    function.k = k
+    return function
+
+
+def printed(program: str, **variables: str) -> str:
+    """What another process prints."""
+    path = os.pathsep.join([SOURCE, *filter(None, [variables.pop("PYTHONPATH", "")])])
+    environment = {**os.environ, **variables, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def module_of(**named: Any) -> types.ModuleType:
+    """A module of the user's."""
+    module = types.ModuleType("of_a_user")
+    vars(module).update(named)
+    return module
+
+
+def step_in(source: str, **named: Any) -> Any:
+    """The function `step` of a source in a module with these names."""
+    module = types.ModuleType("of_another")
+    vars(module).update(named)
+    exec(source, vars(module))  # noqa: S102 - a user's module
+    return module.step
+
+
+def enumerated(k: Any) -> Any:
+    """A member of an enumeration."""
+    return enum.Enum("Kind", {"SLOW": k}, module=__name__).SLOW
+
+
+# For each kind of place a function of a number; with two numbers two texts, with one number one.
+PLACES = {
+    "namespace": lambda k: types.SimpleNamespace(k=k),
+    "arguments": lambda k: argparse.Namespace(k=k),
+    "deque": lambda k: collections.deque([k]),
+    "chain of maps": lambda k: collections.ChainMap({"k": k}),
+    "dictionary of the user's": lambda k: collections.UserDict(k=k),
+    "default": lambda k: collections.defaultdict(list, k=k),
+    "fraction": lambda k: Fraction(k, 7),
+    "decimal": Decimal,
+    "bytes of an array": lambda k: array.array("d", [k]),
+    "bytes": lambda k: bytearray([k]),
+    "memory": lambda k: memoryview(bytes([k])),
+    "values of a dictionary": lambda k: {"k": k}.values(),
+    "getter": operator.itemgetter,
+    "slice": slice,
+    "sparse": lambda k: scipy.sparse.csr_array(np.eye(3) * k),
+    "spline": lambda k: scipy.interpolate.CubicSpline([0.0, 1.0, 2.0], [0.0, k, 0.0]),
+    "polynomial": lambda k: np.poly1d([k, 1]),
+    "vectorized": lambda k: np.vectorize(lambda u: u * k),
+    "cached": lambda k: functools.lru_cache(lambda u: u * k),
+    "class: tuple": lambda k: of_class(k=(k,)),
+    "class: list": lambda k: of_class(k=[k]),
+    "class: NumPy number": lambda k: of_class(k=np.float32(k)),
+    "class: object": lambda k: of_class(k=Private(k)),
+    "class: partial": lambda k: of_class(k=functools.partial(pow, k)),
+    "class: class": lambda k: of_class(k=type(of_class(k=k))),
+    "class: cached property": lambda k: of_class(k=functools.cached_property(lambda self: k)),
+    "class: descriptor": lambda k: of_class(k=Descriptor(k)),
+    "class of a class": lambda k: type("Made", (type,), {"__module__": __name__, "f": lambda c: k})("Of", (), {}),
+    "member": enumerated,
+    "named tuple": named_tuple,
+    "list with a method": lambda k: subclass(list, k, [1]),
+    "dictionary with a method": lambda k: subclass(dict, k, {"a": 1}),
+    "number with a method": lambda k: subclass(float, k, 1.0),
+    "number of a class": lambda k: subclass(float, 0, k),
+    "text of a class": lambda k: subclass(str, 0, str(k)),
+    "list with an attribute": lambda k: with_attribute(subclass(list, 0, [1]), k),
+    "array with an attribute": lambda k: with_attribute(np.ones(2).view(type(subclass(np.ndarray, 0, (1,)))), k),
+    "masked": lambda k: np.ma.masked_array([1.0, 2.0], mask=[k % 2, 0]),
+    "array of objects": lambda k: np.array([k, "a"], dtype=object),
+    "method of an array": lambda k: (np.eye(2) * k).dot,
+    "method of a dictionary": lambda k: {"k": k}.get,
+    "method of a number": lambda k: (float(k)).__add__,
+    "attribute of a function": function_with_attribute,
+    "private slot": Private,
+    "dataclass": lambda k: Holder([k]),
+    "static": lambda k: of_class(k=staticmethod(lambda: k)),
+    "deep": chain,
+    "module in a module": lambda k: step_in(
+        "def step(u): return pkg.sub.f(u)", pkg=module_of(sub=module_of(f=lambda u: u * k))
+    ),
+    "module as a default": lambda k: step_in("def step(u, m=m): return m.f(u)", m=module_of(f=lambda u: u * k)),
+    "module in a closure": lambda k: step_in(
+        "def outer(m):\n    def step(u): return m.f(u)\n    return step\nstep = outer(m)",
+        m=module_of(f=lambda u: u * k),
+    ),
+}
+
+
+def make(value: Any) -> Any:
+    """A function that closes over a value."""
+    return lambda u: (value, u)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_number_counts_wherever_it_is(place):
+    """In containers, objects, classes, modules and functions, of Python, NumPy, SciPy and the user."""
+    first, again, other = (digest_code(make(PLACES[place](k))) for k in (2, 2, 3))
+    assert first == again
+    assert first != other
+
+
+def test_what_is_used_does_not_change():
+    """What objects of libraries and cached properties note as they are used does not count."""
+
+    class Model:
+        @functools.cached_property
+        def slope(self):
+            return np.ones(3)
+
+    model, sparse, function = Model(), scipy.sparse.csr_array(np.eye(3)), np.vectorize(lambda u: 2 * u)
+    step = make([model, sparse, function, functools.lru_cache(abs)])
+    before = digest_code(step)
+    assert model.slope.size == 3
+    assert sparse.has_canonical_format
+    function(np.ones(2))
+    assert digest_code(step) == before
+
+
+def test_names_of_parameters_count():
+    """A call by names gives other arguments to a function whose parameters are named the other way round."""
+    first = step_in("def f(a, b): return a - 2 * b\ndef step(u): return f(a=1.0, b=u)")
+    other = step_in("def f(b, a): return b - 2 * a\ndef step(u): return f(a=1.0, b=u)")
+    assert digest_code(first) != digest_code(other)
+
+
+def test_functions_of_python_are_told_apart():
+    """The square root of numbers is not that of complex numbers."""
+    import cmath
+    import math
+
+    assert digest_code(make(math.sqrt)) != digest_code(make(cmath.sqrt))
+
+
+@pytest.mark.parametrize(
+    "line", ["import helper_of_steps", "from helper_of_steps import scale", "import pkg_of_steps.sub"]
+)
+def test_modules_that_a_step_imports_count(line, tmp_path):
+    """A module that a function imports when it runs is read, before it was imported and after that."""
+    (tmp_path / "pkg_of_steps").mkdir()
+    use = {"i": "helper_of_steps.scale(u)", "f": "scale(u)"}[line[0]]
+    use = "pkg_of_steps.sub.scale(u)" if "pkg" in line else use
+    program = (
+        "import sys\nsys.dont_write_bytecode = True\nfrom ebbtide.loop.code import digest_code\n"
+        f"def step(u):\n    {line}\n    return {use}\n"
+        "before = digest_code(step)\nstep(1.0)\nassert digest_code(step) == before\nprint(before)\n"
+    )
+    found = []
+    for number in (2, 2, 3):
+        text = f"def scale(u): return u * {number}\n"
+        for name in ("helper_of_steps.py", "pkg_of_steps/__init__.py", "pkg_of_steps/sub.py"):
+            (tmp_path / name).write_text("" if "init" in name else text)
+        found.append(printed(program, PYTHONPATH=str(tmp_path)))
+    assert found[0] == found[1] != found[2]
+
+
+def test_sets_that_refer_to_each_other_have_one_text():
+    """The order in which a process goes through sets does not matter, nor whether equal values are one."""
+    program = (
+        "from ebbtide.loop.code import digest_code\n"
+        "class Node:\n    def __init__(self, k): self.k, self.near = k, set()\n"
+        "nodes = [Node(k) for k in range(20)]\n"
+        "for k, node in enumerate(nodes): node.near |= {nodes[k - 1], nodes[(3 * k) % 20]}\n"
+        "everything = set(nodes) | {'p', 'q', 'r'}\n"
+        "print(digest_code(lambda u: everything))\n"
+    )
+    assert len({printed(program, PYTHONHASHSEED=seed) for seed in ("1", "2", "3")}) == 1
+    shared = [1.0, "a"]
+    assert digest_code(make((shared, shared))) == digest_code(make(([1.0, "a"], [1.0, "a"])))
+
+
+class Pair(NamedTuple):
+    """A pair, whose class is the user's."""
+
+    first: Any
+    second: Any
+
+
+def test_where_values_are_counts():
+    """Two values that change places are another text, near the step and far from it."""
+    def nested(a: Any, b: Any) -> Any:
+        inner = [[[[[Pair({"a": a}, {"b": b})]]]], "other"]
+        return make({"x": inner})
+
+    assert digest_code(nested([1], [2])) != digest_code(nested([2], [1]))
+    assert digest_code(nested([1], [2])) == digest_code(nested([1], [2]))
