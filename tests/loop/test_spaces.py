@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from functools import cache
 
@@ -338,11 +339,10 @@ class StopError(Exception):
 @pytest.mark.parametrize("at", [3, 9, 16, 25])
 def test_resume(tmp_path, at):
     """A loop over vectors that was stopped in either sweep goes on and ends with the same bits."""
-    calls = [0]
+    calls = itertools.count(1)  # whose state is no part of what is resumed
 
     def stop(v):
-        calls[0] += 1
-        if calls[0] == at:
+        if next(calls) == at:
             raise StopError
         return v * 1.0
 
