@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ import ebbtide
 from ebbtide import Budget, BudgetError, MutationError, StorageError, grad, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, system
+from ebbtide.storage.listing import list_storage
 from ebbtide.storage.system import POSIX
 
 # Bytes that change in the file of each schedule.
@@ -164,6 +166,31 @@ def test_writes_that_fail_under_a_journal(
     record_property("runs with failing calls", at - 1 if FULL else at // stride)
     assert at > 100
     assert told > 0
+
+
+@pytest.mark.parametrize("name", [name for name in trouble.SCHEDULES if name != "until"])
+def test_the_end_of_the_forward_sweep_that_is_damaged(name: str, tmp_path: Path) -> None:
+    """Where all that a journal keeps of the forward sweep is damaged, its reverse sweep goes on: the same gradient."""
+    path, expected, went_on = tmp_path / "run", undisturbed(name), 0
+    for at in itertools.count(100, 1 if FULL else 37):
+        with suppress(KeyboardInterrupt), trouble.Events(at, trouble.interrupt).installed():
+            trouble.gradient(name, path)
+        if not (path / "segment").exists():
+            break  # it came to its end
+        entries = list_storage(path).entries
+        with (path / "segment").open("r+b") as file:
+            for entry in entries:
+                if str(entry.key).split("/")[1] in ("final", "forward"):
+                    place = entry.offset + entry.length // 2
+                    file.seek(place)
+                    byte = file.read(1)[0]
+                    file.seek(place)
+                    file.write(bytes([byte ^ 1]))
+        went_on += any("reverse" in str(entry.key) for entry in entries)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            assert trouble.gradient(name, path) == expected, at
+    assert went_on > 3
 
 
 SMALL = """

@@ -123,14 +123,17 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     found = resumption.find_reverse(cotangents)
     if found is None:
         return
-    rule.records.clear()
     for kept in rule.position.snapshots:
         if kept.step >= found.end:
             rule.snapshots.drop(kept)
+    # Where the end of the forward sweep was lost and all steps ran again, what they saved may be the only way back.
+    first = found.end if rule.position.saved is None else min(rule.position.saved[0], found.end)
+    rule.room.forget(rule, range(first, found.end))
     rule.position = Position(
         steps=rule.position.steps,
         reversed=rule.position.steps - found.end,
         state=None,
+        saved=(first, found.end) if first < found.end else None,
         forward_ended=True,
         snapshots=tuple(kept for kept in rule.position.snapshots if kept.step < found.end),
     )

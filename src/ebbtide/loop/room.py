@@ -276,13 +276,13 @@ class Room:
         for kept in rule.position.snapshots:
             if kept not in after.snapshots:
                 rule.snapshots.drop(kept)
-        self.forget(rule, after.end if after.saved is None else after.saved[0])
+        self.forget(rule, range(*after.saved or (0, 0)))
         rule.position, self.spare, self.stale = after, False, True
         return True
 
-    def forget(self, rule: Any, first: int | None = None) -> None:
-        """Give up the saved values at hand of the steps before the *first* to keep; of all if there is none."""
-        for step in [step for step in rule.records if first is None or step < first]:
+    def forget(self, rule: Any, kept: range = range(0)) -> None:
+        """Give up the saved values at hand of all steps but those that are *kept*."""
+        for step in [step for step in rule.records if step not in kept]:
             record = rule.records.pop(step)
             if record.tape.pager is not None:
                 record.tape.pager.close()
