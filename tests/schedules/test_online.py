@@ -275,6 +275,16 @@ def test_a_working_state_that_is_lost_is_loaded():
     assert Online(3).next_action(position) == Copy(step=7)
 
 
+@pytest.mark.parametrize("steps", [3, 4, 9])
+@pytest.mark.parametrize("state", [None, 0])
+def test_the_last_step_of_an_open_loop_may_run_again(steps, state):
+    """With one state the checker counts a forward sweep, and all that reverses it, also from a lost working state."""
+    held = (Snapshot(0),) if state is None else ()
+    position = Position(steps=10, state=state, open=True, snapshots=held)
+    whole = steps + steps * (steps + 1) // 2
+    assert check_schedule(Online(1), 10, start=position, ends=steps).forward_steps == whole
+
+
 def test_an_initial_state_in_hand_gets_a_slot():
     """If the snapshot of step 0 is lost while its state is in hand, it is stored again, in place of another."""
     position = Position(steps=100, open=True, snapshots=(Snapshot(4), Snapshot(7)))

@@ -199,8 +199,9 @@ class _Books:
         self.state = stop
         self.forward_steps += stop - start
         self.copies_in_a_row = 0
-        # One snapshot and no other memory takes n(n + 1)/2 steps: who takes more goes in circles.
-        most = self.steps * (self.steps + 1) // 2
+        # One snapshot and no other memory takes n(n + 1)/2 steps to reverse all, and at most n before these where the
+        # last step has to run again, as of a loop whose end was not foreseen: who takes more goes in circles.
+        most = self.steps * (self.steps + 3) // 2
         self.require(self.forward_steps <= most, action, f"more than {most} forward steps are of no use")
 
     def store(self, action: Forward) -> None:
