@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.scale import FULL
 
@@ -16,6 +16,7 @@ from ebbtide.schedules import (
     Forward,
     Hierarchical,
     Mixed,
+    Online,
     Periodic,
     Position,
     Revolve,
@@ -137,6 +138,42 @@ def test_what_is_left_is_predicted(schedule, steps, actions):
     position = walk(schedule, steps, actions)
     assert check_schedule(schedule, steps, start=position).forward_steps == schedule.forward_steps_left(position)
     assert check_schedule(schedule, steps).forward_steps == schedule.forward_steps(steps)
+
+
+@settings(max_examples=3000 if FULL else 400, deadline=None)
+@given(
+    ANY,
+    st.one_of(REVOLVE, ANY, st.builds(Online, st.integers(1, 5))),
+    st.integers(1, 40),
+    st.integers(0, 160),
+    st.sets(st.integers(1, 8)),
+    st.booleans(),
+)
+# States that are lost in the forward sweep, saved values at hand of its first steps, and more snapshots than slots.
+@example(Revolve(3), Revolve(2), 42, 3, {1}, True)
+@example(Revolve(4), Revolve(2), 40, 3, set(), False)
+@example(Revolve(5), Revolve(1), 45, 4, set(), True)
+@example(StoreAll(), Revolve(1), 45, 1, set(), False)
+def test_what_is_left_is_predicted_of_any_position(before, after, steps, actions, lost, with_state):
+    """`forward_steps_left` is what is done from there on, whatever another schedule left and what was lost of it."""
+    position = lose(walk(before, steps, actions), lost, with_state)
+    if can_go_on(position):
+        count = check_schedule(after, steps, start=position)
+        assert count.forward_steps == after.forward_steps_left(position)
+
+
+@pytest.mark.parametrize(
+    ("slots", "position", "left"),
+    [
+        (2, Position(steps=42, state=None, snapshots=(Snapshot(0), Snapshot(7))), 251),
+        (1, Position(steps=45, state=13, saved=(0, 13)), 32),
+        (4, Position(steps=14, state=11, snapshots=(Snapshot(0), Snapshot(1), Snapshot(2), Snapshot(4))), 30),
+    ],
+)
+def test_what_is_left_is_what_following_takes(slots, position, left):
+    """Where the closed form of Revolve does not hold it is followed until that does."""
+    assert Revolve(slots).forward_steps_left(position) == left
+    assert check_schedule(Revolve(slots), position.steps, start=position).forward_steps == left
 
 
 @settings(max_examples=120, deadline=None)

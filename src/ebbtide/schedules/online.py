@@ -9,8 +9,8 @@ from typing import final
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward, copy, delete, run
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.position import Position, Snapshot
-from ebbtide.schedules.revolve import Revolve
+from ebbtide.schedules.position import Position
+from ebbtide.schedules.revolve import Revolve, count_tail
 from ebbtide.schedules.snapshots import Snapshots, remove
 from ebbtide.schedules.thinning import Thinned, count, count_intervals, find_least
 
@@ -251,14 +251,11 @@ class Online(Schedule):
         if others or len(held) < 2:
             return None
 
-        def count_tail(latest: int, slots: int) -> int:
-            if state is None or not latest < state < end:
-                return count(end - latest, slots)
-            rest = Position(steps=end - latest, state=state - latest, snapshots=(Snapshot(0),))
-            return Revolve(max(1, slots)).forward_steps_left(rest)
+        def tail(latest: int, slots: int) -> int:
+            return count_tail(end, state, latest, max(1, slots))
 
-        place, without = find_least(held, self.snapshots, count_tail)
-        left = count_intervals(held, self.snapshots) + count_tail(held[-1], self.snapshots - len(held) + 1)
+        place, without = find_least(held, self.snapshots, tail)
+        left = count_intervals(held, self.snapshots) + tail(held[-1], self.snapshots - len(held) + 1)
         return held[place] if without < left else None
 
     def _count_left(self, held: Sequence[int], stop: int) -> int:

@@ -292,13 +292,14 @@ class Revolve(Schedule):
         """
         Return the number of forward steps from a position to the end.
 
+        It is followed until a closed form holds: until what other schedules saved is used up, a lost working state is
+        loaded, and snapshots are given up that are too many, or whose slots the rest of the forward sweep needs.
+
         Args:
-            position: A position with at most `snapshots` snapshots, each of a step that is not yet reversed,
-                and with no saved values but those of the next steps to reverse; if these are the last steps of
-                the loop, its result is in hand or the forward sweep has ended.
+            position: A position from which `next_action` leads on.
 
         Returns:
-            All runs of all steps from here on; the fewest with which the position can be completed.
+            All runs of all steps from here on.
 
         Raises:
             ScheduleError: The position cannot be completed.
@@ -307,23 +308,30 @@ class Revolve(Schedule):
             >>> Revolve(5).forward_steps_left(Position(steps=1000))
             7284
         """
-        if any(snapshot.kind == "saved" for snapshot in position.snapshots):
-            # Not `super()`: a class with slots is made anew, and does not find itself in it.
-            return Schedule.forward_steps_left(self, position)
-        end = position.end
-        if position.saved is not None:
-            end = position.saved[0]
-        if end == 0:
-            return 0
-        held = [snapshot.step for snapshot in position.snapshots if snapshot.step < end]
-        state = position.state
-        self._require_initial(position)
-        if not held:
-            return count_forward(end, self.snapshots)
-        if self._is_short(position):
-            held = [held[place] for place in keep_best(held, end, state, self.snapshots)]
-        slots = max(1, self.snapshots - len(held) + 1)
-        return _count_intervals(held, self.snapshots) + count_tail(end, state, held[-1], slots)
+        followed = 0
+        while position.end > 0 and not self._keeps_to_plan(position):
+            action = self.next_action(position)
+            assert action is not None
+            if isinstance(action, Forward):
+                followed += action.stop - action.start
+            position = position.after(action)
+        held, end = [snapshot.step for snapshot in position.snapshots], position.end
+        if not held or end == 0:
+            return followed + (count_forward(end, self.snapshots) if end else 0)
+        tail = count_tail(end, position.state, held[-1], self.snapshots - len(held) + 1)
+        return followed + _count_intervals(held, self.snapshots) + tail
+
+    def _keeps_to_plan(self, position: Position) -> bool:
+        """Whether all that is held is used from here on as if this schedule had stored it: a closed form holds."""
+        snapshots, end, state = position.snapshots, position.end, position.state
+        if position.saved is not None or any(snapshot.kind == "saved" for snapshot in snapshots):
+            return False
+        if not snapshots:
+            return state == 0
+        first, last = snapshots[0].step, snapshots[-1].step
+        # Before the forward sweep has ended a state is loaded first: then some snapshot may have to go.
+        ready = position.forward_ended or (state is not None and last <= state)
+        return first == 0 and last < end and ready and not self._is_short(position)
 
     def find_surplus(self, position: Position) -> tuple[int, ...]:
         """
