@@ -131,6 +131,28 @@ def test_any_position(schedule, data):
     complete(schedule, position)
 
 
+@settings(max_examples=1500 if FULL else 200, deadline=None)
+@given(st.one_of(REVOLVE, HIERARCHICAL, PERIODIC), st.data())
+def test_restart_states_among_saved_values_take_slots(schedule, data):
+    """What a schedule may store is less by the restart states among saved values, from which steps can run again."""
+    steps = data.draw(st.integers(3, 30))
+    base = data.draw(st.integers(2, steps - 1))
+    places = data.draw(st.sets(st.integers(1, base - 1), min_size=1, max_size=3))
+    state = data.draw(st.none() | st.integers(0, steps))
+    held = tuple(Snapshot(step, "restart" if step in places else "saved") for step in range(base))
+    complete(schedule, Position(steps=steps, state=state, snapshots=held))
+
+
+@pytest.mark.parametrize("schedule", [Online(1), Revolve(1)], ids=str)
+@pytest.mark.parametrize(("state", "left"), [(27, 100), (20, 107), (None, 109)])
+def test_a_restart_state_among_saved_values_is_the_way_back(schedule, state, left):
+    """With one slot, that of a restart state among saved values, the steps above these run from it each time."""
+    held = tuple(Snapshot(step, "restart" if step == 18 else "saved") for step in range(27))
+    position = Position(steps=35, state=state, snapshots=held)
+    count = check_schedule(schedule, 35, start=position, slots={"memory": 1}, sizes={"saved": 0})
+    assert (count.forward_steps, count.peaks["restart", "memory"]) == (left, 1)
+
+
 @settings(max_examples=120, deadline=None)
 @given(ANY, st.integers(1, 40), st.integers(0, 160))
 def test_what_is_left_is_predicted(schedule, steps, actions):

@@ -145,16 +145,20 @@ def _choose_above_saved(position: Position, choose: Callable[[Position], Action]
         return run(end - 1, end, save=True) if state == end - 1 else move(last.step)
     if last.kind == "saved" and last.step >= base:
         return delete(last.step)
-    kept = tuple(Snapshot(one.step - base, one.kind, one.tier) for one in position.snapshots if one.step >= base)
+    # A restart state among the saved values takes a slot, and may be the way to the steps above them.
+    held = [one for one in position.snapshots if one.step >= base or one.kind == "restart"]
+    first = min(base, held[0].step) if held else base
     above = Position(
-        steps=position.steps - base,
+        steps=position.steps - first,
         reversed=position.reversed,
-        state=None if state is None or state < base else state - base,
+        state=None if state is None or state < first else state - first,
         forward_ended=position.forward_ended,
-        snapshots=kept,
+        snapshots=tuple(Snapshot(one.step - first, one.kind, one.tier) for one in held),
         open=position.open,
     )
-    return shift(choose(above), base)
+    action = shift(choose(above), first)
+    # Of the steps below nothing is stored again.
+    return run(action.start, base) if isinstance(action, Forward) and action.start < base else action
 
 
 def shift(action: Action, by: int) -> Action:
