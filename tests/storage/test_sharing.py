@@ -206,6 +206,25 @@ def test_a_part_has_an_end(tmp_path):
     assert run_ranks(call) == [None, None]
 
 
+def test_what_is_refused_leaves_the_next_part_alone(tmp_path):
+    """To give a refused place back clears nothing of the next rank's part."""
+
+    def call(comm: Comm) -> None:
+        with Disk(tmp_path, MIB, comm=comm) as storage:
+            if comm.rank:
+                storage.put("kept", [np.arange(1000)])
+            comm.allgather(None)
+            if not comm.rank:
+                with pytest.raises(StorageFullError):
+                    storage.put("large", [np.zeros(200_000)])
+            comm.allgather(None)
+            if comm.rank:
+                assert storage.get("kept")[0].tolist() == list(range(1000))
+            comm.allgather(None)
+
+    assert run_ranks(call) == [None, None]
+
+
 def test_what_one_rank_cannot_make_none_has(tmp_path):
     """An error where the file is made is raised by all, once for its reason."""
     (tmp_path / "file").touch()

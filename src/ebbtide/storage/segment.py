@@ -99,11 +99,12 @@ class Segment:
         """
         nbytes = planned.nbytes
         offset = self._extents.take(nbytes)
-        self._top = max(self._top, self._extents.end)
         try:
             if self._limit is not None and self.allocated > self._limit:
                 self.return_space()
                 self._check_limit(0, planned, self.allocated)
+            # Not before: what is cleared up to there belongs to this storage.
+            self._top = max(self._top, self._extents.end)
             if ahead and offset + nbytes > self._reserved:
                 # To the end of the entry only: a file that ends in the middle of a block is a damaged one.
                 self._allocate(offset, planned.length, planned)
