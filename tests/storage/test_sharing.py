@@ -225,6 +225,55 @@ def test_what_is_refused_leaves_the_next_part_alone(tmp_path):
     assert run_ranks(call) == [None, None]
 
 
+@pytest.mark.parametrize("spare", [1, 2, sharing.SPARE])
+def test_what_lies_in_pieces_stays_in_its_part(spare, tmp_path, monkeypatch):
+    """What fits into no free piece lies in the part's spare addresses, or is refused; the next part is as it was."""
+    monkeypatch.setattr(sharing, "SPARE", spare)
+
+    def call(comm: Comm) -> None:
+        with Disk(tmp_path, 4 * MIB, comm=comm) as storage:
+            if comm.rank:
+                storage.put("kept", [np.arange(1000)])
+            comm.allgather(None)
+            if not comm.rank:
+                storage.put("x", [np.zeros(3 << 19, "u1")])
+                storage.put("y", [np.zeros(3)])
+                storage.delete("x")
+                if spare == 1:
+                    with pytest.raises(StorageFullError, match=r"'z'.* behind this rank's part of .*Delete other keys"):
+                        storage.put("z", [np.ones(3 << 20, "u1")])
+                    with pytest.raises(StorageFullError, match="Cannot reserve room"):
+                        storage._open().segment.reserve(5 * MIB)
+                else:
+                    storage.put("z", [np.ones(3 << 20, "u1")])
+                    assert storage.take("z")[0].all()
+                storage.put("small", [np.ones(3)])
+                assert storage.keys() == ("y", "small")
+            comm.allgather(None)
+            if comm.rank:
+                assert storage.get("kept")[0].tolist() == list(range(1000))
+            comm.allgather(None)
+
+    assert run_ranks(call) == [None, None]
+
+
+@pytest.mark.parametrize(("most", "spare"), [(1 << 44, 16), (1 << 62, 64), (1 << 39, 1)])
+def test_parts_are_as_long_as_files_may_be(most, spare, tmp_path, monkeypatch):
+    """Parts take the addresses that a file can have, each at least its limit, and none of the disk."""
+    (tmp_path / "segment").touch()
+
+    def truncate(path: Path, nbytes: int) -> None:
+        if nbytes > most:
+            raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(sharing.os, "truncate", truncate)
+    assert sharing._find_room(tmp_path / "segment", sharing.PART, 16) == spare * sharing.PART
+    monkeypatch.undo()
+    assert sharing._find_room(tmp_path / "segment", 1 << 70, 2) == 1 << 70
+    assert sharing._find_room(tmp_path / "segment", MIB, 2) == sharing.SPARE * MIB
+    assert ((tmp_path / "segment").stat().st_size, (tmp_path / "segment").stat().st_blocks) == (0, 0)
+
+
 def test_what_one_rank_cannot_make_none_has(tmp_path):
     """An error where the file is made is raised by all, once for its reason."""
     (tmp_path / "file").touch()

@@ -100,7 +100,7 @@ class Resources:
     def _open_file(self) -> None:
         """Open the file in the directory, and lock it or the part of it."""
         assert self.directory is not None
-        path, part, system, limit = self.directory / NAME, self._part, self._system, self._limit
+        path, part, system = self.directory / NAME, self._part, self._system
         made = 0 if self._durable or part is not None else os.O_EXCL
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | made
@@ -113,11 +113,11 @@ class Resources:
             ) from cause
         if part is not None:
             take_lock(descriptor, part.offset)
-            system, limit = system.within(part.offset), min(part.nbytes, limit or part.nbytes)
+            system = system.within(part.offset)
         elif not self._durable:
             take_lock(descriptor)
         self.target = Target(path, descriptor, system, self._codecs, self._durable, shared=part is not None)
-        self.segment = Segment(self.target, limit)
+        self.segment = Segment(self.target, self._limit, None if part is None else part.nbytes)
         self.pipeline = Pipeline(self.target)
         self.ready = True
 

@@ -37,14 +37,16 @@ class Segment:
     Args:
         target: The file.
         limit: The most bytes of disk that it may take; None for no limit.
+        room: The bytes of the part of the file, beyond which is another's; None where there is no other.
 
     Memory:
         About 100 bytes for each free range.
     """
 
-    def __init__(self, target: Target, limit: int | None) -> None:
+    def __init__(self, target: Target, limit: int | None, room: int | None = None) -> None:
         self._target = target
         self._limit = limit
+        self._room = room
         self._extents = Extents()
         self._reserved = 0
         self._top = 0  # the end of what the file may have blocks for
@@ -73,6 +75,7 @@ class Segment:
                 max(0, min(free.stop, nbytes) - free.start) for free in self._extents.free if free.clean
             )
             self._check_limit(grown, None, self.allocated)
+            self._check_room(nbytes, nbytes, None)
             self._top = max(self._top, nbytes)
             self._allocate(self._reserved, nbytes - self._reserved, None)
             self._reserved = nbytes
@@ -103,6 +106,7 @@ class Segment:
             if self._limit is not None and self.allocated > self._limit:
                 self.return_space()
                 self._check_limit(0, planned, self.allocated)
+            self._check_room(self._extents.end, nbytes, planned)
             # Not before: what is cleared up to there belongs to this storage.
             self._top = max(self._top, self._extents.end)
             if ahead and offset + nbytes > self._reserved:
@@ -222,18 +226,32 @@ class Segment:
             shown = record or EntryRecord(NAME, "", 0, offset, nbytes, nbytes, ())
             raise describe_refusal("allocate", target.path, shown, error) from error
 
+    def _check_room(self, end: int, need: int, record: EntryRecord | None) -> None:
+        if self._room is None or end <= self._room:
+            return
+        raise StorageFullError(
+            f"Cannot {_describe_need(record)}: it takes {need} bytes ({format_bytes(need)}) in one piece, which would "
+            f"end {end - self._room} bytes behind this rank's part of {self._target.path}, {self._room} bytes. Delete "
+            "other keys, or raise limit=.",
+            end - self._room,
+            None if record is None else record.key,
+        )
+
     def _check_limit(self, more: int, record: EntryRecord | None, allocated: int) -> None:
         if self._limit is None or allocated + more <= self._limit:
             return
         need = more if record is None else record.nbytes
         taken = allocated + more - need
-        what = "reserve room" if record is None else f"store key {record.key!r}"
         raise StorageFullError(
-            f"Cannot {what}: it takes {need} bytes ({format_bytes(need)}), {taken} bytes are taken, and the limit of "
-            f"this Disk storage is {self._limit} bytes. Delete other keys, or raise limit=.",
+            f"Cannot {_describe_need(record)}: it takes {need} bytes ({format_bytes(need)}), {taken} bytes are taken, "
+            f"and the limit of this Disk storage is {self._limit} bytes. Delete other keys, or raise limit=.",
             taken + need - self._limit,
             None if record is None else record.key,
         )
+
+
+def _describe_need(record: EntryRecord | None) -> str:
+    return "reserve room" if record is None else f"store key {record.key!r}"
 
 
 def scan(path: Path, descriptor: int) -> list[EntryRecord]:

@@ -8,6 +8,7 @@ where it reserves room, and never after: the last one that lets go of the file r
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -25,7 +26,9 @@ from ebbtide.storage.segment import NAME
 ALIGNMENT = 1 << 20
 """Parts begin at a multiple of this many bytes: that of a stripe of a parallel file system, or a multiple of it."""
 PART = 1 << 36
-"""The bytes of a part without a limit; what is not written takes no disk, and 256 of them fit into a file of ext4."""
+"""The least bytes of a part without a limit: what is not written takes no disk, and 255 fit into a file of ext4."""
+SPARE = 64
+"""A part is at most so many times as long as its limit: entries of other sizes do not fit where deleted ones lay."""
 MADE = ".ebbtide-made"
 """A file in a directory that was made for storages: it goes with the last of them."""
 _TURNS = 100
@@ -142,13 +145,17 @@ def make_part(comm: Any, parent: Path, limit: int | None) -> Part:
         StorageError: It cannot be made, or not every rank sees it.
     """
     made: list[Path] = []
+    least = max(comm.allgather(PART if limit is None else round_up(max(1, limit), ALIGNMENT)))
+    nbytes = least
 
     def make() -> None:
+        nonlocal nbytes
         if comm.rank == 0:
             path = name_scratch(parent)
             made.append(path)
             made_in(parent, lambda: make_scratch(path))
             (path / NAME).touch(mode=0o600, exist_ok=False)
+            nbytes = _find_room(path / NAME, least, comm.size)
 
     def see() -> None:
         if not (directory / NAME).exists():
@@ -160,14 +167,27 @@ def make_part(comm: Any, parent: Path, limit: int | None) -> Part:
 
     try:
         together(comm, make)
-        directory = Path(comm.bcast(str(made[0]) if made else None))
-        nbytes = max(comm.allgather(PART if limit is None else round_up(max(1, limit), ALIGNMENT)))
+        where, nbytes = comm.bcast((str(made[0]), nbytes) if made else None)
+        directory = Path(where)
         together(comm, see)
     except BaseException:
         for path in made:
             shutil.rmtree(path, ignore_errors=True)
         raise
     return Part(directory, comm.rank * nbytes, nbytes)
+
+
+def _find_room(path: Path, least: int, size: int) -> int:
+    """Return how long the *size* parts of an empty file may be: the system says which lengths a file cannot have."""
+    room = SPARE * least
+    while room > least:
+        # OverflowError: more than there are numbers for.
+        with suppress(OSError, OverflowError):
+            os.truncate(path, size * room)
+            os.truncate(path, 0)
+            return room
+        room //= 2
+    return least
 
 
 def together(comm: Any, call: Callable[[], object], undo: Callable[[], object] | None = None) -> None:
