@@ -431,3 +431,19 @@ def test_deleted_entries_do_not_come_back(tmp_path):
         for key in storage.keys():
             storage.delete(key)
     assert [blocks(path) for path in find_files(tmp_path) if path.name == "segment"] == [0]
+
+
+def test_entries_behind_any_reservation_are_found_again(tmp_path):
+    """An entry begins where one is looked for, wherever a reservation ended when it was stored."""
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put("large", [np.zeros(4000)])
+        storage.put("last", [np.zeros(3)])
+        storage.reserve(1, 5000)
+        storage.delete("large")
+        storage._open().segment.return_space()
+        storage.put("first", [np.zeros(900)])
+        storage.put("second", [np.arange(900)])
+        assert all(entry.record.offset % 4096 == 0 for entry in storage._entries.values())
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == ("last", "first", "second")
+        assert storage.get("second")[0].tolist() == list(range(900))

@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from ebbtide.storage.extents import UNIT, Extents
 
@@ -49,3 +50,12 @@ def test_what_was_given_back_is_clean_until_it_is_used():
     assert extents.take(2 * UNIT) == 0
     extents.occupy(8 * UNIT, UNIT)
     assert [(free.start, free.stop) for free in extents.free] == [(2 * UNIT, 3 * UNIT), (4 * UNIT, 8 * UNIT)]
+
+
+def test_ranges_off_the_grid_are_refused():
+    """What is no whole number of units, or begins between two, never becomes a range."""
+    extents = Extents()
+    extents.take(4 * UNIT)
+    for use in (lambda: extents.take(5), lambda: extents.give(5, UNIT), lambda: extents.occupy(0, UNIT + 1)):
+        with pytest.raises(AssertionError):
+            use()

@@ -58,6 +58,7 @@ class Extents:
 
     def take(self, nbytes: int) -> int:
         """Return the offset of a range of *nbytes*, a multiple of `UNIT`, that is in use from now on."""
+        assert nbytes % UNIT == 0
         for place, free in enumerate(self.free):
             if free.stop - free.start >= nbytes:
                 start = free.start
@@ -71,6 +72,7 @@ class Extents:
 
     def give(self, start: int, nbytes: int) -> None:
         """Free a range that is in use; neighbors are joined."""
+        assert start % UNIT == nbytes % UNIT == 0
         stop = start + nbytes
         place = bisect_left(self.free, start, key=lambda free: free.start)
         if place < len(self.free) and self.free[place].start == stop:
@@ -87,6 +89,7 @@ class Extents:
 
     def occupy(self, start: int, nbytes: int) -> None:
         """Mark a range beyond the end as in use; what lies between is free."""
+        assert start % UNIT == nbytes % UNIT == 0
         if start > self.end:
             self.free.append(Free(self.end, start, clean=False))
         self.end = start + nbytes

@@ -67,9 +67,12 @@ class Segment:
         """
         Give the first *nbytes* of the file their blocks, which they keep; those beyond go back when they are free.
 
+        Whole units: what is free is split where the reservation ends, and an entry may begin there.
+
         Raises:
             StorageFullError: There is no room; the reservation is what it was.
         """
+        nbytes = round_up(nbytes)
         if nbytes > self._reserved:
             grown = max(0, nbytes - max(self._extents.end, self._reserved)) + sum(
                 max(0, min(free.stop, nbytes) - free.start) for free in self._extents.free if free.clean
