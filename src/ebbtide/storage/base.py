@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.errors import StorageError
@@ -32,14 +33,14 @@ class Storage(ABC):
 
         Args:
             key: A key that is not in use.
-            arrays: Any shapes, strides and dtypes without Python objects.
+            arrays: Any shapes, strides and dtypes without Python objects; of a subclass the plain array is stored.
             kind: What it is, for people who inspect the storage.
 
         Returns:
             The number of bytes by which the storage grew.
 
         Raises:
-            StorageError: The key is in use, there is no room, or an array holds Python objects. Nothing is
+            StorageError: The key is in use, there is no room, or an array holds Python objects or a mask. Nothing is
                 stored then. `errno` is that of the operating system where there is one, `errno.ENOSPC` for
                 want of room.
         """
@@ -190,13 +191,18 @@ def check_arrays(key: Key, arrays: Sequence[NDArray[Any]]) -> None:
         arrays: What is to be stored.
 
     Raises:
-        StorageError: An array holds Python objects.
+        StorageError: An array holds Python objects, or a mask, which would be lost.
     """
     for place, array in enumerate(arrays):
         if array.dtype.hasobject:
             raise StorageError(
                 f"Cannot store array {place} of key {key!r}: its dtype {array.dtype} holds Python objects, "
                 "and a copy of their bytes would be worthless. Use a numeric dtype."
+            )
+        if isinstance(array, np.ma.MaskedArray):
+            raise StorageError(
+                f"Cannot store array {place} of key {key!r}: it is masked, and its mask would be lost. Store its data "
+                "and its mask as two arrays."
             )
 
 

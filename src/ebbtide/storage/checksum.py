@@ -180,6 +180,7 @@ def iterate_blocks(array: NDArray[Any], nbytes: int = BLOCK_BYTES) -> Iterator[B
         >>> [block.tolist() for block in iterate_blocks(np.array([1, 2, 3], dtype=np.uint8)[::-1])]
         [[3, 2, 1]]
     """
+    array = view_plain(array)
     if array.flags.c_contiguous:
         content = view_bytes(array)
         for start in range(0, content.size, nbytes):
@@ -197,6 +198,26 @@ def iterate_blocks(array: NDArray[Any], nbytes: int = BLOCK_BYTES) -> Iterator[B
     ) as blocks:
         for block in blocks:
             yield view_bytes(cast("NDArray[Any]", block))
+
+
+def view_plain(array: NDArray[Any]) -> NDArray[Any]:
+    """
+    Return an array of which NumPy copies every byte, without a copy: a plain one, whose elements have no fields.
+
+    Fields are copied one by one, and what is between them would be whatever the memory of the copy held before.
+
+    Args:
+        array: Any shape, strides, dtype without Python objects, and subclass; where elements have no bytes, neither
+            has what is returned.
+
+    Example:
+        >>> view_plain(np.zeros(2, "u1,f8")).dtype.str
+        '|V9'
+    """
+    plain = np.asarray(array)
+    if not plain.itemsize:
+        return np.empty(0, np.uint8)
+    return plain if plain.dtype.names is None else plain.view(f"V{plain.itemsize}")
 
 
 def view_bytes(array: NDArray[Any]) -> Bytes:

@@ -20,6 +20,7 @@ import json
 import math
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, cast, final
@@ -267,18 +268,36 @@ def decode_header(header: bytes, offset: int) -> EntryRecord | None:
 
 
 def _format_dtype(dtype: np.dtype[Any]) -> Any:
-    return dtype.str if dtype.names is None else np.lib.format.dtype_to_descr(dtype)
+    if dtype.names is None:
+        return dtype.str
+    with suppress(ValueError):
+        return np.lib.format.dtype_to_descr(dtype)
+    # Fields that overlap, or lie in another order.
+    fields = [cast("Any", dtype.fields)[name] for name in dtype.names]
+    return {
+        "names": dtype.names,
+        "formats": [_format_dtype(field[0].base) for field in fields],
+        "shapes": [field[0].shape for field in fields],
+        "offsets": [field[1] for field in fields],
+        "titles": [field[2] if len(field) > 2 else None for field in fields],
+        "itemsize": dtype.itemsize,
+    }
 
 
 def _parse_dtype(description: Any) -> np.dtype[Any]:
-    if isinstance(description, str):
-        return np.dtype(description)
-    fields = [_parse_field(field) for field in cast("list[Any]", description)]
-    return np.dtype(fields)
+    if isinstance(description, dict):
+        found = cast("dict[str, Any]", description)
+        inner = [_parse_dtype(inner) for inner in found["formats"]]
+        formats = [np.dtype((base, tuple(shape))) for base, shape in zip(inner, found.pop("shapes"), strict=True)]
+        return np.dtype(cast("Any", {**found, "formats": formats}))
+    return np.lib.format.descr_to_dtype(_restore_tuples(description))
 
 
-def _parse_field(field: list[Any]) -> tuple[Any, ...]:
+def _restore_tuples(description: Any) -> Any:
     """JSON makes lists of tuples, which NumPy takes for something else."""
-    name: Any = tuple(cast("list[str]", field[0])) if isinstance(field[0], list) else field[0]
-    inner: Any = field[1] if isinstance(field[1], str) else _parse_dtype(field[1])
-    return (name, inner, *(tuple(cast("list[int]", axes)) for axes in field[2:]))
+    if isinstance(description, str):
+        return description
+    return [
+        (tuple(name) if isinstance(name, list) else name, _restore_tuples(inner), *map(tuple, shape))
+        for name, inner, *shape in description
+    ]

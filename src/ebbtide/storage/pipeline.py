@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.storage.base import Key
-from ebbtide.storage.checksum import Bytes, view_bytes
+from ebbtide.storage.checksum import Bytes, view_bytes, view_plain
 from ebbtide.storage.entries import EntryRecord, room_for, shift_of
 from ebbtide.storage.extents import UNIT, round_up
 from ebbtide.storage.pages import JOINED
@@ -80,6 +80,7 @@ class Pipeline:
 
     def write(self, record: EntryRecord, arrays: Sequence[NDArray[Any]]) -> Job | None:
         """Stage copies of arrays and have them written; None if they are better written at once, as a try has shown."""
+        arrays = [view_plain(array) for array in arrays]
         if self._has_tried(record, arrays):
             return None
         charge = self._charge(record)
@@ -87,7 +88,7 @@ class Pipeline:
         views: list[NDArray[Any]] = []
         start = 0
         for known, array in zip(record.arrays, arrays, strict=True):
-            view = buffer[start : start + known.nbytes].view(known.dtype).reshape(known.shape)
+            view = buffer[start : start + known.nbytes].view(array.dtype).reshape(array.shape)
             np.copyto(view, array, casting="no")
             views.append(view)
             start += known.nbytes
@@ -108,7 +109,7 @@ class Pipeline:
             StorageError: The operating system refuses.
         """
         begun = read_clocks()
-        written = write_or_explain(self._target, record, arrays)
+        written = write_or_explain(self._target, record, [view_plain(array) for array in arrays])
         if record.memory >= LARGE:
             self._waits = has_waited(begun, read_clocks())
         return written
@@ -375,4 +376,7 @@ class Pipeline:
 def copy_staged(job: Job) -> list[NDArray[Any]]:
     """Return copies of the arrays of a write that are still in its buffer."""
     assert job.arrays is not None
-    return [np.array(array, order="C") for array in job.arrays]
+    copies = [np.empty(known.shape, known.dtype) for known in job.record.arrays]
+    for copy, array in zip(copies, job.arrays, strict=True):
+        view_plain(copy)[...] = array
+    return copies
