@@ -127,7 +127,7 @@ def test_replace_survives_a_loss_of_power(tmp_path, size):
             if not killed.exists():
                 assert len(calls) == count
                 shutil.copytree(directory, killed, ignore=lambda *_: ["owner"])
-            raise KeyboardInterrupt
+                raise KeyboardInterrupt
 
         with Disk(directory, durable=True) as storage:
             storage.put("state", [np.full(size, 1.0)])

@@ -314,19 +314,19 @@ class Disk(Storage):
         See `Storage.close`; removes the private directory, or leaves a durable one with all that was put.
 
         Raises:
-            StorageError: The directory cannot be removed, or an entry that was to last could not be written.
+            StorageError: The directory cannot be removed, or an entry that was to last not written, or one not deleted.
         """
         self._closed = True
         resources = self._resources
-        resources.finish()
-        self._finalizer.detach()
         try:
-            if self._durable and self._pid == os.getpid():
+            if self._durable and resources.ready and self._pid == os.getpid():
+                resources.pipeline.close(write=True)
                 self._settle()
         finally:
-            self._entries.clear()
-            self._lost.clear()
-            self._errors.clear()
+            resources.finish()
+            self._finalizer.detach()
+            for held in (self._entries, self._lost, self._errors):
+                held.clear()
         resources.check_gone()
 
     @property

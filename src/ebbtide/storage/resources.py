@@ -58,6 +58,7 @@ class Resources:
         self._codecs = codecs
         self._system = system
         self._descriptor: int | None = None
+        self._uncleared: list[EntryRecord] = []
         self._lock: DirectoryLock | None = None
 
     def open(self) -> None:
@@ -187,7 +188,7 @@ class Resources:
         if self.ready and self._descriptor is not None and self.pid == os.getpid():
             self.pipeline.close(write=self._durable)
             if self._durable:
-                self.segment.return_space()
+                self._uncleared = self.segment.finish()
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with suppress(OSError):
@@ -199,8 +200,14 @@ class Resources:
         Do nothing if `finish` has removed what it had to remove.
 
         Raises:
-            StorageError: A scratch directory is still there.
+            StorageError: A scratch directory is still there, or a durable entry that was deleted.
         """
+        for record in self._uncleared:
+            raise StorageError(
+                f"Cannot delete key {record.key!r} in {self.target.path}: its header at offset {record.offset} could "
+                "be neither overwritten nor given back to the file system, and the next storage will find it. Check the "
+                "disk, and delete the key again there."
+            )
         if self._durable or self._part is not None or self.pid != os.getpid() or self.directory is None:
             return  # where others share the directory, the last of them removes it
         if self.directory.exists():

@@ -21,6 +21,7 @@ from ebbtide.storage.entries import (
 )
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError
+from ebbtide.storage.system import write_fully
 from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_entry
 
 NAME = "segment"
@@ -52,6 +53,8 @@ class Segment:
         self._top = 0  # the end of what the file may have blocks for
         # What an earlier storage left is not free, also where an error or an interrupt came before it was known.
         self._is_known = not target.durable
+        # Of durable entries that are gone; their places are in use until nobody can find them there.
+        self._uncleared: list[EntryRecord] = []
 
     @property
     def reserved(self) -> int:
@@ -129,25 +132,65 @@ class Segment:
             self._return_slack()
 
     def give(self, record: EntryRecord) -> None:
-        """Give the range of an entry back; the file system has it when this returns, but for less than 1 MiB."""
-        self._extents.give(record.offset, record.nbytes)
+        """
+        Give the range of an entry back; the file system has it when this returns, but for less than 1 MiB.
+
+        A durable one that could be found again, as its header cannot be cleared, keeps its range; it is tried again
+        with the next one, and by `finish`.
+        """
         if self._target.durable:
             # First: a process that is killed meanwhile must not leave half an entry.
-            self._clear(record.offset)
+            before = list(self._uncleared)
+            self._uncleared.append(record)
+            self._give_cleared(record, punch_first=False)
+            for other in before:
+                self._give_cleared(other, punch_first=True)
             self._return_slack()
-            with suppress(OSError):
-                self._target.system.synchronize(self._target.descriptor)
             return
+        self._extents.give(record.offset, record.nbytes)
         self._return_slack()
         if not self._extents.is_clean(record.offset):
             self._clear(record.offset)
 
-    def _clear(self, offset: int) -> None:
-        """Overwrite the header of an entry that may stay in the file for a while, and must not be found again."""
-        left = self._size() - offset
-        if left > 0:
+    def finish(self) -> list[EntryRecord]:
+        """Give back all that is free; return the deleted entries that can still be found, as the disk refuses."""
+        for record in list(self._uncleared):
+            self._give_cleared(record, punch_first=True)
+        self.return_space()
+        return self._uncleared
+
+    def _give_cleared(self, record: EntryRecord, *, punch_first: bool) -> None:
+        """Give the range of a durable entry back if it is certain that it is not found again."""
+        if self._clear(record.offset, punch_first=punch_first):
+            self._uncleared.remove(record)
+            self._extents.give(record.offset, record.nbytes)
+
+    def _clear(self, offset: int, *, punch_first: bool = False) -> bool:
+        """
+        Clear the header of an entry that may stay in the file for a while, and must not be found again.
+
+        Args:
+            offset: Where it is.
+            punch_first: Whether to give its page back and to overwrite it if that fails; else the other way around.
+
+        Returns:
+            Whether it is gone, from the disk too if that is durable.
+        """
+        for punch in (punch_first, not punch_first):
             with suppress(OSError):
-                self._target.system.pwrite(self._target.descriptor, bytes(min(FIXED_BYTES, left)), offset)
+                if self._overwrite(offset, punch=punch):
+                    if self._target.durable:
+                        self._target.system.synchronize(self._target.descriptor)
+                    return True
+        return False
+
+    def _overwrite(self, offset: int, *, punch: bool) -> bool:
+        if (left := self._size() - offset) <= 0:
+            return True
+        if punch:
+            return self._target.system.punch(self._target.descriptor, offset, UNIT)
+        write_fully(self._target.system, self._target.descriptor, bytes(min(FIXED_BYTES, left)), offset)
+        return True
 
     def recover(self) -> list[EntryRecord]:
         """
