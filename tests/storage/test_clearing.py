@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import StorageError
-from ebbtide.storage import Disk
+from ebbtide.storage import Disk, transfer
+from ebbtide.storage.listing import list_storage
 from ebbtide.storage.system import POSIX
 
 
@@ -134,3 +135,52 @@ def test_what_fails_at_the_end_is_cleared_before_the_file_is_closed(tmp_path):
     assert closed == [[]]
     with Disk(tmp_path, durable=True) as storage:
         assert storage.keys() == ()
+
+
+def two_of_a_key(directory):
+    """A directory as it is left by a kill between the two halves of `replace`: how both begin."""
+    disk = Refusing()
+    storage = Disk(directory, durable=True, compression="float32", system=disk.system)
+    storage.put("state", [np.full(6000, 1.0)])
+    starts = [storage._entries["state"].record.offset]
+    clear = storage._resources.segment.give
+    storage._resources.segment.give = lambda record: None
+    storage.replace("state", [np.full(6000, 2.0)])
+    starts.append(storage._entries["state"].record.offset)
+    storage._resources.segment.give = clear
+    storage.close()
+    return starts
+
+
+def test_what_cannot_be_read_is_not_taken_for_damaged(tmp_path):
+    """An error of the disk while a directory is opened is raised, and both entries of the key stay."""
+    _, second = two_of_a_key(tmp_path)
+    content = (tmp_path / "segment").read_bytes()
+
+    def refuse(descriptor, buffers, offset):
+        raise OSError(errno.EIO, "I/O error")
+
+    with pytest.raises(StorageError, match=f"at offset {second} of {tmp_path / 'segment'}: I/O error") as caught:
+        Disk(tmp_path, durable=True, system=replace(POSIX, preadv=refuse))
+    assert caught.value.errno == errno.EIO
+    del caught  # the storage that was not made has the lock until its error is gone
+    assert (tmp_path / "segment").read_bytes() == content
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.get("state")[0][0] == 2
+    assert len(list_storage(tmp_path).entries) == 1
+
+
+def test_what_cannot_be_decoded_here_is_whole(tmp_path, monkeypatch):
+    """Without the package of a codec a directory is opened and checked as ever; only `get` names what is missing."""
+    two_of_a_key(tmp_path)
+
+    def miss(*arguments):
+        raise ImportError("No module named 'zfpy'")
+
+    monkeypatch.setattr(transfer, "decode", miss)
+    with Disk(tmp_path, durable=True) as storage:
+        with pytest.raises(StorageError, match=r"'state'.*No module named 'zfpy'.*Install ebbtide\[compress\]"):
+            storage.get("state")
+        assert list_storage(tmp_path, check=True).damaged == ()
+        monkeypatch.undo()
+        assert storage.get("state")[0][0] == 2

@@ -27,7 +27,7 @@ from ebbtide.storage.places import (
 )
 from ebbtide.storage.segment import NAME, scan
 from ebbtide.storage.system import POSIX
-from ebbtide.storage.transfer import Target, read_entry
+from ebbtide.storage.transfer import Target, read_stored
 
 
 @final
@@ -150,7 +150,7 @@ def _listing(directory: Path, nbytes: int, entries: tuple[EntryRecord, ...], dam
 def _find_damage(target: Target, entries: tuple[EntryRecord, ...]) -> Iterator[str]:
     for record in entries:
         try:
-            read_entry(target, record)
+            read_stored(target, record)
         except StorageError as error:
             yield str(error)
 

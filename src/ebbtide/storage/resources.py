@@ -205,8 +205,8 @@ class Resources:
         for record in self._uncleared:
             raise StorageError(
                 f"Cannot delete key {record.key!r} in {self.target.path}: its header at offset {record.offset} could "
-                "be neither overwritten nor given back to the file system, and the next storage will find it. Check the "
-                "disk, and delete the key again there."
+                "be neither overwritten nor given back to the file system, and the next storage will find it. Check "
+                "the disk, and delete the key again there."
             )
         if self._durable or self._part is not None or self.pid != os.getpid() or self.directory is None:
             return  # where others share the directory, the last of them removes it

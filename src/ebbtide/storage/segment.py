@@ -22,7 +22,7 @@ from ebbtide.storage.entries import (
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError
 from ebbtide.storage.system import write_fully
-from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_entry
+from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_stored
 
 NAME = "segment"
 # Punching a hole and cutting a file off make the file system write what waits: small deletions wait for each other.
@@ -199,7 +199,7 @@ class Segment:
         Where there are two, the power may have gone while the newer one was written: it has to be whole.
 
         Raises:
-            StorageError: There are only entries of another version.
+            StorageError: There are only entries of another version, or the file cannot be read; nothing is given up.
 
         Memory:
             The arrays of one such entry at a time.
@@ -210,21 +210,28 @@ class Segment:
         self._is_known = True
         self._truncate()
         newest: dict[Key, EntryRecord] = {}
+        others: list[EntryRecord] = []
         for record in sorted(found, key=lambda record: record.generation):
             old = newest.get(record.key)
             if old is not None and not self._is_whole(record):
-                self.give(record)
+                others.append(record)
                 continue
             if old is not None:
-                self.give(newest.pop(record.key))
+                others.append(newest.pop(record.key))
             newest[record.key] = record
+        for record in others:
+            self.give(record)
         return list(newest.values())
 
     def _is_whole(self, record: EntryRecord) -> bool:
-        with suppress(StorageError):
-            read_entry(self._target, record)
-            return True
-        return False
+        try:
+            read_stored(self._target, record)
+        except StorageError as error:
+            # What cannot be read now may be whole.
+            if error.errno is not None:
+                raise
+            return False
+        return True
 
     def _return_slack(self) -> None:
         if self._extents.dirty() >= _SLACK:

@@ -203,6 +203,21 @@ def read_entry(
     Memory:
         The arrays themselves, as the operating system reads into them; of an encoded array the stored bytes too.
     """
+    return [
+        buffer if known.codec == "raw" else _decode(target, record, known, buffer)
+        for known, buffer in zip(record.arrays, read_stored(target, record, nbytes, alone=alone), strict=True)
+    ]
+
+
+def read_stored(
+    target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES, *, alone: bool = True
+) -> list[NDArray[Any]]:
+    """
+    Read and check an entry as `read_entry` does; what is encoded is returned as it is stored.
+
+    Raises:
+        StorageError: It was changed or cut off, without `errno`; or it cannot be read, with that.
+    """
     buffers = [
         np.empty(known.shape, known.dtype) if known.codec == "raw" else np.empty(known.stored, np.uint8)
         for known in record.arrays
@@ -222,10 +237,7 @@ def read_entry(
     if extend_crc32c(0, header) != record.checksum:
         raise describe_damage(target.path, record, record.offset, "its header is not the one that was written")
     _check(target, record, checksums)
-    return [
-        buffer if known.codec == "raw" else _decode(target, record, known, buffer)
-        for known, buffer in zip(record.arrays, buffers, strict=True)
-    ]
+    return buffers
 
 
 def _read_blocks(target: Target, record: EntryRecord, views: Sequence[Bytes], nbytes: int) -> list[int]:
@@ -276,6 +288,11 @@ def _check(target: Target, record: EntryRecord, checksums: Sequence[int]) -> Non
 def _decode(target: Target, record: EntryRecord, known: ArrayRecord, content: NDArray[Any]) -> NDArray[Any]:
     try:
         return decode(content, known.codec, known.dtype, known.shape)
+    except ImportError as error:
+        raise StorageError(
+            f"Cannot decode key {record.key!r} in {target.path}: it is compressed by {known.codec}, and {error}. What "
+            "is stored is whole. Install ebbtide[compress], and read it again."
+        ) from error
     except (ValueError, RuntimeError) as error:
         raise describe_damage(target.path, record, record.offset, f"it cannot be decoded: {error}") from error
 
