@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide import cli
 from ebbtide.errors import StorageError
-from ebbtide.storage import Disk, entry_nbytes, segment
+from ebbtide.storage import Disk, entries, entry_nbytes, segment
 from ebbtide.storage.system import POSIX
 
 LARGE = 1 << 19  # of float64: 4 MiB, from which on a thread takes checksums
@@ -204,3 +204,53 @@ def test_what_is_stored_survives_a_failure_while_it_is_found(tmp_path, monkeypat
     assert stop > 1
     with Disk(tmp_path, durable=True) as storage:
         assert storage.keys() == (0, 2, 3)
+
+
+def test_a_disk_that_cannot_be_read_is_told(tmp_path, monkeypatch, capsys):
+    """An error while a durable directory is opened or listed names the file, the place and what to do."""
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put(0, [np.arange(3)])
+
+    def refuse(descriptor, nbytes, offset):
+        raise OSError(5, "I/O error")
+
+    monkeypatch.setattr(segment, "os", Replaced(pread=refuse))
+    told = f"at offset 0 of {tmp_path / 'segment'}: I/O error"
+    with pytest.raises(StorageError, match=f"{told}.*Check the disk") as caught:
+        Disk(tmp_path, durable=True)
+    assert caught.value.errno == 5
+    assert cli.main(["inspect", str(tmp_path)]) == cli.EXIT_ERROR
+    assert told in capsys.readouterr().err
+
+
+def test_the_length_of_a_header_is_not_believed(tmp_path, monkeypatch):
+    """Whatever length a damaged header says it has, no more is read than the file has, and no more than is sensible."""
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put(0, [np.arange(3)])
+        storage.put(1, [np.arange(3)])
+    file = tmp_path / "segment"
+    content = bytearray(file.read_bytes())
+    content[16:24] = (1 << 29).to_bytes(8, "little")
+    file.write_bytes(content)
+    for size in (len(content), 1 << 30):
+        os.truncate(file, size)
+        asked = []
+
+        def read(descriptor, nbytes, offset, asked=asked):
+            asked.append(nbytes)
+            return os.pread(descriptor, nbytes, offset)
+
+        monkeypatch.setattr(segment, "os", Replaced(pread=read))
+        with Disk(tmp_path, durable=True) as storage:
+            assert storage.keys() == (1,)
+        assert max(asked) <= 1 << 16
+        monkeypatch.undo()
+
+
+def test_a_header_that_would_not_be_found_is_refused(tmp_path, monkeypatch):
+    """An entry whose description is too long is refused, before there is anything of it."""
+    monkeypatch.setattr(entries, "MOST_HEADER", 4096)
+    with Disk(tmp_path) as storage:
+        with pytest.raises(StorageError, match=r"Cannot store 200 arrays.*Use several keys"):
+            storage.put(0, [np.zeros(1)] * 200)
+        assert storage.keys() == ()

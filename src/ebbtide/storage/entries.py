@@ -28,6 +28,7 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ebbtide.errors import StorageError
 from ebbtide.storage.base import Key, check_arrays
 from ebbtide.storage.checksum import extend_crc32c
 from ebbtide.storage.extents import round_up
@@ -37,6 +38,8 @@ _ROW = struct.Struct("<QIB11sd")
 _NAME = b"EBBTIDE"
 VERSION = "4"
 """That of what is described here."""
+MOST_HEADER = 1 << 28
+"""The most bytes of a header: those of some millions of arrays."""
 _MAGIC = _NAME + VERSION.encode()
 # The checksum is that of all that follows it.
 _CHECKED_FROM = 12
@@ -181,7 +184,7 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
         arrays: Any shapes, strides and dtypes without Python objects.
 
     Raises:
-        StorageError: An array holds Python objects.
+        StorageError: An array holds Python objects or a mask, or the header would be too long to be found again.
     """
     check_arrays(key, arrays)
     records = tuple([ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays])
@@ -190,6 +193,11 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
     # Large entries end with a page.
     stored, rooms = sum([array.nbytes for array in arrays]), length_of(0, records)
     data = round_up(size, 64) if stored < _PAGED else round_up(size + rooms) - rooms
+    if data > MOST_HEADER:
+        raise StorageError(
+            f"Cannot store {len(records)} arrays under one key: to describe them and the key takes {data} bytes, and "
+            f"{MOST_HEADER} are the most. Use several keys, or a shorter one."
+        )
     return EntryRecord(key, kind, generation, 0, data, length_of(data, records), records, 0, description)
 
 
@@ -227,12 +235,18 @@ def encode_header(planned: EntryRecord, arrays: Sequence[ArrayRecord], shifts: S
     return _MAGIC + extend_crc32c(0, rest).to_bytes(4, "little") + rest
 
 
-def header_bytes(fixed: bytes) -> int | None:
-    """Return the length of the header that begins with these `FIXED_BYTES` bytes; None if none begins there."""
+def header_bytes(fixed: bytes, left: int) -> int | None:
+    """
+    Return the length of the header that begins with some bytes; None if none begins there.
+
+    Args:
+        fixed: The first `FIXED_BYTES` of it.
+        left: The bytes of the file from there on: a length that was changed is not believed.
+    """
     if len(fixed) < FIXED_BYTES or not fixed.startswith(_MAGIC):
         return None
     _, _, body, data, *_ = _FIXED.unpack(fixed[:FIXED_BYTES])
-    return data if FIXED_BYTES + body <= data <= 1 << 30 else None
+    return data if FIXED_BYTES + body <= data <= min(left, MOST_HEADER) else None
 
 
 def find_other_version(fixed: bytes) -> list[str]:

@@ -20,7 +20,7 @@ from ebbtide.storage.entries import (
     header_bytes,
 )
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
-from ebbtide.storage.failures import StorageFullError
+from ebbtide.storage.failures import StorageFullError, make_error
 from ebbtide.storage.system import write_fully
 from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_stored
 
@@ -314,17 +314,17 @@ def scan(path: Path, descriptor: int) -> list[EntryRecord]:
     Holes are skipped, and so is what a found entry covers. The data are not read.
 
     Raises:
-        StorageError: There are only entries of another version.
+        StorageError: There are only entries of another version, or the file cannot be read.
     """
     found: list[EntryRecord] = []
     others: set[str] = set()
     size = os.fstat(descriptor).st_size
     offset = 0
-    while (offset := _next_data(descriptor, offset, size)) < size and (block := os.pread(descriptor, _SCAN, offset)):
+    while (offset := _next_data(descriptor, offset, size)) < size and (block := _read(path, descriptor, _SCAN, offset)):
         place = 0
         while place < len(block):
             fixed = block[place : place + FIXED_BYTES]
-            record = _read_header(descriptor, fixed, offset + place)
+            record = _read_header(path, descriptor, fixed, offset + place, size)
             if record is None:
                 others.update(find_other_version(fixed))
                 place += UNIT
@@ -349,11 +349,22 @@ def _next_data(descriptor: int, offset: int, size: int) -> int:
         return size if error.errno == errno.ENXIO else offset
 
 
-def _read_header(descriptor: int, fixed: bytes, offset: int) -> EntryRecord | None:
-    length = header_bytes(fixed)
+def _read(path: Path, descriptor: int, nbytes: int, offset: int) -> bytes:
+    try:
+        return os.pread(descriptor, nbytes, offset)
+    except OSError as cause:
+        raise make_error(
+            f"Cannot look for entries at offset {offset} of {path}: {cause.strerror or cause}. Nothing in it was "
+            "changed. Check the disk and open it again, or copy what can be read to another one.",
+            cause.errno,
+        ) from cause
+
+
+def _read_header(path: Path, descriptor: int, fixed: bytes, offset: int, size: int) -> EntryRecord | None:
+    length = header_bytes(fixed, size - offset)
     if length is None:
         return None
-    header = os.pread(descriptor, length, offset)
+    header = _read(path, descriptor, length, offset)
     # A header that is damaged where the checksum does not look is none: there are no such bytes.
     with suppress(ValueError, TypeError, KeyError):
         return decode_header(header, offset) if len(header) == length else None
