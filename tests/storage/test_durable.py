@@ -19,7 +19,7 @@ from ebbtide.storage import places as places_module
 from ebbtide.storage.listing import clean, find_storages, list_storage
 from ebbtide.storage.system import POSIX
 
-from .helpers import blocks, count_descriptors, find_files, run_python, start_python
+from .helpers import blocks, count_descriptors, find_files, run_python, start_python, takes
 
 OPEN = (
     "import os, sys, time, numpy as np\n"
@@ -431,6 +431,15 @@ def test_deleted_entries_do_not_come_back(tmp_path):
         for key in storage.keys():
             storage.delete(key)
     assert [blocks(path) for path in find_files(tmp_path) if path.name == "segment"] == [0]
+
+
+def test_a_reservation_ends_with_the_storage(tmp_path):
+    """A durable storage that is closed keeps the blocks of its entries, and none of what it had reserved."""
+    with Disk(tmp_path, durable=True) as storage:
+        size = storage.put(0, [np.zeros(3000)])
+        storage.reserve(40, size)
+    assert takes(tmp_path / "segment", size)
+    assert (tmp_path / "segment").stat().st_size <= size
 
 
 def test_entries_behind_any_reservation_are_found_again(tmp_path):

@@ -153,10 +153,10 @@ class Segment:
             self._clear(record.offset)
 
     def finish(self) -> list[EntryRecord]:
-        """Give back all that is free; return the deleted entries that can still be found, as the disk refuses."""
+        """Give back all that is free, the reservation too; return the deleted entries that can still be found, as the disk refuses."""
         for record in list(self._uncleared):
             self._give_cleared(record, punch_first=True)
-        self.return_space()
+        self.reserve(0)
         return self._uncleared
 
     def _give_cleared(self, record: EntryRecord, *, punch_first: bool) -> None:
