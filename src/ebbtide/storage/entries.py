@@ -312,6 +312,6 @@ def _restore_tuples(description: Any) -> Any:
     if isinstance(description, str):
         return description
     return [
-        (tuple(name) if isinstance(name, list) else name, _restore_tuples(inner), *map(tuple, shape))
-        for name, inner, *shape in description
+        (tuple(cast("list[str]", name)) if isinstance(name, list) else name, _restore_tuples(inner), *map(tuple, shape))
+        for name, inner, *shape in cast("list[Any]", description)
     ]

@@ -153,7 +153,7 @@ class Segment:
             self._clear(record.offset)
 
     def finish(self) -> list[EntryRecord]:
-        """Give back all that is free, the reservation too; return the deleted entries that can still be found, as the disk refuses."""
+        """Give back all that is free, the reservation too; return deleted entries that the disk refuses to clear."""
         for record in list(self._uncleared):
             self._give_cleared(record, punch_first=True)
         self.reserve(0)
