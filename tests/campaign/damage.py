@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from tests.loop.lost import unsynchronized
@@ -24,15 +26,18 @@ STEPS = 12
 PLACES = (7, 13, 26)
 
 
+# Of inputs the numbers until they interrupt: what they hold themselves would be a part of the call that goes on.
+LEFT: WeakKeyDictionary[Any, Iterator[int]] = WeakKeyDictionary()
+
+
 class Inputs:
     """Inputs that are the step numbers, and interrupt the run when one is read for the given time."""
 
     def __init__(self, stop: int = 0) -> None:
-        self.reads, self.stop = 0, stop
+        LEFT[self] = itertools.count(stop - 1, -1)
 
     def __call__(self, index: int) -> int:
-        self.reads += 1
-        if self.reads == self.stop:
+        if next(LEFT[self]) == 0:
             raise KeyboardInterrupt
         return index
 
