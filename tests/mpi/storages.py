@@ -51,9 +51,13 @@ def check_files(group: Group) -> None:
                 group.meet()
                 found = list(directory.rglob("segment"))
                 assert len(found) == expected
-                content = (storage.directory / "segment").read_bytes()
-                part = content[comm.rank * 3 * MIB : (comm.rank + 1) * 3 * MIB]
-                assert np.full(MIB // 8, group.rank, float).tobytes() in part
+                part = storage._resources._part
+                offset = 0 if part is None else part.offset
+                assert offset % MIB == 0
+                assert comm.allgather(offset) == [k * (0 if part is None else part.nbytes) for k in range(comm.size)]
+                with open(storage.directory / "segment", "rb") as file:  # noqa: PTH123 - bytes at a place
+                    file.seek(offset)
+                    assert np.full(MIB // 8, group.rank, float).tobytes() in file.read(3 * MIB)
                 storage.delete("mine")
                 group.meet()
                 assert all(path.stat().st_blocks * 512 < 2 * MIB * comm.size for path in found)
