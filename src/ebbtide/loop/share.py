@@ -45,8 +45,8 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     """
     Return by how many bytes more is held than a ledger says, when it matters for the least budget.
 
-    Other loops hold less then, if they hold what they could do without. A function that is measured holds what it saves,
-    which is counted elsewhere until then.
+    Other loops hold less then, if they hold what they could do without. A function that is measured holds what it
+    saves, which is counted elsewhere until then.
     """
     pager = region.outer.pager
     others: int = sum(one.holding(True).beyond for one in _lenders(ledger))
