@@ -61,7 +61,7 @@ def test_what_cannot_be_overwritten_is_punched(tmp_path):
         assert find_after_kill(tmp_path / "kept", tmp_path / "killed") == (0, 2)
 
 
-@pytest.mark.parametrize("refused", [{"pwrite", "punch"}, {"synchronize"}], ids=str)
+@pytest.mark.parametrize("refused", [("pwrite", "punch"), ("synchronize",)], ids=" and ".join)
 def test_what_cannot_be_cleared_keeps_its_place_and_is_tried_again(tmp_path, refused):
     """No entry gets the place while the old header is there; the next deletion clears it."""
     disk = Refusing()
