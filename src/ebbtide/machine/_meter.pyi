@@ -3,6 +3,7 @@ from typing import Self
 
 class Meter:
     peak: int
+    exact: bool
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,12 +3,14 @@
 How many bytes of arrays a block allocates at a time, whatever else the process does.
 
 `tracemalloc` sees all threads, and stays switched on for all of them. A handler of NumPy's memory belongs to one
-context: arrays that other threads make meanwhile go by it.
+context: arrays that other threads make meanwhile go by it. It has the memory from the handler that was there before,
+which keeps small blocks and asks for large pages.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport strcpy
 
 cimport numpy as cnp
@@ -16,10 +18,10 @@ cimport numpy as cnp
 cdef extern from "numpy/ndarraytypes.h" nogil:
     ctypedef struct Allocator "PyDataMemAllocator":
         void *ctx
-        void *(*malloc)(void *, size_t) noexcept
-        void *(*calloc)(void *, size_t, size_t) noexcept
-        void *(*realloc)(void *, void *, size_t) noexcept
-        void (*free)(void *, void *, size_t) noexcept
+        void *(*malloc)(void *, size_t) noexcept nogil
+        void *(*calloc)(void *, size_t, size_t) noexcept nogil
+        void *(*realloc)(void *, void *, size_t) noexcept nogil
+        void (*free)(void *, void *, size_t) noexcept nogil
 
     ctypedef struct Handler "PyDataMem_Handler":
         char name[127]
@@ -28,53 +30,60 @@ cdef extern from "numpy/ndarraytypes.h" nogil:
 
 cdef extern from "numpy/arrayobject.h":
     object PyDataMem_SetHandler(object)
+    object PyDataMem_GetHandler()
 
 cnp.import_array()
-
-cdef struct Count:
-    long long live
-    long long peak
-    bint known
 
 # What an array needs of its memory, which outlives the block: one allocation, with its capsule.
 cdef struct Metered:
     Handler handler
-    Count count
+    PyObject *before
+    Allocator source
+    long long live
+    long long peak
+    bint exact
 
 
-cdef inline void add(Count *count, size_t nbytes) noexcept nogil:
-    count.live += nbytes
-    if count.live > count.peak:
-        count.peak = count.live
+cdef inline void add(Metered *metered, size_t nbytes) noexcept nogil:
+    metered.live += nbytes
+    if metered.live > metered.peak:
+        metered.peak = metered.live
 
 
-cdef void *take(void *count, size_t nbytes) noexcept nogil:
-    cdef void *found = malloc(nbytes)
+cdef void *take(void *context, size_t nbytes) noexcept nogil:
+    cdef Metered *metered = <Metered *> context
+    cdef void *found = metered.source.malloc(metered.source.ctx, nbytes)
     if found is not NULL:
-        add(<Count *> count, nbytes)
+        add(metered, nbytes)
     return found
 
 
-cdef void *take_zeros(void *count, size_t number, size_t nbytes) noexcept nogil:
-    cdef void *found = calloc(number, nbytes)
+cdef void *take_zeros(void *context, size_t number, size_t nbytes) noexcept nogil:
+    cdef Metered *metered = <Metered *> context
+    cdef void *found = metered.source.calloc(metered.source.ctx, number, nbytes)
     if found is not NULL:
-        add(<Count *> count, number * nbytes)
+        add(metered, number * nbytes)
     return found
 
 
-cdef void *take_other(void *count, void *memory, size_t nbytes) noexcept nogil:
+cdef void *take_other(void *context, void *memory, size_t nbytes) noexcept nogil:
     # By how much an array grows or shrinks is not told.
-    (<Count *> count).known = False
-    return realloc(memory, nbytes)
+    cdef Metered *metered = <Metered *> context
+    add(metered, nbytes)
+    metered.exact = False
+    return metered.source.realloc(metered.source.ctx, memory, nbytes)
 
 
-cdef void give_back(void *count, void *memory, size_t nbytes) noexcept nogil:
-    (<Count *> count).live -= nbytes
-    free(memory)
+cdef void give_back(void *context, void *memory, size_t nbytes) noexcept nogil:
+    cdef Metered *metered = <Metered *> context
+    metered.live -= nbytes
+    metered.source.free(metered.source.ctx, memory, nbytes)
 
 
 cdef void forget(object capsule) noexcept:
-    free(PyCapsule_GetPointer(capsule, "mem_handler"))
+    cdef Metered *metered = <Metered *> PyCapsule_GetPointer(capsule, "mem_handler")
+    Py_XDECREF(metered.before)
+    free(metered)
 
 
 cdef class Meter:
@@ -82,12 +91,15 @@ cdef class Meter:
     Measures a block, as a context manager.
 
     Attributes:
-        peak: The most bytes of arrays that were allocated in the block and held at a time; 0 if that is not known.
+        peak: The most bytes of arrays that were allocated in the block and held at a time; an array that changed its
+            size counts in all of its sizes.
+        exact: Whether none did.
     """
 
     cdef object _capsule, _before
     cdef Metered *_metered
     cdef readonly long long peak
+    cdef readonly bint exact
 
     def __enter__(self):
         cdef Metered *metered = <Metered *> calloc(1, sizeof(Metered))
@@ -95,16 +107,20 @@ cdef class Meter:
             raise MemoryError
         strcpy(metered.handler.name, "ebbtide_meter")
         metered.handler.version = 1
-        metered.handler.allocator = Allocator(&metered.count, take, take_zeros, take_other, give_back)
-        metered.count.known = True
-        self._metered = metered
+        metered.handler.allocator = Allocator(metered, take, take_zeros, take_other, give_back)
+        metered.exact = True
         self._capsule = PyCapsule_New(metered, "mem_handler", forget)
-        self._before = PyDataMem_SetHandler(self._capsule)
+        before = PyDataMem_GetHandler()
+        metered.source = (<Handler *> PyCapsule_GetPointer(before, "mem_handler")).allocator
+        Py_INCREF(before)
+        metered.before = <PyObject *> before
+        self._metered, self._before = metered, before
+        PyDataMem_SetHandler(self._capsule)
         return self
 
     def __exit__(self, kind, error, trace):
         PyDataMem_SetHandler(self._before)
-        self.peak = self._metered.count.peak if self._metered.count.known else 0
+        self.peak, self.exact = self._metered.peak, self._metered.exact
         # Arrays that live on hold the capsule.
         self._metered = NULL
         self._capsule = self._before = None

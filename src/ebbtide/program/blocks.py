@@ -42,16 +42,17 @@ class Blocks:
         threads: How many threads run the members of a batch; None for as many as there are cores, where that pays.
 
     Memory:
-        The blocks, until they are dropped.
+        The blocks, until they are dropped or retired.
     """
 
-    __slots__ = ("_spare", "chained", "compiled", "threads")
+    __slots__ = ("_is_retired", "_spare", "chained", "compiled", "threads")
 
     def __init__(self, *, chained: bool = False, compiled: bool = False, threads: int | None = None) -> None:
         self.chained = chained
         self.compiled = compiled
         self.threads = threads
         self._spare: list[Block] = []
+        self._is_retired = False
 
     def take(self) -> Block:
         """Return a block that nobody runs in; without `give` it is gone with its last name."""
@@ -62,7 +63,8 @@ class Blocks:
 
     def give(self, block: Block) -> None:
         """Have a block back."""
-        self._spare.append(block)
+        if not self._is_retired:
+            self._spare.append(block)
 
     def forget(self, program: Any) -> None:
         """Forget the arrays of a program that is gone."""
@@ -72,3 +74,13 @@ class Blocks:
     def drop(self) -> None:
         """Let all blocks go that nobody runs in."""
         self._spare.clear()
+
+    def retire(self) -> None:
+        """
+        Keep no block from now on: the function is gone.
+
+        What it has put on a tape runs once more and brings its own. If that kept the block, a function that is made
+        anew in each time step would leave one for each step that is held, 10 states each of a maximum of 8 rows.
+        """
+        self._is_retired = True
+        self.drop()

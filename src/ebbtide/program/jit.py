@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -193,6 +194,7 @@ class Jitted:
         self._static = static
         self._limit = limit
         self._blocks = Blocks(chained=executor != "reference", compiled=executor == "numba", threads=threads)
+        weakref.finalize(self, self._blocks.retire).atexit = False
         self._known: dict[Any, list[_Known]] = {}
         # Those of the last calls whose arguments have forms.
         self._recent: list[_Known] = []
