@@ -11,7 +11,7 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, primitive, profile, timeloop
-from ebbtide.loop import measure, transfers
+from ebbtide.loop import first, timing, transfers
 from ebbtide.loop.transfers import with_transfers
 from ebbtide.schedules import Costs, StoreAll
 
@@ -73,8 +73,8 @@ def test_the_predicted_time_is_what_the_loop_takes(states, slow, monkeypatch):
 def test_pages_that_the_plain_step_is_given_are_not_counted(monkeypatch):
     """The time of its page faults is no part of a plain step's, and taping takes so much more than that."""
     faults = itertools.count()
-    monkeypatch.setattr(measure, "_count_faults", lambda: 5 * next(faults))
-    monkeypatch.setattr(measure, "_time_fault", lambda: 0.05)
+    monkeypatch.setattr(timing, "_count_faults", lambda: 5 * next(faults))
+    monkeypatch.setattr(timing, "_time_fault", lambda: 0.05)
     _, energy = timed(monkeypatch)
     with profile() as p:
         grad(energy, budget=Budget(memory=14 * U0.nbytes))(U0)
@@ -83,15 +83,15 @@ def test_pages_that_the_plain_step_is_given_are_not_counted(monkeypatch):
 
 def test_page_faults_are_counted():
     """Pages that are touched for the first time, as those that are taken to time a fault, count."""
-    before = measure._count_faults()
-    assert measure._time_fault() >= 0
-    assert measure._count_faults() > before
+    before = timing._count_faults()
+    assert timing._time_fault() >= 0
+    assert timing._count_faults() > before
 
 
 @pytest.mark.parametrize(("times", "usual"), [([2.0], 2.0), ([2.0, 2.25], 2.125), ([2.0, 9.0], 2.0), ([9.0, 2.0], 2.0)])
 def test_of_two_times_the_mean_counts_unless_one_is_far_off(times, usual):
     """What varies a little is averaged, what was slow once is not."""
-    assert measure.usual_time(times) == usual
+    assert timing.usual_time(times) == usual
 
 
 def test_without_room_for_two_steps_one_is_measured_at_a_time(monkeypatch):
@@ -143,7 +143,7 @@ def test_the_processors_that_steps_have_are_counted(threads, is_hidden, monkeypa
     """Of two processors steps of two threads leave none to those of a storage, and steps of one thread one."""
     clock, energy = timed(monkeypatch)
     monkeypatch.setattr(time, "process_time", lambda: threads * clock.now)
-    monkeypatch.setattr(measure, "count_processors", lambda: 2)
+    monkeypatch.setattr(first, "count_processors", lambda: 2)
     monkeypatch.setattr(transfers, "_time_transfers", lambda *_: ([0.25, 0.25, 0.0, 0.125], False))
     with profile() as p:
         grad(energy, budget=Budget(memory=14 * U0.nbytes, disk=2**30, directory=tmp_path))(U0)

@@ -98,10 +98,10 @@ def test_blocks_may_be_within_each_other_and_end_by_an_error():
             fail()
         assert get_handler_name() == "ebbtide_meter"
         kept.append(np.ones(2 * SIZE))
-        del inner
         kept.clear()
         np.ones(2 * SIZE)
     assert get_handler_name() == name
+    assert 0 <= inner.peak - 8 * SIZE < NUMBERS
     assert 0 <= outer.peak - 24 * SIZE < NUMBERS
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, BudgetError, grad, jit, jvp, timeloop
+from ebbtide import Budget, BudgetError, grad, jit, jvp, timeloop, vjp
 from ebbtide.arrays.kinds import elementwise
 from ebbtide.schedules import Revolve
 
@@ -53,6 +54,38 @@ def test_blocks_forget_programs_that_are_gone():
         run()
     [block] = jitted._blocks._spare
     assert len(block.views) <= 2
+
+
+def test_a_function_that_is_gone_leaves_no_block_behind():
+    """What it put on a tape holds what it saved; its reverse program brings a block, and takes it along."""
+
+    def widest(x):
+        return np.max(x * np.linspace(0.5, 1.0, 8)[:, None], axis=0)
+
+    def held_by(make):
+        """Return the gradient, and the bytes before it, and after it where it may be asked for once more."""
+
+        def chained(x):
+            for _ in range(6):
+                x = make()(x) * 0.9
+            return np.sum(x)
+
+        tracemalloc.start()
+        try:
+            _, pullback = vjp(chained, X, retain=True)
+            before = tracemalloc.get_traced_memory()[0]
+            [gradient] = pullback(1.0)
+            return gradient, before, tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    kept = jit(widest)
+    once, anew = held_by(lambda: kept), held_by(lambda: jit(widest))
+    assert np.array_equal(once[0], anew[0])
+    # Six masks of eight rows and the programs; and a block that stays.
+    block = kept.program(X).arena_nbytes
+    assert 6 * X.nbytes < anew[1] < 9 * X.nbytes < 6 * X.nbytes + block < once[1]
+    assert anew[2] - anew[1] < 2 * X.nbytes
 
 
 def test_tangents_keep_to_a_budget():

@@ -49,6 +49,8 @@ class Sizes:
             save the one before them and the one after.
         alone: Part of *sweep* that the function alone takes as well, for the values of a step, so that it is no part of
             what is beyond it; known of steps in whose sweep more than three cotangents wait.
+        run: The most that a step takes while it runs on a tape, beyond what it takes on plain values, new state and
+            saved values included; 0 where that is less than the sweep has room for.
     """
 
     state: int
@@ -62,6 +64,7 @@ class Sizes:
     numbers: int = 0
     passed_on: int = 0
     alone: int = 0
+    run: int = 0
 
     @property
     def _others(self) -> int:
@@ -88,11 +91,12 @@ class Sizes:
         """
         Bytes beside all snapshots: the sweep of a step, and the running sums.
 
-        Or what is there before the first of them: what that step saved, and of a function that saves the final state,
-        as most do, this one and its cotangent.
+        Or the step that runs on a tape before it, beside a cotangent. Or what is there before the first sweep: what
+        that step saved, and of a function that saves the final state, as most do, this one and its cotangent.
         """
-        taken = max(self.sweep_beyond + self.gradients, self.saved + self.shared + 2 * self.state)
-        return taken + self.interpreter
+        running = self.run + self.state + RESERVE_PER_STEP if self.run else 0
+        reverse = max(self.sweep_beyond, running) + self.gradients
+        return max(reverse, self.saved + self.shared + 2 * self.state) + self.interpreter
 
     @property
     def restart(self) -> int:

@@ -22,21 +22,13 @@ from ebbtide.loop.directory import ResumeDirectory, refuse_inner
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
+from ebbtide.loop.first import First, run_first
 from ebbtide.loop.given import in_region
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.masked import masked_loop
-from ebbtide.loop.measure import (
-    EXTRA_STEPS,
-    First,
-    estimate_steps,
-    is_timed,
-    measure_alone,
-    measure_sizes,
-    measure_steps,
-    run_first,
-)
+from ebbtide.loop.measure import measure_alone, measure_sizes
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan, make_plan
@@ -48,6 +40,7 @@ from ebbtide.loop.share import claim, held_outside, seen_by_none
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper
+from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps
 from ebbtide.loop.traced import traced_loop
 from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier

@@ -10,8 +10,8 @@ import numpy as np
 
 from ebbtide.agree import own_communicator
 from ebbtide.budget import Budget
-from ebbtide.loop.measure import usual_time
 from ebbtide.loop.state import bytes_of, pack
+from ebbtide.loop.timing import usual_time
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk
 from ebbtide.storage.transfer import LARGE

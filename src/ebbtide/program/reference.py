@@ -60,7 +60,8 @@ class Executable:
 
     Memory:
         From the first run on one block of `arena_nbytes` bytes or more, and one for each run at the same time beside
-        it; they are shared with the other programs that are given the same `blocks`.
+        it; they are shared with the other programs that are given the same `blocks`. None between its runs once the
+        function of `jit` whose program it is has gone.
     """
 
     def __init__(
