@@ -59,6 +59,11 @@ ALLOWED_STATE: Mapping[tuple[str, str], str] = MappingProxyType(
     }
 )
 
+# Functions that hold themselves and are made once.
+ALLOWED_CLOSURES: Mapping[tuple[str, str], str] = MappingProxyType(
+    {("ebbtide.arrays.constants", "handler"): "one for each function of the registry, made when it is imported"}
+)
+
 MUTABLE_NODES = (ast.Dict, ast.DictComp, ast.List, ast.ListComp, ast.Set, ast.SetComp)
 MUTABLE_TYPES = frozenset(
     {
@@ -338,6 +343,33 @@ def find_collector_use(modules: tuple[Module, ...]) -> list[str]:
     return found
 
 
+def find_cyclic_closures(modules: tuple[Module, ...]) -> list[str]:
+    """A function inside of another one that calls itself, or comes back to itself, is left to the collector."""
+    found = []
+    for module in modules:
+        for outer in ast.walk(module.tree):
+            if not isinstance(outer, FUNCTIONS):
+                continue
+            inner = {node.name: node for node in ast.walk(outer) if isinstance(node, FUNCTIONS) and node is not outer}
+            calls = {
+                name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in inner}
+                for name, function in inner.items()
+            }
+            cyclic = [name for name in calls if name in reached_from(name, calls)]
+            if any((module.name, name) not in ALLOWED_CLOSURES for name in cyclic):
+                found.append(f"{module.name}:{outer.lineno}: {outer.name} has cycles of {', '.join(cyclic)}")
+    return found
+
+
+def reached_from(name: str, calls: Mapping[str, set[str]]) -> set[str]:
+    """Return the functions that one comes to."""
+    reached, waiting = set[str](), set(calls[name])
+    while waiting:
+        reached |= waiting
+        waiting = set[str]().union(*[calls[other] for other in waiting]) - reached
+    return reached
+
+
 # ------------------------------------------------------------------------------------------------
 # The tests
 
@@ -353,6 +385,7 @@ CHECKS: tuple[Check, ...] = (
     find_lazy_imports,
     find_module_state,
     find_collector_use,
+    find_cyclic_closures,
 )
 
 
@@ -396,6 +429,8 @@ BAD_SOURCES = (
     (find_collector_use, {"a.py": "from sys import getrefcount"}, "sys.getrefcount"),
     (find_collector_use, {"tape/a.py": "import gc\ngc.collect()"}, "ebbtide.tape.a:2: gc.collect"),
     (find_collector_use, {"a.py": "from gc import collect"}, "gc.collect"),
+    (find_cyclic_closures, {"a.py": "def f():\n  def g(n):\n    return g(n - 1)\n  return g(1)"}, "f has cycles of g"),
+    (find_cyclic_closures, {"a.py": "def f():\n  def g(): return h()\n  def h(): return g()"}, "cycles of g, h"),
 )
 
 # (check, files)
@@ -416,6 +451,7 @@ GOOD_SOURCES = (
     (find_module_state, {"a.py": "A = types.MappingProxyType({1: 2})"}),
     (find_module_state, {"a.py": "def f():\n    a = []\ndef g(self):\n    self.a = {}"}),
     (find_collector_use, {"loop/a.py": "import gc\ngc.collect()", "a.py": "gc.disable()\nstorage.collect()"}),
+    (find_cyclic_closures, {"a.py": "def f():\n  def g():\n    return f()\n  def h():\n    return g()"}),
 )
 
 

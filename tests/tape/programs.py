@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ebbtide import checkpoint
+from ebbtide import Budget, checkpoint
+from ebbtide.arrays.context import entered
+from ebbtide.tape.account import account
+from ebbtide.tape.recording import Recording
+from ebbtide.tape.sweep import sweep
 
 ROWS = 64
 
@@ -78,3 +84,22 @@ def inner(u: Any, v: Any, which: int) -> Any:
     if which % 3 == 0:
         return checkpoint(lambda w: np.tanh(np.sin(w) * w))(pool[-1]) + pool[-2]
     return pool[-1]
+
+
+def measured_sweep(f: Callable[[Any], Any], x: Any) -> tuple[int, int, int]:
+    """Return what the sweep of a gradient is said to take beside the saved values, what it takes, and these."""
+    tracemalloc.start()
+    try:
+        with account(Budget("1 TiB")) as acct:
+            recording = Recording(f, (x,), {}, (0,), acct)
+            seeds = [(node, np.ones(()), True) for node, _ in recording.roots()]
+            live = acct.ledger.live
+            forecast = acct.pager.forecast(seeds).peak - live
+            gc.collect()
+            with entered(ledger=acct.ledger, budget=acct.budget):
+                before = tracemalloc.get_traced_memory()[0]
+                tracemalloc.reset_peak()
+                sweep(recording.tape, seeds, recording.leaves)
+                return forecast, tracemalloc.get_traced_memory()[1] - before, live
+    finally:
+        tracemalloc.stop()

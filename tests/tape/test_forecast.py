@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,13 +10,9 @@ from tests.measure import peak_bytes
 from tests.scale import FULL
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, primitive
-from ebbtide.arrays.context import entered
-from ebbtide.tape.account import account
 from ebbtide.tape.blocks import BLOCK
-from ebbtide.tape.recording import Recording
-from ebbtide.tape.sweep import sweep
 
-from .programs import ROWS, make_program
+from .programs import ROWS, make_program, measured_sweep
 
 DISK = 1 << 30
 SLACK = 1 << 16
@@ -31,25 +24,6 @@ CHECKED = settings(deadline=None, derandomize=True, database=None, suppress_heal
 def field(columns=1024):
     """Return an array of `ROWS` rows."""
     return np.random.default_rng(0).uniform(0.1, 0.9, (ROWS, columns))
-
-
-def measured_sweep(f, x):
-    """Return what the sweep of a gradient is said to take beside the saved values, what it takes, and these."""
-    tracemalloc.start()
-    try:
-        with account(Budget("1 TiB")) as acct:
-            recording = Recording(f, (x,), {}, (0,), acct)
-            seeds = [(node, np.ones(()), True) for node, _ in recording.roots()]
-            live = acct.ledger.live
-            forecast = acct.pager.forecast(seeds).peak - live
-            gc.collect()
-            with entered(ledger=acct.ledger, budget=acct.budget):
-                before = tracemalloc.get_traced_memory()[0]
-                tracemalloc.reset_peak()
-                sweep(recording.tape, seeds, recording.leaves)
-                return forecast, tracemalloc.get_traced_memory()[1] - before, live
-    finally:
-        tracemalloc.stop()
 
 
 @settings(CHECKED, max_examples=60)

@@ -213,17 +213,18 @@ def abstract_types(operands: tuple[Any, ...]) -> list[ArrayType]:
 def stand_in_type(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule for a function whose type is found by calling it on arrays of one element spread out."""
 
-    def spread(value: Any) -> Any:
-        if type(value) is tuple:
-            return tuple(spread(v) for v in value)
-        return np.broadcast_to(np.ones((), value.dtype), value.shape) if type(value) is ArrayType else value
-
     def infer(*args: Any, **kwargs: Any) -> Any:
         with np.errstate(all="ignore"):  # of ones, which are nobody's
-            result = function(*spread(args), **kwargs)
+            result = function(*_spread(args), **kwargs)
         return type_of(result) if isinstance(result, (np.ndarray, np.generic)) else result
 
     return infer
+
+
+def _spread(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(_spread(v) for v in value)
+    return np.broadcast_to(np.ones((), value.dtype), value.shape) if type(value) is ArrayType else value
 
 
 def _bare(value: Any) -> Any:

@@ -259,7 +259,9 @@ def multilinear(
     infer: Callable[..., ArrayType],
     batch: Callable[..., Any],
     accumulate: tuple[Callable[..., bool] | None, ...] = (None, None),
+    accumulates: tuple[Callable[..., bool] | None, ...] = (None, None),
     name: str | None = None,
+    scratch: Callable[..., float] | None = None,
 ) -> Primitive:
     """
     Declare an operation of two operands that is linear in each.
@@ -272,19 +274,21 @@ def multilinear(
             the operands that are mapped.
         accumulate: `(into_x(target, g, params, y), into_y(target, g, params, x))`, which add the
             cotangent into an owned array and return whether they could.
+        accumulates: Whether they can, judging by types: see `Pull`.
         name: Name in messages.
+        scratch: See `Primitive`.
 
     Returns:
         The primitive; it saves the other operand of each active one.
     """
 
-    def make(transpose: Any, other: str, into: Any) -> Pull:
+    def make(transpose: Any, other: str, into: Any, can: Any) -> Pull:
         def rule(g: Any, kind: ArrayType, params: Any, saved: Any) -> Any:
             return matched(transpose(g, saved, kind, **(params or {})), kind)
 
-        return Pull(rule, (other,), FRESH, accumulate=into)
+        return Pull(rule, (other,), FRESH, accumulate=into, accumulates=can)
 
-    pulls = (make(transposes[0], "y", accumulate[0]), make(transposes[1], "x", accumulate[1]))
+    pulls = tuple(map(make, transposes, "yx", accumulate, accumulates))
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         terms = []
@@ -295,7 +299,7 @@ def multilinear(
         return promoted(terms, out)
 
     primitive = Primitive(
-        function, name=name, operands=BINARY, pull=pulls.__getitem__, push=push, infer=infer,
+        function, name=name, operands=BINARY, pull=pulls.__getitem__, push=push, infer=infer, scratch=scratch,
         batch=lambda values, mapped, params, size: batch(*values, *mapped, **params),
     )  # fmt: skip
     return primitive

@@ -45,6 +45,8 @@ class Pull:
         scaled: Whether it is `derivative(g, *saved)` instead, which returns the product.
         accumulate: `accumulate(target, g, params, *saved)` adds the cotangent into an owned array and
             returns True, or returns False where it cannot.
+        accumulates: `accumulates(type, out, *saved)` returns, judging by the types of operand, result and saved values,
+            whether it can; None for always.
         temporaries: How many arrays of the size of the larger of cotangent and operand the rule takes for a moment.
         trusted: Whether the rule is elementwise and always returns the type of the operand, so that nobody need look.
         last: Whether to do this pull after the others, because it may use up the cotangent.
@@ -58,6 +60,7 @@ class Pull:
     derivative: Callable[..., Any] | None = None
     scaled: bool = False
     accumulate: Callable[..., bool] | None = None
+    accumulates: Callable[..., bool] | None = None
     last: bool = False
     consume: Callable[..., Any] | None = None
     temporaries: int = 0
@@ -145,8 +148,8 @@ class Primitive:
             member after the other.
         composite: Whether the function is made of operations that have rules: these stand in a program in its place,
             where they are planned, merged and chained with others.
-        scratch: How many arrays of the size of its largest operand the function itself takes for a moment, beside its
-            result; what many do, one or none, is not told.
+        scratch: `scratch(params, *types)` returns the bytes that the function itself takes for a moment, beside its
+            result; None for less than a block of 128 KiB.
 
     Memory:
         Holds no array.
@@ -172,7 +175,7 @@ class Primitive:
         joint: Callable[..., Any] | None = None,
         batch: Callable[..., Any] | None = None,
         composite: bool = False,
-        scratch: int = 0,
+        scratch: Callable[..., float] | None = None,
     ) -> None:
         self.function = function
         self.name = name or function.__name__

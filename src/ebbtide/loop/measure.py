@@ -25,9 +25,13 @@ from ebbtide.loop.timing import time_plain
 from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.blocks import BLOCK
-from ebbtide.tape.forecast import held_by
+from ebbtide.tape.holders import held_by
+from ebbtide.tape.outcome import is_users
 from ebbtide.tape.saved import SavedValue, key_of
 from ebbtide.tape.saved import bytes_of as bytes_saved
+
+# Where the functions come from of which tests/tape/test_takes compares what sweeps take with what is forecast.
+_TESTED = ("numpy", "_operator", "ebbtide.rules", "ebbtide.arrays")
 
 
 def measure_sizes(
@@ -127,9 +131,9 @@ def measure_alone(
     if ledger.limit is None or Meter is None:
         return sizes, None, 0
     most, has_room = _most_that_waits(first, sizes), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
-    is_elementwise, is_lone = _is_elementwise(first), _is_lone(values, first)
-    waits = not agree(not (is_elementwise and is_lone and sizes.sweep > most))
-    takes = agree(not is_elementwise and first.taken + sizes.state + sizes.gradients > has_room)
+    is_lone = _is_lone(values, first)
+    waits = not agree(not (is_lone and _is_known(first) and sizes.sweep > most))
+    takes = agree(not _is_plain(first) and first.taken + sizes.state + sizes.gradients > has_room)
     if not (waits or takes):
         return sizes, None, 0
     before, outer = ledger.live, None if stepper.region is None else stepper.region.outer.pager
@@ -139,17 +143,42 @@ def measure_alone(
     freed, meter = before - ledger.live, Meter()
     seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and is_lone else 0
-    alone = max(0, min(function, sizes.sweep - most)) if waits else 0
     # NumPy converts numbers block by block, in memory that no array has.
+    alone = max(0, min(function - BLOCK, sizes.sweep - most)) if waits else 0
     run = max(0, first.taken - function) + BLOCK if takes else 0
     return replace(sizes, alone=alone, run=run), seconds, freed
 
 
-def _is_elementwise(first: First) -> bool:
-    """Return whether a step and its sweep take no more than the ledger counts, and the function alone."""
+def _is_plain(first: First) -> bool:
+    """Return whether a step does on a tape what the function alone does, and saves it: what is linear saves nothing."""
+    return all(
+        type(one) is Signature
+        and (one.local or (not (one.saves or one.keeps) and (one.primitive.aliases or _module_of(one) == "numpy")))
+        for one in _signatures(first)
+    )
+
+
+def _is_known(first: First) -> bool:
+    """
+    Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions.
+
+    Of loops, reruns, programs, users' own rules and SciPy's compiled code it is not known.
+    """
+    signatures = _signatures(first)
+    if not all(type(one) is Signature and not any(is_users(pull) for pull, *_ in one.pulls) for one in signatures):
+        return False
+    return all(one.local or _module_of(one).startswith(_TESTED) for one in signatures)
+
+
+def _module_of(signature: Signature) -> str:
+    """Return where the function of an operation comes from."""
+    function = signature.primitive.function
+    return getattr(getattr(function, "function", function), "__module__", None) or ""
+
+
+def _signatures(first: First) -> list[Any]:
     assert first.record is not None
-    signatures = [node.signature for node in nodes_of(first.record) if node.signature is not None]
-    return all(type(one) is Signature and (one.local or not (one.saves or one.keeps)) for one in signatures)
+    return [node.signature for node in nodes_of(first.record) if node.signature is not None]
 
 
 def _is_lone(values: list[Any], first: First) -> bool:

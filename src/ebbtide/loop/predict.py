@@ -252,36 +252,43 @@ def count_hierarchical(schedule: Hierarchical, steps: int) -> _Counts:
     Memory:
         The table, and an entry for each length and number of slots that the schedule comes to.
     """
-    table = schedule._table(steps)
-    stored: dict[tuple[int, int], _Counts] = {}
+    return _Walk(schedule.memory, schedule._table(steps), {}).fresh(schedule.disk, steps)
 
-    def alone(length: int) -> _Counts:
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The way of a `Hierarchical` schedule through its table, with the counts of the intervals that it has come to."""
+
+    memory: int
+    table: HierarchicalTable
+    stored: dict[tuple[int, int], _Counts]
+
+    def alone(self, length: int) -> _Counts:
         """With the slots in memory alone."""
-        forward = Revolve(max(1, schedule.memory)).forward_steps(length)
-        return _Counts(forward, 0, 0, min(schedule.memory, length - 1), 0)
+        forward = Revolve(max(1, self.memory)).forward_steps(length)
+        return _Counts(forward, 0, 0, min(self.memory, length - 1), 0)
 
-    def fresh(disk: int, length: int) -> _Counts:
+    def fresh(self, disk: int, length: int) -> _Counts:
         """The state in hand is not stored."""
-        if length == 1 or disk < 1 or not _pays(table, disk, length):
-            return alone(length)
-        below = from_stored(disk, length)
+        if length == 1 or disk < 1 or not _pays(self.table, disk, length):
+            return self.alone(length)
+        below = self.from_stored(disk, length)
         return _Counts(below.forward, below.writes + 1, below.reads, below.memory, below.disk)
 
-    def from_stored(disk: int, length: int) -> _Counts:
+    def from_stored(self, disk: int, length: int) -> _Counts:
         """The state in hand is stored on disk; from there on interval after interval, from the last to the first."""
         key = disk, length
-        if key not in stored:
+        if key not in self.stored:
             forward = writes = reads = memory = most = 0
-            while (place := table.place(disk, length) if length > 1 else 0) > 0:
-                after = fresh(disk - 1, length - place)
+            while (place := self.table.place(disk, length) if length > 1 else 0) > 0:
+                after = self.fresh(disk - 1, length - place)
                 forward, writes, reads = forward + place + after.forward, writes + after.writes, reads + after.reads + 1
                 memory, most = max(memory, after.memory), max(most, after.disk)
                 length = place
-            last = alone(length)
-            stored[key] = _Counts(forward + last.forward, writes, reads, max(memory, last.memory), most + 1)
-        return stored[key]
-
-    return fresh(schedule.disk, steps)
+            last = self.alone(length)
+            self.stored[key] = _Counts(forward + last.forward, writes, reads, max(memory, last.memory), most + 1)
+        return self.stored[key]
 
 
 def _pays(table: HierarchicalTable, disk: int, length: int) -> bool:

@@ -94,7 +94,7 @@ class LoopRule(JointRule):
     def needs(self, owned: bool, given: int) -> int:
         """See `JointRule.needs`."""
         sizes = self.plan.sizes
-        taped = sizes.saved if self.records else 0  # those of the last step are held already
+        taped = sizes.saved + sizes.shared if self.records else 0  # those of the last step are held already
         return sizes.sweep_beyond - taped - given + sizes.gradients
 
     @property

@@ -109,7 +109,7 @@ recurrence = Primitive(
     batch=lambda values, mapped, params, size: recurrence.bind(
         tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)])
     ),
-    scratch=2,  # products, and a temporary of them
+    scratch=lambda params, a, b: 2 * max(a.nbytes, b.nbytes),  # products, and a temporary of them
 )
 
 # Running values of ufuncs.

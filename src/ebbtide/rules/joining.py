@@ -153,18 +153,19 @@ def _block(arrays: Any) -> Any:
     """Return an array of nested lists of blocks."""
     depth = _depth(arrays)
     ndim = max(depth, *[np.ndim(leaf) for leaf in _leaves(arrays)])
+    return _assembled(arrays, 0, depth, ndim) if depth else np.copy(arrays)
 
-    def assemble(part: Any, level: int) -> Any:
-        if type(part) is list:
-            if level >= depth or not part:
-                raise ValueError("List depths are mismatched, or a list of blocks is empty.")
-            return concatenate([assemble(one, level + 1) for one in part], axis=level - depth)
-        if level != depth:
-            raise ValueError(f"List depths are mismatched: an array at depth {level} and others at depth {depth}.")
-        part = part if type(part) is TracedArray else np.asarray(part)
-        return np.reshape(part, (1,) * (ndim - part.ndim) + part.shape)
 
-    return assemble(arrays, 0) if depth else np.copy(arrays)
+def _assembled(part: Any, level: int, depth: int, ndim: int) -> Any:
+    """Return the array of a part of nested lists that is so deep in them."""
+    if type(part) is list:
+        if level >= depth or not part:
+            raise ValueError("List depths are mismatched, or a list of blocks is empty.")
+        return concatenate([_assembled(one, level + 1, depth, ndim) for one in part], axis=level - depth)
+    if level != depth:
+        raise ValueError(f"List depths are mismatched: an array at depth {level} and others at depth {depth}.")
+    part = part if type(part) is TracedArray else np.asarray(part)
+    return np.reshape(part, (1,) * (ndim - part.ndim) + part.shape)
 
 
 def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Any, ...]:

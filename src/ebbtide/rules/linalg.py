@@ -172,7 +172,9 @@ def _turned(t: Any, params: Any, x: Any, out: Any) -> Any:
     return whole / _scalars(np.linalg.det(x))
 
 
-cofactors = matrix_function(_cofactors_of, _turned, _turned, infer=lambda kind: kind, name="cofactors", scratch=4)
+cofactors = matrix_function(
+    _cofactors_of, _turned, _turned, infer=lambda kind: kind, name="cofactors", scratch=lambda params, x: 4 * x.nbytes
+)
 
 
 def determinant_of(function: Callable[..., Any], least: Any = np.float32) -> Primitive:

@@ -145,7 +145,7 @@ def matrix_function(
     *,
     infer: Callable[..., ArrayType],
     name: str,
-    scratch: int = 0,
+    scratch: Callable[..., float] | None = None,
 ) -> Primitive:
     """
     Declare an operation on (stacks of) matrices with one result.

@@ -143,6 +143,20 @@ def _into_right(target: Any, g: Any, params: Any, x: Any) -> bool:
     return add_product(target, _rows(x).T, _rows(g))
 
 
+def _accumulates_left(kind: ArrayType, out: ArrayType, y: Any) -> bool:
+    """Return whether `_into_left` can, judging by types."""
+    return _is_gemm(kind, out, y) and (len(y.shape) == 2 or (len(y.shape) == 1 and len(kind.shape) == 2))
+
+
+def _accumulates_right(kind: ArrayType, out: ArrayType, x: Any) -> bool:
+    """Return whether `_into_right` can, judging by types."""
+    return _is_gemm(kind, out, x) and len(kind.shape) == 2
+
+
+def _is_gemm(*kinds: Any) -> bool:
+    return all(type(kind) is ArrayType and kind.dtype == kinds[0].dtype and kind.dtype in _DTYPES for kind in kinds)
+
+
 def _matmul_members(x: Any, y: Any, in_x: bool, in_y: bool) -> Any:
     """Return the products of all members: one product where a vector or matrix is the same for all of them."""
     of_x, of_y = ndim_of(x, in_x), ndim_of(y, in_y)
@@ -167,6 +181,7 @@ _matmul, _matrix_dot = (
         infer=_matmul_type,
         batch=_matmul_members,
         accumulate=(_into_left, _into_right),
+        accumulates=(_accumulates_left, _accumulates_right),
         name=name,
     )
     for function, name in ((np.matmul, "matmul"), (np.dot, "dot"))
@@ -313,14 +328,15 @@ def _multi_dot(arrays: Any) -> Any:
                 ),
                 default=(0, first),
             )
+    return _chain(arrays, cost, 0, len(arrays) - 1)
 
-    def chain(first: int, last: int) -> Any:
-        if first == last:
-            return arrays[first]
-        split = cost[first, last][1]
-        return np.dot(chain(first, split), chain(split + 1, last))
 
-    return chain(0, len(arrays) - 1)
+def _chain(arrays: Any, cost: dict[tuple[int, int], tuple[int, int]], first: int, last: int) -> Any:
+    """Return the product of some of the matrices; a function in itself would leave them to the collector."""
+    if first == last:
+        return arrays[first]
+    split = cost[first, last][1]
+    return np.dot(_chain(arrays, cost, first, split), _chain(arrays, cost, split + 1, last))
 
 
 answer(np.dot, dot)

@@ -37,6 +37,11 @@ def _push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) ->
     return _permuted.bind((tangents[0], values[1]), params)
 
 
+def _numbers(params: Any, x: ArrayType, order: ArrayType) -> float:
+    """Return the bytes of the numbers of rows and columns with which NumPy takes elements along an axis."""
+    return (sum(x.shape) - x.shape[params["axis"]]) * np.intp().itemsize
+
+
 _PULL = Pull(_back, ("order",), FRESH, temporaries=3)
 _permuted = Primitive(
     _ordered,
@@ -45,6 +50,7 @@ _permuted = Primitive(
     pull=_pull,
     push=_push,
     infer=lambda kind, order, axis: kind,
+    scratch=_numbers,
     batch=lambda values, mapped, params, size: _permuted.bind(
         tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]), {"axis": params["axis"] + 1}
     ),

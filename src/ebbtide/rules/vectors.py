@@ -24,6 +24,8 @@ _cross = multilinear(
     infer=lambda x, y: ArrayType(np.broadcast_shapes(x.shape, y.shape), np.result_type(x.dtype, y.dtype)),
     batch=lambda x, y, *mapped: np.cross(*aligned((x, y), mapped)),
     name="cross",
+    # A copy of each, and products of one element.
+    scratch=lambda params, x, y: 7 / 3 * max(x.nbytes, y.nbytes),
 )
 
 

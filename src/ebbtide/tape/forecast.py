@@ -7,9 +7,8 @@ which add in place, and which allocate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -17,9 +16,10 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
+from ebbtide.tape.holders import arrays_in, descending, holders_of, is_pageable
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.outcome import CONSUMED, Outcome, is_users, outcome_of
-from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
+from ebbtide.tape.saved import SavedValue, bytes_of, key_of
 
 # Outcomes that are remembered: a program has few kinds of pull, but each operation has parameters of its own.
 _MOST_OUTCOMES = 64
@@ -37,11 +37,17 @@ class _Buffer:
 @final
 @dataclass(slots=True)
 class _Slot:
-    """The running cotangent of a node; of an operation with several outputs the buffers of all are its *parts*."""
+    """
+    The running cotangent of a node; of an operation with several outputs the buffers of all are its *parts*.
+
+    One that is *thin* has less memory than elements, as that of a sum has: what is no elementwise operation may have to
+    write it out.
+    """
 
     buffer: _Buffer
     owned: bool
     parts: list[_Buffer] = field(default_factory=list)
+    thin: bool = False
 
     @property
     def alone(self) -> bool:
@@ -94,7 +100,7 @@ class Forecast:
                 whether the sweep owns it; None if others hold all of them.
         """
         roots = [node for node, *_ in seeds]
-        holders = _holders(roots, self._counts)
+        holders = holders_of(roots, self._counts)
         given = [(0, False)] * len(roots) if given is None else given
         self.joints = [node.signature for node in descending(roots) if _is_joint(node)]
         for rule in self.joints if self.bare else ():
@@ -124,7 +130,7 @@ class Forecast:
             else:
                 self._pull_joint(node, slot, signature, holders)
             self._release(slot)
-            self._end(_parameters(node.params, self._counts), holders)
+            self._end(arrays_in(node.params, self._counts), holders)
 
     @property
     def least(self) -> int:
@@ -194,7 +200,9 @@ class Forecast:
                 buffer = self._moved(g) if moves else self._allocate(kind.nbytes, block)
                 self._put(parent, running, _Slot(buffer, True))
             return False
-        if kind.nbytes > BLOCK and running is not None and pull.accumulate is not None:
+        packed = node.type.nbytes if g.thin else 0
+        self._raise(self.live + packed)
+        if kind.nbytes > BLOCK and running is not None and accumulates(pull, kind, node.type, saved):
             if not running.owned:
                 self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
             return False
@@ -202,13 +210,18 @@ class Forecast:
             outcome = CONSUMED
         else:
             outcome = self._outcome(pull, node.params, node.type, kind, saved)
+        thin = outcome.passes and kind.nbytes > node.type.nbytes
+        if g.thin and outcome.passes and not thin:
+            outcome = Outcome(passes=False, nbytes=kind.nbytes, temporary=0, ours=True)
+        elif g.thin:
+            outcome = replace(outcome, temporary=outcome.temporary + packed)
         ours = outcome.ours and (exclusive or not outcome.passes)
         held = 0 if outcome.passes else outcome.nbytes
         if running is None:
             if outcome.passes:
                 self._raise(self.live + outcome.temporary)
             buffer = self._moved(g) if outcome.passes else self._allocate(held, outcome.temporary)
-            self._put(parent, None, _Slot(buffer, ours))
+            self._put(parent, None, _Slot(buffer, ours, thin=thin))
         elif running.owned:
             self._raise(self.live + held + outcome.temporary)
         elif ours:
@@ -314,16 +327,16 @@ class Forecast:
         return self.counted(value)
 
 
+def accumulates(pull: Pull, kind: ArrayType, out: ArrayType, saved: list[Any]) -> bool:
+    """Return whether a pull adds into a running cotangent, judging by types."""
+    can = pull.accumulates
+    return pull.accumulate is not None and (can is None or can(kind, out, *saved))
+
+
 def _is_joint(node: Node) -> bool:
     """Return whether a node is an operation with a rule of its own, that has not been pulled."""
     signature = node.signature
     return node.parents is not None and signature is not PROJECTION and type(signature) not in (Signature, type(None))
-
-
-def is_pageable(cell: SavedValue) -> bool:
-    """Return whether a saved value may be put on disk."""
-    # On disk a broadcast array would be larger than it is.
-    return cell.type is not None and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
 
 
 def _type_of(value: Any) -> Any:
@@ -335,62 +348,3 @@ def _type_of(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return ArrayType(value.shape, value.dtype)
     return value if isinstance(value, (np.generic, int, float, complex)) else None
-
-
-def _parameters(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:
-    """Return the arrays in the parameters of an operation that are part of what is held."""
-    if counted is None or type(params) is not dict:
-        return []
-    found, waiting = [], list(params.values())
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, (tuple, list)):
-            waiting += value
-        elif isinstance(value, np.ndarray) and counted(value):
-            found.append(value)
-    return found
-
-
-def descending(roots: list[Node]) -> Iterator[Node]:
-    """Yield the nodes that a sweep passes, in its order; only those that it would have in its heap are held."""
-    waiting = {node.number: node for node in roots}
-    heap = [-number for number in waiting]
-    heapify(heap)
-    while heap:
-        node = waiting.pop(-heappop(heap))
-        yield node
-        for parent in node.parents or ():
-            if parent.number not in waiting:
-                waiting[parent.number] = parent
-                heappush(heap, -parent.number)
-
-
-def _holders(roots: list[Node], counted: Callable[[Any], bool] | None) -> dict[int, int]:
-    """Return for each buffer how often the nodes that a sweep passes hold it."""
-    holders: dict[int, int] = {}
-    for node in descending(roots):
-        for value in held_by(node, counted):
-            key = key_of(value)
-            holders[key] = holders.get(key, 0) + 1
-    return holders
-
-
-def pageable_bytes(roots: list[Node], counted: Callable[[Any], bool]) -> int:
-    """Return the bytes of what nodes hold that could all be on disk."""
-    found: dict[int, int] = {}
-    for node in descending(roots):
-        for value in held_by(node, counted):
-            if type(value) is SavedValue and is_pageable(value):
-                found[key_of(value)] = bytes_of(value)
-    for node in descending(roots) if found else ():
-        for value in held_by(node, counted):
-            if type(value) is not SavedValue or not is_pageable(value):
-                found.pop(key_of(value), None)  # others hold the same memory
-    return sum(found.values())
-
-
-def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Return what the ledger counts for a node: saved values, what a joint rule keeps, arrays in parameters."""
-    kept = getattr(node.signature, "kept", ()) if type(node.signature) is not Signature else ()
-    cells = [c for c in (*(node.saved or ()), *kept) if type(c) is SavedValue and (counted is None or counted(c))]
-    return cells + _parameters(node.params, counted)

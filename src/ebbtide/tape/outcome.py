@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.abstract import AbstractTrace, abstract_array
-from ebbtide.arrays.array_type import ArrayType, owner_of
+from ebbtide.arrays.array_type import ArrayType, owner_of, type_of
 from ebbtide.arrays.primitive import BORROWED, FRESH, PASSED, Primitive, Pull
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import EbbtideError
@@ -75,10 +75,9 @@ class _Watch:
         for operand in operands:
             if type(operand) is np.ndarray and self.block_of(operand) is None:
                 self.put(operand, _Block(owner_of(operand).nbytes))
-        if primitive is not None and primitive.scratch:
-            sizes = [operand._value.nbytes for operand in operands if type(operand) is TracedArray]
-            beside = made._value.nbytes + primitive.scratch * max(sizes, default=0)
-            self.peak = max(self.peak, self.live + beside)
+        if primitive is not None and primitive.scratch is not None:
+            beside = int(primitive.scratch(params or {}, *map(type_of, operands)))
+            self.peak = max(self.peak, self.live + made._value.nbytes + beside)
         block = self.block_of(operands[0]) if primitive is not None and primitive.aliases else None
         self.put(made, block or _Block(made._value.nbytes))
 

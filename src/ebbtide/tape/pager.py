@@ -21,7 +21,8 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.entries import Entries
-from ebbtide.tape.forecast import Forecast, is_pageable, pageable_bytes
+from ebbtide.tape.forecast import Forecast
+from ebbtide.tape.holders import is_pageable, pageable_bytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import Pages

@@ -1,0 +1,78 @@
+"""What the nodes hold that a sweep passes: saved values, what joint rules keep, and arrays in parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.primitive import Signature
+from ebbtide.tape.node import Node
+from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
+
+
+def is_pageable(cell: SavedValue) -> bool:
+    """Return whether a saved value may be put on disk."""
+    # On disk a broadcast array would be larger than it is.
+    return cell.type is not None and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
+
+
+def arrays_in(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:
+    """Return the arrays in the parameters of an operation that are part of what is held."""
+    if counted is None or type(params) is not dict:
+        return []
+    found, waiting = [], list(params.values())
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (tuple, list)):
+            waiting += value
+        elif isinstance(value, np.ndarray) and counted(value):
+            found.append(value)
+    return found
+
+
+def descending(roots: list[Node]) -> Iterator[Node]:
+    """Yield the nodes that a sweep passes, in its order; only those that it would have in its heap are held."""
+    waiting = {node.number: node for node in roots}
+    heap = [-number for number in waiting]
+    heapify(heap)
+    while heap:
+        node = waiting.pop(-heappop(heap))
+        yield node
+        for parent in node.parents or ():
+            if parent.number not in waiting:
+                waiting[parent.number] = parent
+                heappush(heap, -parent.number)
+
+
+def holders_of(roots: list[Node], counted: Callable[[Any], bool] | None) -> dict[int, int]:
+    """Return for each buffer how often the nodes that a sweep passes hold it."""
+    holders: dict[int, int] = {}
+    for node in descending(roots):
+        for value in held_by(node, counted):
+            key = key_of(value)
+            holders[key] = holders.get(key, 0) + 1
+    return holders
+
+
+def pageable_bytes(roots: list[Node], counted: Callable[[Any], bool]) -> int:
+    """Return the bytes of what nodes hold that could all be on disk."""
+    found: dict[int, int] = {}
+    for node in descending(roots):
+        for value in held_by(node, counted):
+            if type(value) is SavedValue and is_pageable(value):
+                found[key_of(value)] = bytes_of(value)
+    for node in descending(roots) if found else ():
+        for value in held_by(node, counted):
+            if type(value) is not SavedValue or not is_pageable(value):
+                found.pop(key_of(value), None)  # others hold the same memory
+    return sum(found.values())
+
+
+def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[Any]:
+    """Return what the ledger counts for a node: saved values, what a joint rule keeps, arrays in parameters."""
+    kept = getattr(node.signature, "kept", ()) if type(node.signature) is not Signature else ()
+    cells = [c for c in (*(node.saved or ()), *kept) if type(c) is SavedValue and (counted is None or counted(c))]
+    return cells + arrays_in(node.params, counted)
