@@ -30,7 +30,12 @@ from ebbtide.tape.outcome import is_users
 from ebbtide.tape.saved import SavedValue, key_of
 from ebbtide.tape.saved import bytes_of as bytes_saved
 
-# Where the functions come from of which tests/tape/test_takes compares what sweeps take with what is forecast.
+# Where linear functions come from that take no memory of their own, or that which NumPy's own takes; what `np.pad` of
+# traced arrays takes is 26 states more.
+_PLAIN = frozenset(
+    {"numpy", *[f"ebbtide.rules.{name}" for name in ("indexing", "joining", "reductions", "selection", "shapes")]}
+)
+# And those of which tests/tape/test_takes compares what sweeps take with what is forecast.
 _TESTED = ("numpy", "_operator", "ebbtide.rules", "ebbtide.arrays")
 
 
@@ -144,8 +149,9 @@ def measure_alone(
     seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and is_lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
-    alone = max(0, min(function - BLOCK, sizes.sweep - most)) if waits else 0
-    run = max(0, first.taken - function) + BLOCK if takes else 0
+    block = min(BLOCK, 2 * _largest(first))
+    alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
+    run = max(0, first.taken - function) + block if takes else 0
     return replace(sizes, alone=alone, run=run), seconds, freed
 
 
@@ -153,7 +159,7 @@ def _is_plain(first: First) -> bool:
     """Return whether a step does on a tape what the function alone does, and saves it: what is linear saves nothing."""
     return all(
         type(one) is Signature
-        and (one.local or (not (one.saves or one.keeps) and (one.primitive.aliases or _module_of(one) == "numpy")))
+        and (one.local or (not (one.saves or one.keeps) and _module_of(one) in _PLAIN))
         for one in _signatures(first)
     )
 
@@ -198,8 +204,12 @@ def _most_that_waits(first: First, sizes: Sizes) -> int:
     As much is left to the sweep of any step. A taped one runs beside a cotangent and may take an array more than a
     plain one: NumPy reuses the memory of temporaries of expressions, which a tape cannot.
     """
+    largest = max(2 * sizes.state, _largest(first))
+    return sizes.saved + sizes.shared + sizes.state + largest + sizes.gradients + BLOCK
+
+
+def _largest(first: First) -> int:
+    """Return the bytes of the largest array that a step makes."""
     assert first.record is not None
     kinds = [node.type for node in nodes_of(first.record) if node.signature is not None]
-    arrays = [one.nbytes for kind in kinds for one in (kind if isinstance(kind, list) else [kind])]
-    largest = max([2 * sizes.state, *arrays])
-    return sizes.saved + sizes.shared + sizes.state + largest + sizes.gradients + BLOCK
+    return max([one.nbytes for kind in kinds for one in (kind if isinstance(kind, list) else [kind])], default=0)

@@ -123,7 +123,7 @@ class Plan:
         step = traced + sizes.state + again
         between = sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
         most = max(step, between, sizes.sweep + sizes.gradients)
-        more = RESERVE_PER_PROFILE + max(0, most - (sizes.fixed - sizes.interpreter))
+        more = RESERVE_PER_PROFILE + min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
         return replace(self, predicted_whole_bytes=max(peak, before + self.predicted_peak_bytes + more))
 
     def __str__(self) -> str:
