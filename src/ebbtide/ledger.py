@@ -113,6 +113,16 @@ class SavedEntry:
 
 
 @final
+class Peak:
+    """The most bytes that a ledger held in a block."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+
+@final
 class _Ticket(weakref.ref[Any]):
     """A weak reference to the holder of a buffer that knows what to uncount when the holder dies."""
 
@@ -190,6 +200,15 @@ class Ledger:
         finally:
             self.limit = limit
             self.peak = max(before, self.peak - nbytes)
+
+    @contextmanager
+    def watching(self) -> Iterator[Peak]:
+        """Give the most bytes that are held at a time in the block, which it has after it."""
+        found, before, self.peak = Peak(), self.peak, self.live
+        try:
+            yield found
+        finally:
+            found.nbytes, self.peak = self.peak, max(before, self.peak)
 
     def relieve(self, nbytes: int) -> int:
         """Let time loops give up at least *nbytes* bytes if they can, at the price of more work; return how many."""

@@ -34,11 +34,12 @@ class First:
         is_busy: Whether it left no processor to the threads of a storage.
         taken: The most bytes of arrays that were allocated for it at a time, and its record; 0 where there is no bound,
             or no telling.
+        dead: Bytes that it saved, when it held most, and holds no more, as nothing depends on what they were saved for.
         traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
             `tracemalloc` does not run.
     """
 
-    __slots__ = ("_held", "is_busy", "record", "seconds", "taken", "traced")
+    __slots__ = ("_held", "dead", "is_busy", "record", "seconds", "taken", "traced")
 
     def __init__(
         self,
@@ -49,10 +50,11 @@ class First:
         *,
         is_busy: bool,
         taken: int,
+        dead: int,
         traced: int | None = None,
     ) -> None:
         self.record: TapedStep | None = record
-        self.taken = taken
+        self.taken, self.dead = taken, dead
         self.traced = traced
         self.seconds = seconds
         self.is_busy = is_busy
@@ -95,10 +97,11 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     meter = None if ledger.limit is None or Meter is None else Meter()
     with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
         start, begun = time.perf_counter(), time.process_time()
-        with meter or nullcontext(), entered(ledger=ledger):
+        with meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
             record, after, output = stepper.taped(0, list(values), pager)
         seconds, busy = time.perf_counter() - start, time.process_time() - begun
     is_busy = busy > (count_processors() - _FREE) * seconds
     taken = 0 if meter is None else meter.peak + pager.overhead.total
     traced = None if peak is None else peak.nbytes
-    return First(record, after, output, seconds, is_busy=is_busy, taken=taken, traced=traced)
+    dead = held.nbytes - ledger.live
+    return First(record, after, output, seconds, is_busy=is_busy, taken=taken, dead=dead, traced=traced)

@@ -70,6 +70,8 @@ def measure_sizes(
         leaves=len(values),
         numbers=count_numbers(values),
         passed_on=_bytes_passed_on(values, first, ledger),
+        # No ledger counts the cotangent beside which a step runs.
+        run=counted + first.dead - bytes_of(values),
     )
 
 
@@ -151,8 +153,8 @@ def measure_alone(
     # NumPy converts numbers block by block, in memory that no array has.
     block = min(BLOCK, 2 * _largest(first))
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
-    run = max(0, first.taken - function) + block if takes else 0
-    return replace(sizes, alone=alone, run=run), seconds, freed
+    run = first.taken - function + block if takes else 0
+    return replace(sizes, alone=alone, run=max(sizes.run, run)), seconds, freed
 
 
 def _is_plain(first: First) -> bool:

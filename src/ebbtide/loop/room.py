@@ -17,11 +17,10 @@ from ebbtide.loop import ahead
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.steps import TapedStep
-from ebbtide.loop.swap import nodes_of
+from ebbtide.loop.swap import is_paged
 from ebbtide.schedules import Delete, Forward, Hierarchical, Mixed, Position, Reverse, Revolve, Snapshot
 from ebbtide.tape.joint import Holding
 from ebbtide.tape.pager import Pager
-from ebbtide.tape.saved import SavedValue
 
 # A loop that loses more snapshots than that of what its steps saved goes on with so many slots for restart states, and
 # a table for them that is no larger than a state.
@@ -51,7 +50,7 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_choose", "_fallback", "_given_up", "_held", "_ledger", "_own", "_patience", "_runs",
+        "_allowed", "_choose", "_fallback", "_given_up", "_held", "_ledger", "_own", "_patience", "_peak", "_runs",
         "_saved_before", "spare", "stale",
     )  # fmt: skip
 
@@ -62,6 +61,7 @@ class Room:
         self._held = 0
         self._choose = choose
         self._saved_before = 0
+        self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self._given_up = 0  # how often the loop did with less
         self._runs = False  # whether a sweep of the loop is under way
         # Whether the initial state lies on disk, for a loop that loses there what its steps saved; and how many more
@@ -148,6 +148,7 @@ class Room:
         self._saved_before = ledger.held[SAVED]
         if ledger.limit is None or allowed is None:
             return Pager(ledger, None, around=outer)
+        self._peak, ledger.peak = ledger.peak, ledger.live
         left = Budget(allowed.memory, max(0, allowed.disk - plan.predicted_disk_bytes), allowed.directory)
         return Pager(ledger, left, around=outer, step=True)
 
@@ -170,14 +171,15 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             return action
+        most = self._most_held()
         record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
         sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
-        saved, sweep = sizes.saved, sizes.sweep
+        saved, sweep, run = sizes.saved, sizes.sweep, sizes.run
         if record.nbytes > sizes.saved + sizes.shared or passed:
             saved = max(saved, record.nbytes - sizes.shared)
             sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
-        if (saved, sweep) != (sizes.saved, sizes.sweep):
-            rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep))
+            run = max(run, record.nbytes + most - self._ledger.live - sizes.state)
+        rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep, run=run))
         if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
@@ -191,8 +193,14 @@ class Room:
             if not ahead.lacks_way_back(position.after(done)):
                 return done
         if passed:
-            raise self._refusal(rule, index, record, record.forecast() - sizes.alone)
+            raise self._refusal(rule, index, record, max(most, record.forecast() - sizes.alone))
         return action
+
+    def _most_held(self) -> int:
+        """Return the most that the ledger has held since the step in work began; 0 of one that is there already."""
+        before, self._peak, most = self._peak, None, self._ledger.peak
+        self._ledger.peak = max(most, before or 0)
+        return 0 if before is None else most
 
     def make_for(self, rule: Any, action: Any) -> bool:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
@@ -227,7 +235,7 @@ class Room:
             lent = not rule.position.reversed and not all(pair is None or pair[1] for pair in rule.cotangent)
             over = record.forecast(lent) - limit
             over -= ledger.relieve(over)
-        if over <= 0 and not _is_paged(record):
+        if over <= 0 and not is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
         if over > 0 and not (pager.budget is not None and pager.budget.disk):
             raise self._refusal(rule, index, record, ledger.limit + over)
@@ -389,9 +397,3 @@ class Room:
             f"bytes ({format_bytes(least)}) of memory.",
             least,
         )
-
-
-def _is_paged(record: TapedStep) -> bool:
-    """Return whether saved values of a step are on disk, each by itself."""
-    values = (value for node in nodes_of(record) for value in node.saved or ())
-    return any(type(value) is SavedValue and value.page is not None for value in values)

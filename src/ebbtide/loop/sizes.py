@@ -49,8 +49,8 @@ class Sizes:
             save the one before them and the one after.
         alone: Part of *sweep* that the function alone takes as well, for the values of a step, so that it is no part of
             what is beyond it; known of steps in whose sweep more than three cotangents wait.
-        run: The most that a step takes while it runs on a tape, beyond what it takes on plain values, new state and
-            saved values included; 0 where that is less than the sweep has room for.
+        run: What a step has to have beside a cotangent while it runs on a tape: what it saves in the ledger, also where
+            nothing comes to depend on it, or all that it takes beyond what it takes on plain values.
     """
 
     state: int
@@ -94,7 +94,7 @@ class Sizes:
         Or the step that runs on a tape before it, beside a cotangent. Or what is there before the first sweep: what
         that step saved, and of a function that saves the final state, as most do, this one and its cotangent.
         """
-        running = self.run + self.state + RESERVE_PER_STEP if self.run else 0
+        running = self.run + self.state + RESERVE_PER_STEP if self.run > 0 else 0
         reverse = max(self.sweep_beyond, running) + self.gradients
         return max(reverse, self.saved + self.shared + 2 * self.state) + self.interpreter
 

@@ -103,3 +103,9 @@ def nodes_of(record: TapedStep) -> list[Node]:
             found[node.number] = node
             waiting.extend(node.parents or ())
     return list(found.values())
+
+
+def is_paged(record: TapedStep) -> bool:
+    """Return whether saved values of a step are on disk, each by itself."""
+    values = (value for node in nodes_of(record) for value in node.saved or ())
+    return any(type(value) is SavedValue and value.page is not None for value in values)
