@@ -115,8 +115,8 @@ def measure_alone(
     Run the first step once more, on plain values, if it takes more than most: the function alone takes some too.
 
     A cotangent waits in the sweep where the step held its value. At the maximum of eight branches eight of them wait,
-    and the function alone holds as many values. What it holds covers also what rules take for a moment and no ledger
-    counts, so that it is looked at only where they take nothing: of steps of elementwise and linear operations.
+    and the function alone holds as many values. What it holds would cover as well what rules take for a moment and no
+    forecast counts, so that it is looked at only where forecasts are tested: of steps of NumPy's functions.
 
     What rules take for a moment while a step runs on a tape is metered: of a median over eight rows it was 16 states
     more than the function took, where the sweep took 13.
