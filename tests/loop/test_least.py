@@ -227,6 +227,8 @@ OTHERS: dict[str, Callable[[Any], Callable[[Any, int], Any]]] = {
     **{f"rows of {count}": lambda k, count=count: larger(count) for count in (4, 9)},
     "composed": lambda k: composed,
     "static": lambda k: lambda u, i: np.prod(u * COLUMN * 0.9 * k * 0.9, axis=0) + 0.1,
+    "static products": lambda k: lambda u, i: 0.9 * u + 0.1 * np.tanh(k * W @ u.reshape(64, -1)).reshape(u.shape),
+    "static columns": lambda k: lambda u, i: u + 0.01 * np.sum(np.pad(k * u * COLUMN, ((1, 1), (0, 0)))[2:], axis=0),
     "accumulated": lambda k: lambda u, i: np.maximum.accumulate(u * COLUMN, axis=0)[-1] * 0.5,
     "products": lambda k: lambda u, i: np.cumprod(u * COLUMN, axis=0)[-1] * 0.5 + 0.1,
     "partition": lambda k: lambda u, i: np.partition(u * COLUMN, 3, axis=0)[3] * 0.5 + 0.1,
