@@ -200,7 +200,7 @@ class Forecast:
                 buffer = self._moved(g) if moves else self._allocate(kind.nbytes, block)
                 self._put(parent, running, _Slot(buffer, True))
             return False
-        packed = node.type.nbytes if g.thin else 0
+        packed = node.type.nbytes if g.thin and not pull.trusted else 0
         self._raise(self.live + packed)
         if kind.nbytes > BLOCK and running is not None and accumulates(pull, kind, node.type, saved):
             if not running.owned:
@@ -210,10 +210,10 @@ class Forecast:
             outcome = CONSUMED
         else:
             outcome = self._outcome(pull, node.params, node.type, kind, saved)
-        thin = outcome.passes and kind.nbytes > node.type.nbytes
-        if g.thin and outcome.passes and not thin:
+        thin = outcome.passes and (kind.nbytes > node.type.nbytes or (g.thin and pull.trusted))
+        if packed and outcome.passes and not thin:
             outcome = Outcome(passes=False, nbytes=kind.nbytes, temporary=0, ours=True)
-        elif g.thin:
+        elif packed:
             outcome = replace(outcome, temporary=outcome.temporary + packed)
         ours = outcome.ours and (exclusive or not outcome.passes)
         held = 0 if outcome.passes else outcome.nbytes
