@@ -25,7 +25,8 @@ from ebbtide.loop.timing import time_plain
 from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.blocks import BLOCK
-from ebbtide.tape.holders import held_by
+from ebbtide.tape.holders import arrays_in, held_by
+from ebbtide.tape.node import Node
 from ebbtide.tape.outcome import is_users
 from ebbtide.tape.saved import SavedValue, key_of
 from ebbtide.tape.saved import bytes_of as bytes_saved
@@ -138,9 +139,8 @@ def measure_alone(
     if ledger.limit is None or Meter is None:
         return sizes, None, 0
     most, has_room = _most_that_waits(first, sizes), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
-    assert first.record is not None
-    is_lone, statics = _is_lone(values), bool(first.record.tape.statics)
-    waits = not agree(not (is_lone and not statics and _is_known(first) and sizes.sweep > most))
+    is_lone = _is_lone(values, first)
+    waits = not agree(not (is_lone and _is_known(first) and sizes.sweep > most))
     takes = agree(not _is_plain(first) and first.taken + sizes.state + sizes.gradients > has_room)
     if not (waits or takes):
         return sizes, None, 0
@@ -151,9 +151,6 @@ def measure_alone(
     freed, meter = before - ledger.live, Meter()
     seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and is_lone else 0
-    if statics:
-        # Operations on them are done one by one, and NumPy reuses the memory of a temporary of an expression.
-        function = max(0, function - _largest(first)) if _is_numpys(first) else 0
     # NumPy converts numbers block by block, in memory that no array has.
     block = min(BLOCK, 2 * _largest(first))
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
@@ -163,16 +160,17 @@ def measure_alone(
 
 def _is_plain(first: First) -> bool:
     """Return whether a step does on a tape what the function alone does, and saves it: what is linear saves nothing."""
-    return all(
-        type(one) is Signature
-        and (one.local or (not (one.saves or one.keeps) and _module_of(one) in _PLAIN))
-        for one in _signatures(first)
-    )
+    assert first.record is not None
+    return all(map(_does_as_numpy, nodes_of(first.record)))
 
 
-def _is_numpys(first: First) -> bool:
-    """Return whether the operations of a step are NumPy's functions as they are."""
-    return all(type(one) is Signature and (one.local or _module_of(one) in _PLAIN) for one in _signatures(first))
+def _does_as_numpy(node: Node) -> bool:
+    """Return whether an operation takes what NumPy's does; with index arrays it may be a part of another function."""
+    one = node.signature
+    if one is None or (type(one) is Signature and one.local):
+        return True
+    linear = type(one) is Signature and not (one.saves or one.keeps) and _module_of(one) in _PLAIN
+    return linear and not arrays_in(node.params, lambda array: True)
 
 
 def _is_known(first: First) -> bool:
@@ -198,10 +196,13 @@ def _signatures(first: First) -> list[Any]:
     return [node.signature for node in nodes_of(first.record) if node.signature is not None]
 
 
-def _is_lone(values: list[Any]) -> bool:
-    """Return whether a plain step takes what the function alone does, but for operations on static values."""
-    # Another region, program or forward mode around runs the step beside something else, or with more than values.
-    around = current().capture is not None or current().derived
+def _is_lone(values: list[Any], first: First) -> bool:
+    """Return whether a plain step takes what the function alone does."""
+    context, record = current(), first.record
+    assert record is not None
+    # Another region, program or forward mode around runs the step beside something else, or with more than values; and
+    # operations on static values are done by our functions, where NumPy's take less: `np.pad` by 26 states.
+    around = context.capture is not None or context.derived or bool(record.tape.statics)
     return not around and not any(type(leaf) is TracedArray for leaf in values)
 
 
