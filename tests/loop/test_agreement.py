@@ -246,7 +246,7 @@ def test_steps_are_measured_in_one_order(monkeypatch):
         return grad(lambda u: np.sum(timeloop(step, u, 40) ** 2), budget=Budget(memory=halves * U.nbytes // 2))(U)
 
     # In the second process there is room for a sweep that leaves the step as it is.
-    calls = [lambda rank=rank, halves=halves: call(rank, halves) for rank, halves in enumerate((19, 80))]
+    calls = [lambda rank=rank, halves=halves: call(rank, halves) for rank, halves in enumerate((17, 80))]
     results, actions = run_processes(monkeypatch, calls)
     assert actions[0] == actions[1]
     assert orders[0] == orders[1]
