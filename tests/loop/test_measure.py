@@ -167,3 +167,20 @@ def test_a_time_that_was_not_measured_is_not_predicted():
     assert not loop.plan.has_costs
     assert str(loop).splitlines()[-1].split()[:2] == ["time", "unknown"]
     assert "time            unknown" in str(loop.plan)
+
+
+def test_what_others_give_up_is_no_part_of_a_step() -> None:
+    """While the second loop's first step runs the first loop gives up states; both steps take the same."""
+    u = np.linspace(0.2, 1.1, 1 << 17)
+
+    def step(u: Any, i: int) -> Any:
+        return u + 0.1 * np.sin(u) * np.cos(u)
+
+    def f(u: Any) -> Any:
+        return np.sum(np.cos(timeloop(step, np.sin(timeloop(step, u, 12)), 12)))
+
+    with profile() as p:
+        grad(f, budget=Budget(memory=30 * u.nbytes))(u)
+    before, after = [loop.plan.sizes for loop in p.loops]
+    assert before.run == after.run
+    assert before.saved == after.saved

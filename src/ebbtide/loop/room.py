@@ -171,15 +171,16 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             return action
-        most = self._most_held()
         record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
-        sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
+        sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
         saved, sweep, run = sizes.saved, sizes.sweep, sizes.run
         if record.nbytes > sizes.saved + sizes.shared or passed:
             saved = max(saved, record.nbytes - sizes.shared)
             sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
+        if passed:  # all that could be given up was, before it held most
             run = max(run, record.nbytes + most - self._ledger.live - sizes.state)
-        rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep, run=run))
+        if (saved, sweep, run) != (sizes.saved, sizes.sweep, sizes.run):
+            rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep, run=run))
         if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
