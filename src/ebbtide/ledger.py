@@ -145,8 +145,8 @@ class Ledger:
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "lenders", "limit", "peak",
-        "phase", "report", "saved", "timeline", "watched",
+        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out", "lenders", "limit",
+        "peak", "phase", "report", "saved", "timeline", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False) -> None:
@@ -155,6 +155,7 @@ class Ledger:
         self.held: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.peak = 0
         self.limit: int | None = None
+        self.left_out = 0  # by so many bytes the limit is less, for what no ledger counts
         self.phase = "forward"
         self.timeline: Timeline | None = None
         self.entries: dict[tuple[Any, ...], SavedEntry] | None = None
@@ -200,6 +201,20 @@ class Ledger:
         finally:
             self.limit = limit
             self.peak = max(before, self.peak - nbytes)
+
+    @contextmanager
+    def without(self, nbytes: int) -> Iterator[None]:
+        """Have the bound be less, in the block, by *nbytes* bytes that are held and are in no ledger."""
+        self._leave_out(nbytes)
+        try:
+            yield
+        finally:
+            self._leave_out(-nbytes)
+
+    def _leave_out(self, nbytes: int) -> None:
+        self.left_out += nbytes
+        if self.limit is not None:
+            self.limit -= nbytes
 
     @contextmanager
     def watching(self) -> Iterator[Peak]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
-from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import (
     Copy,
     Costs,
@@ -27,7 +26,6 @@ from ebbtide.schedules import (
 from ebbtide.schedules.continuing import count_base
 from ebbtide.schedules.parts import Parts
 from ebbtide.schedules.snapshots import find_place
-from ebbtide.tape.overhead import PAGE
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -59,29 +57,6 @@ def next_action(schedule: Schedule, position: Position, lost: Mapping[str, Stora
 def stored(position: Position, step: int) -> Snapshot:
     """Return the snapshot of a step."""
     return position.snapshots[find_place(position.snapshots, step)]
-
-
-def size_of(plan: Plan, kept: Snapshot) -> int:
-    """Return the bytes of a snapshot in memory, as a ledger counts them beside others."""
-    return plan.sizes.data if kept.kind == "restart" else plan.sizes.saved - plan.sizes.passed_on
-
-
-def beyond_bytes(plan: Plan, snapshots: Sequence[Snapshot], taped: int) -> int:
-    """Return what the interpreter takes for a loop with these snapshots and taped steps, which no ledger counts."""
-    sizes, tables = plan.sizes, table_bytes(plan.schedule, plan.steps) if len(snapshots) > 1 else 0
-    each = {"memory": sizes.restart - sizes.data, "disk": sizes.listed}
-    restarts = sum(each[one.tier] for one in snapshots if one.kind == "restart")
-    # One taped step is part of what is measured of a loop.
-    taped = max(0, taped - 1) + sum(one.kind != "restart" for one in snapshots)
-    # Two pages of the record of what comes after the loop, which a ledger counts, are in the loop's reserve, too.
-    return sizes.interpreter - 2 * PAGE + restarts + taped * (sizes.taped - sizes.saved) + tables
-
-
-def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
-    """Return the bytes of memory that are held for snapshots on disk, with the table of where they are."""
-    each = {"restart": plan.sizes.listed, "saved": plan.sizes.left_behind}
-    found = sum(each[one.kind] for one in snapshots if one.tier == "disk")
-    return found + table_bytes(plan.schedule, plan.steps) if found else 0
 
 
 def without_saved(position: Position) -> Position:
@@ -117,23 +92,6 @@ def find_spare(position: Position) -> tuple[Snapshot, ...]:
     if first is None:
         return ()
     return tuple(kept for kept in position.snapshots if kept.step > first.step and kept.tier == "memory")
-
-
-def sheddable_bytes(plan: Plan, position: Position, *, spare: bool) -> int:
-    """
-    Return the bytes of memory that a loop could do without.
-
-    Args:
-        plan: Its plan.
-        position: Where it stands.
-        spare: Whether the initial state is kept beside the snapshots, so that no saved values are needed.
-    """
-    if not spare:
-        return sum(size_of(plan, kept) for kept in find_spare(position))
-    at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
-    held = [kept for kept in position.snapshots if kept.tier == "memory"]
-    each = plan.sizes.saved - plan.sizes.passed_on
-    return max(0, at_hand) * each + sum(size_of(plan, kept) for kept in held)
 
 
 def find_cheapest(position: Position) -> Snapshot | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import final
 
 from ebbtide.agree import agree
-from ebbtide.budget import format_bytes
+from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_left, find_open
 from ebbtide.loop.predict import buffer_of, predict, spare_tier
@@ -277,5 +277,15 @@ def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int
         f"memory and {disk} bytes of disk: one step saves {sizes.saved} bytes and takes {sizes.sweep} with its "
         f"cotangents, and one state is {sizes.state} bytes. Give at least {least} bytes ({format_bytes(least)}) of "
         "memory.",
+        least,
+    )
+
+
+def describe_larger(index: int, sizes: Sizes, allowed: Budget, least: int) -> BudgetError:
+    """Return the error for a step that saves more than those before it, and does not fit."""
+    return BudgetError(
+        f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, more "
+        f"than the steps before it, and does not fit into the budget of {allowed}. Give at least {least} "
+        f"bytes ({format_bytes(least)}) of memory.",
         least,
     )

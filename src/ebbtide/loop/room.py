@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
 from ebbtide.agree import agree, is_alone
-from ebbtide.budget import Budget, format_bytes
+from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import SAVED, Ledger
-from ebbtide.loop import ahead
-from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop import ahead, held
+from ebbtide.loop.fallback import Fallback
+from ebbtide.loop.held import Waiting
+from ebbtide.loop.plan import UNKNOWN_COSTS, Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
+from ebbtide.loop.share import seen_by_none
+from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import is_paged
-from ebbtide.schedules import Delete, Forward, Hierarchical, Mixed, Position, Reverse, Revolve, Snapshot
-from ebbtide.tape.joint import Holding
+from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, Snapshot
 from ebbtide.tape.pager import Pager
-
-# A loop that loses more snapshots than that of what its steps saved goes on with so many slots for restart states, and
-# a table for them that is no larger than a state.
-_PATIENCE, _SLOTS, _TABLE_BYTES = 4, 8, 12
 
 
 @final
@@ -43,15 +42,16 @@ class Room:
 
     Attributes:
         stale: Whether the schedule was chosen for another position than that of the loop.
-        spare: Whether the initial state is kept beside the snapshots.
+        spare: The initial state in memory, where it is kept beside the snapshots.
+        fallback: The same on disk.
 
     Memory:
         None of its own.
     """
 
     __slots__ = (
-        "_allowed", "_choose", "_fallback", "_given_up", "_held", "_ledger", "_own", "_patience", "_peak", "_runs",
-        "_saved_before", "spare", "stale",
+        "_allowed", "_choose", "_cotangent", "_given_up", "_held", "_ledger", "_own", "_peak", "_runs",
+        "_saved_before", "_unseen", "fallback", "spare", "stale",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
@@ -64,10 +64,10 @@ class Room:
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self._given_up = 0  # how often the loop did with less
         self._runs = False  # whether a sweep of the loop is under way
-        # Whether the initial state lies on disk, for a loop that loses there what its steps saved; and how many more
-        # such losses it takes, once it needs that state.
-        self._fallback, self._patience = False, 0
-        self.stale = self.spare = False
+        self._cotangent = Waiting(ledger)
+        self._unseen = 0  # what the interpreter takes for other loops
+        self.fallback, self.spare = Fallback(ledger), Spare()
+        self.stale = False
 
     @property
     def bounded(self) -> bool:
@@ -82,14 +82,20 @@ class Room:
         base = ledger.live - self._held
         if self._own is not None:
             ledger.limit = base + self._own if outer is None else min(outer, base + self._own)
+        self._unseen = seen_by_none(ledger, but=self)
         self._runs = True
         try:
             yield
         finally:
             self._runs = False
+            self._cotangent.release()
             self._held = ledger.live - base
             if self._own is not None:
                 ledger.limit = outer
+
+    def _beside(self, rule: Any, excused: int = 0) -> AbstractContextManager[None]:
+        """Have the bound be less, in the block, by what the interpreter takes for loops, which no ledger counts."""
+        return self._ledger.without(self._unseen + held.beyond_now(rule) - excused)
 
     def enlist(self, rule: Any) -> None:
         """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
@@ -98,32 +104,9 @@ class Room:
         begins = rule.position.state == 0 and not rule.position.snapshots
         tier = spare_tier(rule.plan.schedule, rule.plan.steps) if begins else None
         if tier == "memory" and self.bounded:
-            # Until the reverse sweep begins, the bytes of its cotangents are free.
-            rule.snapshots.put_state(0, rule.state, tier, vital=True)
-            self.spare = True
-        elif tier == "disk" and (not rule.snapshots.are_theirs or self._has_room(rule.plan)):
-            # A user's storage takes what the schedule says and no more.
-            rule.snapshots.put_state(0, rule.state, "spare" if rule.snapshots.are_theirs else tier, vital=True)
-            self._fallback = True
-
-    def _has_room(self, plan: Plan) -> bool:
-        """Return whether there is room in memory for one more state than the plan has, which is not given up."""
-        limit = self._ledger.limit
-        return limit is None or self._ledger.live + plan.predicted_peak_bytes + plan.sizes.restart <= limit
-
-    def without_lost(self, rule: Any, position: Position) -> Position:
-        """Return a position without snapshots that were lost, and with the initial state if there is no other way."""
-        left = rule.snapshots.without_lost(position)
-        if self._fallback and ahead.lacks_way_back(left):
-            left = ahead.with_initial(left, rule.snapshots.drop)
-            self._fallback, self._patience = False, _PATIENCE
-        elif self._patience and len(left.snapshots) < len(position.snapshots):
-            self._patience -= 1
-            if not self._patience:
-                # To store what all steps save takes a disk that there is not: half of the steps would run for each.
-                slots = min(_SLOTS, rule.plan.sizes.state // (_TABLE_BYTES * position.steps))
-                rule.plan = replace(rule.plan, schedule=Hierarchical(0, max(1, slots)))
-        return left
+            self.spare.keep(rule)
+        elif tier == "disk":
+            self.fallback.keep(rule)
 
     def dismiss(self, rule: Any) -> None:
         """Let the ledger ask a loop no more."""
@@ -140,11 +123,23 @@ class Room:
             return replace(action, stop=action.start + 1)
         return action
 
-    def pager(self, outer: Any, plan: Plan) -> Pager | None:
-        """Return the pager of a step; None when nobody looks."""
+    def taped(self, rule: Any, index: int) -> tuple[TapedStep, list[Any], list[Any]]:
+        """Run a step on a tape, as `Stepper.taped` does it, within the bound."""
+        if not self._ledger.watched:
+            return rule.stepper.taped(index, rule.state, None)
+        pager = self._pager(rule.stepper.region.outer.pager, rule.plan)
+        if not self.bounded:
+            return rule.stepper.taped(index, rule.state, pager)
+        with self._beside(rule, self._excused(rule)):
+            return rule.stepper.taped(index, rule.state, pager)
+
+    def _excused(self, rule: Any) -> int:
+        """Bytes in the ledger of a step that runs on a tape, which the plan leaves to the function alone."""
+        return rule.plan.sizes.excused if rule.position.forward_ended else 0
+
+    def _pager(self, outer: Any, plan: Plan) -> Pager:
+        """Return the pager of a step."""
         ledger, allowed = self._ledger, self._allowed
-        if not ledger.watched:
-            return None
         self._saved_before = ledger.held[SAVED]
         if ledger.limit is None or allowed is None:
             return Pager(ledger, None, around=outer)
@@ -179,6 +174,7 @@ class Room:
             sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
         if passed:  # all that could be given up was, before it held most
             run = max(run, record.nbytes + most - self._ledger.live - sizes.state)
+        self.spare.grown |= saved > sizes.saved
         if (saved, sweep, run) != (sizes.saved, sizes.sweep, sizes.run):
             rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep, run=run))
         if passed and not action.save and is_alone():
@@ -194,11 +190,13 @@ class Room:
             if not ahead.lacks_way_back(position.after(done)):
                 return done
         if passed:
-            raise self._refusal(rule, index, record, max(most, record.forecast() - sizes.alone))
+            with self._beside(rule, self._excused(rule)):
+                peak = record.forecast() - sizes.alone - self._cotangent.nbytes
+                raise self._refusal(rule, index, record, max(most, peak))
         return action
 
     def _most_held(self) -> int:
-        """Return the most that the ledger has held since the step in work began; 0 of one that is there already."""
+        """Return the most that was held since the step in work began, by the ledger; 0 of one that is there already."""
         before, self._peak, most = self._peak, None, self._ledger.peak
         self._ledger.peak = max(most, before or 0)
         return 0 if before is None else most
@@ -208,9 +206,16 @@ class Room:
         limit = self._ledger.limit
         if limit is None:
             return False
+        if self.spare.is_in_the_way(rule, action):
+            self.spare.drop(rule)
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
-        over = max(0, self._ledger.live + stored * rule.plan.sizes.state - limit)
+        with self._beside(rule):
+            over = max(0, self._ledger.live + stored * rule.plan.sizes.state - self._ledger.limit)
         return over > 0 and bool(rule.shed(over))
+
+    def stays(self, rule: Any, kept: Snapshot) -> bool:
+        """Return whether a snapshot stays where the schedule gives it up; see `Spare`."""
+        return self.bounded and self.spare.stays(rule, kept)
 
     def sweep(self, rule: Any, index: int, record: TapedStep, seeds: list[Any], *, retain: bool) -> Any:
         """
@@ -219,13 +224,22 @@ class Room:
         Raises:
             BudgetError: There is no room for it, as it saved more than planned, or as others took memory.
         """
-        if record.tape.pager is not None and self._ledger.limit is not None:
-            self._prepare(rule, index, record)
+        if self._ledger.limit is None:
+            return record.sweep(rule.cotangent, seeds, retain=retain)
+        self._cotangent.release()
+        if record.tape.pager is not None:
+            with self._beside(rule):
+                self._prepare(rule, index, record)
         alone = rule.plan.sizes.alone
-        if not alone:
-            return record.sweep(rule.cotangent, seeds, retain=retain)
-        with self._ledger.beside(alone):
-            return record.sweep(rule.cotangent, seeds, retain=retain)
+        with self._ledger.beside(alone) if alone else nullcontext():
+            found = record.sweep(rule.cotangent, seeds, retain=retain)
+        self.wait(found[0])
+        return found
+
+    def wait(self, cotangent: list[Any]) -> None:
+        """Count the cotangent of a state until the step before it is swept."""
+        if self.bounded:
+            self._cotangent.hold(cotangent)
 
     def _prepare(self, rule: Any, index: int, record: TapedStep) -> None:
         """Make room for the sweep of a step."""
@@ -250,19 +264,22 @@ class Room:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
         limit = self._ledger.limit
         if limit is not None:
-            others = self._ledger.live - self.held_by(rule)
+            others = self._ledger.live - self._held_by(rule)
             rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
         self.settle(rule)
-        if self.spare:
-            # Another sweep begins with the saved values, which are not given up from now on.
-            rule.snapshots.drop(Snapshot(0))
-            self.spare = False
+        self.spare.drop(rule)  # another sweep begins with the saved values, which are not given up from now on
 
     def shed(self, rule: Any, nbytes: int) -> int:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
         before = self._ledger.live
+        sizes = rule.plan.sizes
+        if self.spare.is_there and rule.position.forward_ended and nbytes <= sizes.data:
+            as_planned = self._ledger.held[SAVED] - self._saved_before <= sizes.saved + sizes.shared
+            if as_planned and not self.spare.grown:
+                self.spare.drop(rule)
+                return before - self._ledger.live
         return self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
@@ -279,15 +296,9 @@ class Room:
 
     def _give_up_saved(self, rule: Any) -> bool:
         """Give up saved values but those of the step in work, if the others can run again from the initial state."""
-        if not self.spare:
-            return False
-        after = ahead.without_saved(rule.position)
-        for kept in rule.position.snapshots:
-            if kept not in after.snapshots:
-                rule.snapshots.drop(kept)
-        self.forget(rule, range(*after.saved or (0, 0)))
-        rule.position, self.spare, self.stale = after, False, True
-        return True
+        went = self.spare.go_back(rule)
+        self.stale |= went
+        return went
 
     def forget(self, rule: Any, kept: range = range(0)) -> None:
         """Give up the saved values at hand of all steps but those that are *kept*."""
@@ -326,12 +337,18 @@ class Room:
         """
         self.stale = False
         position, limit = rule.position, self._ledger.limit
-        others = self._ledger.live - self.held_by(rule)
-        memory = None if limit is None else limit - others
+        others = self._ledger.live - self._held_by(rule)
+        memory = None if limit is None else limit - others - self._unseen
         costs = None if rule.plan.costs == UNKNOWN_COSTS else rule.plan.costs
-        plan = self._choose(
-            position.steps, rule.plan.sizes, memory=memory, schedule=None, held=others, open=position.open, costs=costs
+        choose = partial(
+            self._choose, position.steps, rule.plan.sizes, schedule=None, held=others, open=position.open, costs=costs
         )
+        try:
+            # A loop whose steps have saved more than planned keeps its initial state, for those to come.
+            kept = rule.plan.sizes.restart if self.spare.grown else 0
+            plan = choose(memory=None if memory is None else memory - kept)
+        except BudgetError:
+            plan = choose(memory=memory)
         # What was run for another schedule, or to measure, was run.
         forward, known = rule.ran + plan.schedule.forward_steps_left(position), rule.plan
         more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
@@ -352,25 +369,11 @@ class Room:
         """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""
         if self._runs and not is_alone():
             return 0
-        return ahead.sheddable_bytes(rule.plan, rule.position, spare=self.spare) + int(rule.snapshots.buffer_nbytes)
+        return held.sheddable_bytes(rule) + int(rule.snapshots.buffer_nbytes)
 
-    def holding(self, rule: Any, bare: bool) -> Holding:
-        """Return what a loop holds; see `JointRule.holding`."""
-        plan, kept, taped, given_up = rule.plan, rule.position.snapshots, len(rule.records), 0
-        held, others = self.held_by(rule), ()
-        if bare:
-            kept, taped, given_up = (Snapshot(0), *[one for one in kept if one.tier != "memory"]), 1, rule.sheddable
-            saved = sum(record.nbytes for record in rule.records.values())
-            left = ahead.listed_bytes(plan, kept) + max(0, held - saved - given_up)
-            others = tuple((fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left)
-        beyond = ahead.beyond_bytes(plan, kept, taped) - given_up
-        return Holding(held + rule.snapshots.buffer_nbytes, beyond, plan.least, others=others)
-
-    def held_by(self, rule: Any) -> int:
-        """Bytes of the loop's snapshots in memory and of saved values at hand."""
-        stored = [ahead.size_of(rule.plan, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
-        spare = rule.plan.sizes.data if self.spare else 0
-        return sum(stored) + spare + sum(record.nbytes for record in rule.records.values())
+    def _held_by(self, rule: Any) -> int:
+        """Bytes in the ledger of what a loop holds."""
+        return held.held_bytes(rule) + self._cotangent.nbytes
 
     def _replace(self, rule: Any, plan: Plan) -> None:
         """Give a loop a plan, and tell it to the report, which knows by now what code after the loop has taken."""
@@ -390,11 +393,6 @@ class Room:
         sizes = rule.plan.sizes
         least = self._allowed.memory + max(0, peak - limit)
         with_one = sizes.fixed + sizes.restart + self._allowed.memory - limit
-        others = self._ledger.live - self.held_by(rule) - record.nbytes
+        others = self._ledger.live - self._held_by(rule) - record.nbytes
         least = max(least, with_one + others)
-        return BudgetError(
-            f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, more "
-            f"than the steps before it, and does not fit into the budget of {self._allowed}. Give at least {least} "
-            f"bytes ({format_bytes(least)}) of memory.",
-            least,
-        )
+        return describe_larger(index, sizes, self._allowed, least)

@@ -11,6 +11,7 @@ from ebbtide.errors import MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.held import holding
 from ebbtide.loop.loss import Loss
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Watch
@@ -104,7 +105,7 @@ class LoopRule(JointRule):
 
     def holding(self, bare: bool) -> Holding:
         """See `JointRule.holding`."""
-        return self.room.holding(self, bare)
+        return holding(self, bare)
 
     def shed(self, nbytes: int) -> int:
         """Go on with less in memory."""
@@ -155,6 +156,7 @@ class LoopRule(JointRule):
     def _next(self) -> Any:
         if self.room.stale:
             self.room.plan_again(self)
+            self._mark = None
         action = None
         while action is None or self.room.make_for(self, action):
             action = ahead.next_action(self.plan.schedule, self.position, self.snapshots.lost)
@@ -184,7 +186,7 @@ class LoopRule(JointRule):
             after = after if self.position is before else self.position.after(action)
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
-        self.position = self.room.without_lost(self, after)
+        self.position = self.room.fallback.without_lost(self, after)
 
     def delete(self, action: Delete) -> None:
         """Delete a snapshot, unless another sweep begins with it."""
@@ -246,8 +248,7 @@ class LoopRule(JointRule):
             else:
                 self.loss.taping(index, self.state)
                 self.verifier.before(index, self.state, again=again)
-                pager = self.room.pager(self._region.outer.pager, self.plan)
-                record, self.state, output = self.stepper.taped(index, self.state, pager)
+                record, self.state, output = self.room.taped(self, index)
                 if again:
                     self.verifier.taped(index, self.state)
             done = self.room.judge(self, action, index, record)
@@ -272,7 +273,7 @@ class LoopRule(JointRule):
     def _load(self, action: Copy | Move, after: Position) -> Position:
         """Load a snapshot; return the position after that."""
         step, kept = action.step, ahead.stored(self.position, action.step)
-        keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept)
+        keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept) or self.room.stays(self, kept)
         loaded: Any
         if kept.kind == "saved":
             loaded = self.snapshots.get_saved(step, keep=keep)
@@ -331,6 +332,7 @@ class LoopRule(JointRule):
             around = entered(capture=self._region.around, ledger=self._ledger)
             with self.watch.sweep("reverse", self.position.steps), self.room.limited(), around:
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
+                self.room.wait(self.cotangent)
                 while not self.position.finished:
                     self.follow(self._next(), sink=(outputs, collector))
         except BaseException:

@@ -36,9 +36,16 @@ def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> i
     return before - ledger.live
 
 
-def seen_by_none(ledger: Ledger) -> int:
-    """Return the bytes that the interpreter takes for the loops before, which are in no ledger."""
-    return sum(one.holding(False).beyond for one in _lenders(ledger))
+def seen_by_none(ledger: Ledger, but: Any = None) -> int:
+    """
+    Return the bytes that the interpreter takes for loops, which are in no ledger and not left out of its bound.
+
+    Args:
+        ledger: The account.
+        but: The `Room` of a loop that does not count.
+    """
+    others = [one for one in _lenders(ledger) if but is None or getattr(one, "room", None) is not but]
+    return sum(one.holding(False).beyond for one in others) - ledger.left_out
 
 
 def held_outside(region: Any, ledger: Ledger) -> int:

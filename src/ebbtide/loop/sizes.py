@@ -99,6 +99,16 @@ class Sizes:
         return max(reverse, self.saved + self.shared + 2 * self.state) + self.interpreter
 
     @property
+    def excused(self) -> int:
+        """
+        Bytes in the ledger of a step that runs on a tape beside a cotangent, for which there is no room in `fixed`.
+
+        It is the state that the step starts from: saved here, and held by the function alone.
+        """
+        room = self.fixed - self.interpreter - self.gradients
+        return max(0, min(self.state, self.run + 2 * self.state - room))
+
+    @property
     def restart(self) -> int:
         """Bytes of a restart state in memory, with its entries."""
         return self.state + RESERVE_PER_SNAPSHOT + min(self._others, self.leaves - self.numbers) * ARRAY_BYTES

@@ -174,6 +174,15 @@ class Snapshots:
         """Return the steps whose saved values are stored."""
         return list(self._steps.values())
 
+    def nbytes_of(self, step: int) -> int:
+        """Return the bytes that a stored step saved, as the ledger counted them; 0 where nobody looked."""
+        return self._steps[step].nbytes if step in self._steps else 0
+
+    @property
+    def saved_counts(self) -> tuple[int, int]:
+        """How many steps there are whose saved values are stored, and how many of these on disk."""
+        return len(self._steps), len(self._swaps)
+
     def drop(self, kept: Snapshot) -> None:
         """Delete a snapshot."""
         step, key = kept.step, self._key(kept.step, kept.kind)

@@ -127,10 +127,16 @@ class Mixed(Schedule):
         whole = -(-self.units * numerator // denominator)
         return min(whole, (steps - 1) * max(restart, saved)) + saved
 
+    def free(self, position: Position) -> int:
+        """Return how many units are free at a position; less than 0 if more is held than fits."""
+        if self.restart == self.saved and position.on_disk == 0:
+            return self.units - self.restart * len(position.snapshots)
+        return self.units - sum(map(self._size, position.snapshots))
+
     def _choose(self, position: Position) -> Action:
         """The action where there is a choice."""
         snapshots, end, state = position.snapshots, position.end, position.state
-        free = self._free(position)
+        free = self.free(position)
         if not snapshots:
             if state != 0:
                 raise describe_loss(position)
@@ -279,12 +285,6 @@ class Mixed(Schedule):
         if snapshot.tier != "memory":
             return 0
         return self.restart if snapshot.kind == "restart" else self.saved
-
-    def _free(self, position: Position) -> int:
-        """The units that are free; less than 0 if more is held than fits."""
-        if self.restart == self.saved and position.on_disk == 0:
-            return self.units - self.restart * len(position.snapshots)
-        return self.units - sum(map(self._size, position.snapshots))
 
     def _table(self, steps: int) -> MixedTable:
         """The table for a loop of so many steps; that of a longer loop does, too."""

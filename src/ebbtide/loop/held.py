@@ -1,0 +1,123 @@
+"""What a running time loop holds, what it could do without, and what of all that no ledger counts, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.ledger import COTANGENTS, Ledger
+from ebbtide.loop import ahead
+from ebbtide.loop.plan import Plan
+from ebbtide.loop.predict import table_bytes
+from ebbtide.schedules import Snapshot
+from ebbtide.tape.joint import Holding
+from ebbtide.tape.overhead import PAGE
+from ebbtide.tape.saved import parts_of
+
+
+@final
+class Waiting:
+    """
+    Counts the cotangent of a state while it waits for the sweep of the step before.
+
+    Args:
+        ledger: The account.
+
+    Attributes:
+        nbytes: What it counts.
+    """
+
+    __slots__ = ("_keys", "_ledger", "nbytes")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._keys, self.nbytes = ledger, list[int](), 0
+
+    def hold(self, cotangent: list[Any]) -> None:
+        """Count the cotangent of each leaf: (value, owned) or None."""
+        before = self._ledger.live
+        for pair in cotangent:
+            for part in () if pair is None else parts_of(pair[0]):
+                owner = owner_of(part)
+                self._ledger.share(COTANGENTS, id(owner), owner.nbytes)
+                self._keys.append(id(owner))
+        self.nbytes += self._ledger.live - before
+
+    def release(self) -> None:
+        """Count it no more."""
+        for key in self._keys:
+            self._ledger.unshare(COTANGENTS, key)
+        self._keys.clear()
+        self.nbytes = 0
+
+
+def size_of(rule: Any, kept: Snapshot) -> int:
+    """Return the bytes of a snapshot in memory, as a ledger counts them beside others."""
+    sizes = rule.plan.sizes
+    if kept.kind == "restart":
+        return int(sizes.data)
+    return rule.snapshots.nbytes_of(kept.step) or int(sizes.saved - sizes.passed_on)
+
+
+def held_bytes(rule: Any) -> int:
+    """Return the bytes of a loop's snapshots in memory and of the saved values at hand."""
+    stored = [size_of(rule, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
+    first = rule.plan.sizes.data if rule.room.spare.is_there else 0
+    return int(sum(stored) + first + sum(record.nbytes for record in rule.records.values()))
+
+
+def sheddable_bytes(rule: Any) -> int:
+    """Return the bytes of memory that a loop could do without."""
+    position, each = rule.position, rule.plan.sizes.saved - rule.plan.sizes.passed_on
+    if not rule.room.spare.is_there:
+        return sum(size_of(rule, kept) for kept in ahead.find_spare(position))
+    # There is a way back without saved values, or as long as none are stored the other way round.
+    held = [kept for kept in position.snapshots if kept.tier == "memory"]
+    at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
+    found = max(0, at_hand) * each + sum(size_of(rule, kept) for kept in held)
+    return max(found, rule.plan.sizes.data if position.forward_ended else 0)
+
+
+def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
+    """
+    Return what the interpreter takes for a loop, which no ledger counts.
+
+    Args:
+        plan: Its plan.
+        restarts: How many restart states it holds in memory.
+        listed: How many on disk.
+        taped: Of how many steps it holds saved values, wherever; one is part of what is measured of a loop.
+    """
+    sizes, tables = plan.sizes, table_bytes(plan.schedule, plan.steps) if restarts + listed + taped > 1 else 0
+    states = restarts * (sizes.restart - sizes.data) + listed * sizes.listed
+    # Two pages of the record of what comes after the loop, which a ledger counts, are in the loop's reserve, too.
+    return sizes.interpreter - 2 * PAGE + states + max(0, taped) * (sizes.taped - sizes.saved) + tables
+
+
+def beyond_now(rule: Any) -> int:
+    """Return what the interpreter takes for a loop now."""
+    position, (saved, paged) = rule.position, rule.snapshots.saved_counts
+    listed = max(0, position.on_disk - paged)
+    restarts = max(0, len(position.snapshots) - saved - listed) + rule.room.spare.is_there
+    return beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
+
+
+def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
+    """Return the bytes of memory that are held for snapshots on disk, with the table of where they are."""
+    each = {"restart": plan.sizes.listed, "saved": plan.sizes.left_behind}
+    found = sum(each[one.kind] for one in snapshots if one.tier == "disk")
+    return found + table_bytes(plan.schedule, plan.steps) if found else 0
+
+
+def holding(rule: Any, bare: bool) -> Holding:
+    """Return what a loop holds; see `JointRule.holding`."""
+    plan, held, others = rule.plan, held_bytes(rule), ()
+    beyond = beyond_now(rule)
+    if bare:
+        listed, given_up = [one for one in rule.position.snapshots if one.tier != "memory"], rule.sheddable
+        saved = sum(record.nbytes for record in rule.records.values())
+        left = listed_bytes(plan, listed) + max(0, held - saved - given_up)
+        others = tuple((fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left)
+        swapped = sum(one.kind != "restart" for one in listed)
+        beyond = beyond_bytes(plan, 1, len(listed) - swapped, swapped) - given_up
+    return Holding(held + rule.snapshots.buffer_nbytes, beyond, plan.least, others=others)

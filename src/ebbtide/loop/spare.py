@@ -1,0 +1,76 @@
+"""The initial state in memory, beside snapshots of a schedule that has no need of it."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from ebbtide.agree import is_alone
+from ebbtide.loop import ahead
+from ebbtide.loop.predict import spare_tier
+from ebbtide.schedules import Forward, Mixed, Snapshot
+
+# A loop goes back to its initial state so often, before it gives that up for what its steps save.
+_RETURNS = 16
+
+
+@final
+class Spare:
+    """
+    Keeps the initial state, so that there is a way back where steps save more than planned.
+
+    From the beginning, where the first thing that a schedule keeps is what a step saves. And in the reverse sweep,
+    where a schedule gives up its last restart state for what the steps from there on save: as long as its bytes are not
+    needed for that or, once a step has saved more than planned, until there is no room.
+
+    Attributes:
+        is_there: Whether it is kept.
+        grown: Whether a step saved more than planned, as others may, too.
+    """
+
+    __slots__ = ("_returns", "grown", "is_there")
+
+    def __init__(self) -> None:
+        self.is_there = self.grown = False
+        self._returns = 0
+
+    def keep(self, rule: Any) -> None:
+        """Store the state of a loop that begins; until the reverse sweep does, the bytes of its cotangents are free."""
+        rule.snapshots.put_state(0, rule.state, "memory", vital=True)
+        self.is_there = True
+
+    def stays(self, rule: Any, kept: Snapshot) -> bool:
+        """Return whether a snapshot stays, as this state, where the schedule gives it up."""
+        position, schedule = rule.position, rule.plan.schedule
+        last = kept == Snapshot(0) and len(position.snapshots) == 1 and position.end > 1
+        if last and isinstance(schedule, Mixed) and is_alone() and self._returns < _RETURNS:
+            self._returns += 1
+            self.is_there = True
+            return True
+        return False
+
+    def is_in_the_way(self, rule: Any, action: Any) -> bool:
+        """Return whether it has the bytes that are planned for what a step of the reverse sweep saves."""
+        position, schedule = rule.position, rule.plan.schedule
+        saves = isinstance(action, Forward) and action.snapshot and action.kind == "saved"
+        if not (self.is_there and saves and position.forward_ended) or self.grown or not isinstance(schedule, Mixed):
+            return False
+        is_planned = spare_tier(schedule, position.steps) is not None
+        return not is_planned and schedule.free(position) < schedule.restart + schedule.saved
+
+    def drop(self, rule: Any) -> None:
+        """Give it up."""
+        if self.is_there:
+            rule.snapshots.drop(Snapshot(0))
+        self.is_there = False
+
+    def go_back(self, rule: Any) -> bool:
+        """Let it be the snapshot of step 0 in place of what steps saved, but the one in work; return whether it is."""
+        if not self.is_there:
+            return False
+        after = ahead.without_saved(rule.position)
+        for kept in rule.position.snapshots:
+            if kept not in after.snapshots:
+                rule.snapshots.drop(kept)
+        rule.room.forget(rule, range(*after.saved or (0, 0)))
+        rule.position, self.is_there = after, False
+        return True

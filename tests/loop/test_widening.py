@@ -1,0 +1,111 @@
+"""Loops whose steps come to save more than planned: within the budget, and refused at none above one that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+from tests.scale import FULL
+
+import ebbtide
+from ebbtide import Budget, BudgetError, grad, timeloop
+from ebbtide.schedules import Mixed, StoreAll
+
+U = np.linspace(0.2, 1.1, 16384)
+STATE = U.nbytes
+# Each of these was refused or passed its budget at one of the multiples, before loops kept a way back.
+SEEDS = range(300) if FULL else (3, 10, 11, 14, 17, 20, 25, 31, 33, 46, 54)
+MULTIPLES = (1.0, 1.07, 1.2, 1.35, 1.6, 2.0, 2.6, 3.5)
+OPERATIONS: tuple[Callable[[Any], Any], ...] = (
+    lambda u: u + 0.01 * np.sin(u), lambda u: u * (1 - 0.001 * np.cos(u)), lambda u: np.maximum(u, 0.5 * u * u),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop whose steps do one operation so often each."""
+
+    operation: Callable[[Any], Any]
+    widths: tuple[int, ...]
+
+    def step(self, u: Any, i: Any) -> Any:
+        """Do it as often as this step does."""
+        for _ in range(self.widths[int(i)]):
+            u = self.operation(u)
+        return u
+
+    def energy(self, u: Any, **options: Any) -> Any:
+        """A scalar of the last state."""
+        return np.sum(timeloop(self.step, u, len(self.widths), **options) ** 2)
+
+
+def drawn(seed: int) -> Loop:
+    """Return a loop of up to 60 steps: some of them wider, each wider than those before, all from one on, or just one."""
+    random = np.random.default_rng(seed)
+    steps, kind, base = int(random.integers(6, 60)), random.integers(4), int(random.integers(1, 4))
+    if kind == 0:
+        widths = [base + int(random.integers(0, 12)) * (random.random() < 0.15) for _ in range(steps)]
+    elif kind == 1:
+        widths = [base + i * int(random.integers(1, 4)) // 8 for i in range(steps)]
+    else:
+        at = int(random.integers(1, steps))
+        widths = [base + (8 if kind == 2 and i >= at else 10 if i == at else 0) for i in range(steps)]
+    return Loop(OPERATIONS[int(random.integers(3))], (base, *widths[1:]))
+
+
+def find_least(loop: Loop) -> int:
+    """Return the first of the budgets named by refusals at which the loop runs; each names more than it was given."""
+    memory = STATE
+    while True:
+        try:
+            grad(loop.energy, budget=Budget(memory=memory))(U)
+        except BudgetError as error:
+            assert error.least > memory
+            memory = error.least
+        else:
+            return memory
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_loops(seed: int) -> None:
+    """From the least on that refusals come to, all budgets are kept, with the bits of a gradient that keeps everything."""
+    loop = drawn(seed)
+    loop.energy(U)
+    alone = peak_bytes(lambda: loop.energy(U))
+    expected = grad(lambda u: loop.energy(u, schedule=StoreAll()))(U).tobytes()
+    least = find_least(loop)
+    for memory in [int(least * multiple) for multiple in MULTIPLES]:
+        found: list[Any] = []
+        bounded = grad(loop.energy, budget=Budget(memory=memory))
+        assert peak_bytes(lambda: found.append(bounded(U))) - alone <= memory  # noqa: B023
+        assert found[0].tobytes() == expected
+
+
+def test_a_loop_goes_back_to_its_initial_state() -> None:
+    """Where a step is wide among the first ones, which are the last to run again, those before it give up what is saved."""
+    loop, plans = Loop(OPERATIONS[0], tuple(12 if i == 3 else 1 for i in range(40))), list[Any]()
+    expected = grad(lambda u: loop.energy(u, schedule=StoreAll()))(U)
+    with ebbtide.profile(on_plan=plans.append) as p:
+        found = grad(loop.energy, budget=Budget(memory=20 * STATE))(U)
+    assert found.tobytes() == expected.tobytes()
+    before, after = plans[0], plans[-1]
+    assert isinstance(before.schedule, Mixed)
+    assert after.sizes.saved > 5 * before.sizes.saved
+    assert p.steps_forward == p.predicted_steps_forward > before.predicted_steps_forward
+
+
+@pytest.mark.parametrize("states", [8, 12, 16, 24, 32])
+def test_equal_steps_run_as_planned(states: int) -> None:
+    """Where no step saves more than planned, the way back that is kept costs no step and no byte."""
+    loop, plans = Loop(OPERATIONS[0], (1,) * 60), list[Any]()
+    alone = peak_bytes(lambda: loop.energy(U))
+    call = grad(loop.energy, budget=Budget(memory=states * STATE))
+    with ebbtide.profile(on_plan=plans.append) as p:
+        call(U)
+    assert p.steps_forward == plans[0].predicted_steps_forward
+    assert len({plan.schedule for plan in plans}) == 1
+    assert peak_bytes(lambda: call(U)) - alone <= plans[0].predicted_peak_bytes <= states * STATE
