@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -283,6 +283,10 @@ class Ledger:
         if entry is not None:
             entry.drop(nbytes)
         return nbytes
+
+    def nbytes_of(self, kind: str, keys: Iterable[int]) -> int:
+        """Return the bytes of buffers that are shared."""
+        return sum(self._owners[kind, key][1] for key in set(keys))
 
     def let_go(self, holder: Any) -> None:
         """Uncount the buffer of *holder*, which lives on without it."""

@@ -46,12 +46,12 @@ def test_values_are_written_behind_and_read_ahead(tmp_path, jobs):
 
 
 def test_the_buffer_is_in_the_account(tmp_path):
-    """The ledger counts two units of buffer while there is paging, and none afterwards."""
+    """The ledger counts two units of buffer and the storage while there is paging, and none afterwards."""
     x = np.linspace(0, 1, SIZE)
     with profile() as p:
         grad(chain, budget=Budget(20 * UNIT, disk="1 GiB", directory=tmp_path))(x)
     buffers = [held[KINDS.index(BUFFERS)] for _, held, _ in p.timeline.points]
-    assert max(buffers) == pages._VALUES * UNIT
+    assert max(buffers) == pages._VALUES * UNIT + pages.STORAGE_BYTES
     assert buffers[-1] == 0
 
 

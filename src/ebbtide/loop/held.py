@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, final
+
+import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.loop import ahead
+from ebbtide.loop.collect import Collector
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import Snapshot
@@ -19,36 +23,58 @@ from ebbtide.tape.saved import parts_of
 @final
 class Waiting:
     """
-    Counts the cotangent of a state while it waits for the sweep of the step before.
+    Counts, within a bound, what a reverse sweep holds between two steps: the cotangent of a state, and the sums so far.
 
     Args:
         ledger: The account.
-
-    Attributes:
-        nbytes: What it counts.
     """
 
-    __slots__ = ("_keys", "_ledger", "nbytes")
+    __slots__ = ("_keys", "_known", "_ledger", "_sums")
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._keys, self.nbytes = ledger, list[int](), 0
+        self._ledger, self._keys = ledger, list[int]()
+        self._sums, self._known = 0, {"static": 0, "input": 0}
 
     def hold(self, cotangent: list[Any]) -> None:
-        """Count the cotangent of each leaf: (value, owned) or None."""
-        before = self._ledger.live
-        for pair in cotangent:
+        """Count the cotangent of each leaf of a state, (value, owned) or None, in place of those before."""
+        self.let_go()
+        for pair in cotangent if self._ledger.limit is not None else ():
             for part in () if pair is None else parts_of(pair[0]):
                 owner = owner_of(part)
                 self._ledger.share(COTANGENTS, id(owner), owner.nbytes)
                 self._keys.append(id(owner))
-        self.nbytes += self._ledger.live - before
 
-    def release(self) -> None:
-        """Count it no more."""
+    def let_go(self) -> None:
+        """Count the cotangent no more."""
         for key in self._keys:
             self._ledger.unshare(COTANGENTS, key)
         self._keys.clear()
-        self.nbytes = 0
+
+    def gather(self, collector: Collector) -> None:
+        """Count the sums that are new; those of later steps are added to them in place."""
+        if self._ledger.limit is None:
+            return
+        for name, sums in (("static", collector.static_sums), ("input", collector.input_sums)):
+            new = islice(reversed(sums.values()), len(sums) - self._known[name])
+            nbytes = sum(value.nbytes for value in new if isinstance(value, np.ndarray))
+            self._known[name], self._sums = len(sums), self._sums + nbytes
+            self._ledger.add(COTANGENTS, nbytes)
+
+    @property
+    def cotangent_nbytes(self) -> int:
+        """Bytes of the cotangent."""
+        return self._ledger.nbytes_of(COTANGENTS, self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        """All that it counts."""
+        return self._sums + self.cotangent_nbytes
+
+    def close(self) -> None:
+        """Count nothing any more."""
+        self.let_go()
+        self._ledger.add(COTANGENTS, -self._sums)
+        self._sums, self._known = 0, dict.fromkeys(self._known, 0)
 
 
 def size_of(rule: Any, kept: Snapshot) -> int:
@@ -76,6 +102,16 @@ def sheddable_bytes(rule: Any) -> int:
     at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
     found = max(0, at_hand) * each + sum(size_of(rule, kept) for kept in held)
     return max(found, rule.plan.sizes.data if position.forward_ended else 0)
+
+
+def needed_bytes(rule: Any) -> int:
+    """Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`."""
+    sizes, sweep = rule.plan.sizes, rule.plan.sizes.sweep_beyond
+    taped = sizes.saved + sizes.shared if rule.records else 0  # those of the last step are held already
+    if rule.room.planned_sweep is not None:
+        # Of a step that saves more than planned, what has to goes to disk.
+        sweep = max(taped, min(sweep, rule.room.planned_sweep))
+    return int(sweep - taped + sizes.gradients)
 
 
 def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:

@@ -73,6 +73,7 @@ def measure_sizes(
         passed_on=_bytes_passed_on(values, first, ledger),
         # No ledger counts the cotangent beside which a step runs.
         run=counted + first.dead - bytes_of(values),
+        seen=counted + first.dead,
     )
 
 
@@ -143,7 +144,9 @@ def measure_alone(
     waits = not agree(not (is_lone and _is_known(first) and sizes.sweep > most))
     takes = agree(not _is_plain(first) and first.taken + sizes.state + sizes.gradients > has_room)
     if not (waits or takes):
-        return sizes, None, 0
+        # The function alone takes a state at least, for what it returns.
+        unseen = 0 if _is_plain(first) else first.taken - sizes.seen - sizes.state
+        return replace(sizes, unseen=max(0, unseen)), None, 0
     before, outer = ledger.live, None if stepper.region is None else stepper.region.outer.pager
     ledger.relieve(before + 2 * sizes.state - ledger.limit)
     if outer is not None:
@@ -154,8 +157,9 @@ def measure_alone(
     # NumPy converts numbers block by block, in memory that no array has.
     block = min(BLOCK, 2 * _largest(first))
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
-    run = first.taken - function + block if takes else 0
-    return replace(sizes, alone=alone, run=max(sizes.run, run)), seconds, freed
+    run = first.taken - function + block
+    sizes = replace(sizes, alone=alone, unseen=0 if _is_plain(first) else max(0, run - sizes.seen))
+    return replace(sizes, run=max(sizes.run, run if takes else 0)), seconds, freed
 
 
 def _is_plain(first: First) -> bool:

@@ -281,8 +281,19 @@ def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int
     )
 
 
-def describe_larger(index: int, sizes: Sizes, allowed: Budget, least: int) -> BudgetError:
-    """Return the error for a step that saves more than those before it, and does not fit."""
+def describe_larger(index: int, sizes: Sizes, allowed: Budget, limit: int, peak: int, others: int) -> BudgetError:
+    """
+    Return the error for a step that saves more than those before it, and does not fit.
+
+    Args:
+        index: The step.
+        sizes: Those of the loop, with what this step saves.
+        allowed: The budget.
+        limit: Its bytes in the ledger.
+        peak: What the ledger would have at most.
+        others: What it has for others, beside which there has to be room for the step alone and one restart state.
+    """
+    least = allowed.memory + max(0, peak - limit, sizes.fixed + sizes.restart + others - limit)
     return BudgetError(
         f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, more "
         f"than the steps before it, and does not fit into the budget of {allowed}. Give at least {least} "

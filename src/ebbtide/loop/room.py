@@ -44,14 +44,16 @@ class Room:
         stale: Whether the schedule was chosen for another position than that of the loop.
         spare: The initial state in memory, where it is kept beside the snapshots.
         fallback: The same on disk.
+        waiting: Counts what is held between the sweeps of two steps.
+        planned_sweep: What the first plan had for the sweep of a step, if what that saves may go to disk; else None.
 
     Memory:
         None of its own.
     """
 
     __slots__ = (
-        "_allowed", "_choose", "_cotangent", "_given_up", "_held", "_ledger", "_own", "_peak", "_runs",
-        "_saved_before", "_unseen", "fallback", "spare", "stale",
+        "_allowed", "_choose", "_given_up", "_held", "_ledger", "_own", "_peak", "_runs",
+        "_saved_before", "_unseen", "fallback", "planned_sweep", "spare", "stale", "waiting",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
@@ -64,10 +66,10 @@ class Room:
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self._given_up = 0  # how often the loop did with less
         self._runs = False  # whether a sweep of the loop is under way
-        self._cotangent = Waiting(ledger)
+        self.waiting = Waiting(ledger)
         self._unseen = 0  # what the interpreter takes for other loops
         self.fallback, self.spare = Fallback(ledger), Spare()
-        self.stale = False
+        self.stale, self.planned_sweep = False, None
 
     @property
     def bounded(self) -> bool:
@@ -88,7 +90,7 @@ class Room:
             yield
         finally:
             self._runs = False
-            self._cotangent.release()
+            self.waiting.close()
             self._held = ledger.live - base
             if self._own is not None:
                 ledger.limit = outer
@@ -101,6 +103,8 @@ class Room:
         """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
         if self.bounded:
             self._ledger.lenders.append(weakref.ref(rule))
+        if self._allowed is not None and self._allowed.disk:
+            self.planned_sweep = rule.plan.sizes.sweep_beyond
         begins = rule.position.state == 0 and not rule.position.snapshots
         tier = spare_tier(rule.plan.schedule, rule.plan.steps) if begins else None
         if tier == "memory" and self.bounded:
@@ -134,8 +138,13 @@ class Room:
             return rule.stepper.taped(index, rule.state, pager)
 
     def _excused(self, rule: Any) -> int:
-        """Bytes in the ledger of a step that runs on a tape, which the plan leaves to the function alone."""
-        return rule.plan.sizes.excused if rule.position.forward_ended else 0
+        """
+        Bytes in the ledger of a step that runs on a tape, which the plan leaves to the function alone.
+
+        Less what it takes for a moment, for which a plan has room, but what steps save beyond it may be there.
+        """
+        sizes, taken = rule.plan.sizes, rule.plan.sizes.unseen if self.spare.grown else 0
+        return (sizes.excused if rule.position.forward_ended else 0) - taken
 
     def _pager(self, outer: Any, plan: Plan) -> Pager:
         """Return the pager of a step."""
@@ -168,15 +177,16 @@ class Room:
             return action
         record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
-        saved, sweep, run = sizes.saved, sizes.sweep, sizes.run
+        saved, sweep, seen = sizes.saved, sizes.sweep, max(sizes.seen, record.nbytes)
         if record.nbytes > sizes.saved + sizes.shared or passed:
             saved = max(saved, record.nbytes - sizes.shared)
             sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
         if passed:  # all that could be given up was, before it held most
-            run = max(run, record.nbytes + most - self._ledger.live - sizes.state)
+            seen = max(seen, record.nbytes + most - self._ledger.live)
         self.spare.grown |= saved > sizes.saved
-        if (saved, sweep, run) != (sizes.saved, sizes.sweep, sizes.run):
-            rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep, run=run))
+        if (saved, sweep, seen) != (sizes.saved, sizes.sweep, sizes.seen):
+            run = sizes.run + seen - sizes.seen  # what it takes beyond that stays as it was
+            rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep, run=run, seen=seen))
         if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
@@ -191,7 +201,7 @@ class Room:
                 return done
         if passed:
             with self._beside(rule, self._excused(rule)):
-                peak = record.forecast() - sizes.alone - self._cotangent.nbytes
+                peak = record.forecast() - sizes.alone - self.waiting.cotangent_nbytes
                 raise self._refusal(rule, index, record, max(most, peak))
         return action
 
@@ -226,20 +236,15 @@ class Room:
         """
         if self._ledger.limit is None:
             return record.sweep(rule.cotangent, seeds, retain=retain)
-        self._cotangent.release()
+        self.waiting.let_go()
         if record.tape.pager is not None:
             with self._beside(rule):
                 self._prepare(rule, index, record)
         alone = rule.plan.sizes.alone
         with self._ledger.beside(alone) if alone else nullcontext():
             found = record.sweep(rule.cotangent, seeds, retain=retain)
-        self.wait(found[0])
+        self.waiting.hold(found[0])
         return found
-
-    def wait(self, cotangent: list[Any]) -> None:
-        """Count the cotangent of a state until the step before it is swept."""
-        if self.bounded:
-            self._cotangent.hold(cotangent)
 
     def _prepare(self, rule: Any, index: int, record: TapedStep) -> None:
         """Make room for the sweep of a step."""
@@ -373,7 +378,7 @@ class Room:
 
     def _held_by(self, rule: Any) -> int:
         """Bytes in the ledger of what a loop holds."""
-        return held.held_bytes(rule) + self._cotangent.nbytes
+        return held.held_bytes(rule) + self.waiting.nbytes
 
     def _replace(self, rule: Any, plan: Plan) -> None:
         """Give a loop a plan, and tell it to the report, which knows by now what code after the loop has taken."""
@@ -386,13 +391,8 @@ class Room:
         rule.watch.changed(plan, more)
 
     def _refusal(self, rule: Any, index: int, record: TapedStep, peak: int) -> BudgetError:
-        """Return the error for a step that does not fit, with what the step alone takes beside one restart state."""
-        limit = self._ledger.limit
-        assert limit is not None
+        """Return the error for a step that does not fit."""
         assert self._allowed is not None
-        sizes = rule.plan.sizes
-        least = self._allowed.memory + max(0, peak - limit)
-        with_one = sizes.fixed + sizes.restart + self._allowed.memory - limit
-        others = self._ledger.live - self._held_by(rule) - record.nbytes
-        least = max(least, with_one + others)
-        return describe_larger(index, sizes, self._allowed, least)
+        assert self._ledger.limit is not None
+        least = peak, self._ledger.live - self._held_by(rule) - record.nbytes
+        return describe_larger(index, rule.plan.sizes, self._allowed, self._ledger.limit, *least)

@@ -11,7 +11,7 @@ from ebbtide.errors import MutationError, ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.held import holding
+from ebbtide.loop.held import holding, needed_bytes
 from ebbtide.loop.loss import Loss
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Watch
@@ -94,9 +94,7 @@ class LoopRule(JointRule):
 
     def needs(self, owned: bool, given: int) -> int:
         """See `JointRule.needs`."""
-        sizes = self.plan.sizes
-        taped = sizes.saved + sizes.shared if self.records else 0  # those of the last step are held already
-        return sizes.sweep_beyond - taped - given + sizes.gradients
+        return needed_bytes(self) - given
 
     @property
     def sheddable(self) -> int:
@@ -332,7 +330,7 @@ class LoopRule(JointRule):
             around = entered(capture=self._region.around, ledger=self._ledger)
             with self.watch.sweep("reverse", self.position.steps), self.room.limited(), around:
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
-                self.room.wait(self.cotangent)
+                self.room.waiting.hold(self.cotangent)
                 while not self.position.finished:
                     self.follow(self._next(), sink=(outputs, collector))
         except BaseException:
@@ -380,6 +378,8 @@ class LoopRule(JointRule):
         if again is not None:
             self.loss.reversed(again, seeds, self.cotangent, sums, collector.static_sums)
         self.links.keep_inputs(index, x, collector)
+        if record.tape.pager is not None:
+            self.room.waiting.gather(collector)
         self.watch.passed()
         if self._resumption is not None and self._prefix is None:
             running = [collector.static_sums.get(key) for key in self.links.statics]

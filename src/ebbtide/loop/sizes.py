@@ -51,6 +51,9 @@ class Sizes:
             what is beyond it; known of steps in whose sweep more than three cotangents wait.
         run: What a step has to have beside a cotangent while it runs on a tape: what it saves in the ledger, also where
             nothing comes to depend on it, or all that it takes beyond what it takes on plain values.
+        seen: What the ledger has of a step at most while it runs on a tape.
+        unseen: What a step takes for a moment, at most, while it runs on a tape, beyond the function alone and in no
+            ledger.
     """
 
     state: int
@@ -65,6 +68,8 @@ class Sizes:
     passed_on: int = 0
     alone: int = 0
     run: int = 0
+    seen: int = 0
+    unseen: int = 0
 
     @property
     def _others(self) -> int:
@@ -105,8 +110,17 @@ class Sizes:
 
         It is the state that the step starts from: saved here, and held by the function alone.
         """
-        room = self.fixed - self.interpreter - self.gradients
-        return max(0, min(self.state, self.run + 2 * self.state - room))
+        return max(0, min(self.state, -self._left_to_taped))
+
+    @property
+    def idle(self) -> int:
+        """Bytes of `fixed` that are of no use as long as a step runs on a tape, in the reverse sweep."""
+        return max(0, self._left_to_taped - self.unseen)
+
+    @property
+    def _left_to_taped(self) -> int:
+        """Bytes of `fixed` less those in the ledger of a step that runs on a tape, beside a cotangent and all sums."""
+        return self.fixed - self.interpreter - self.seen - self.state - self.gradients
 
     @property
     def restart(self) -> int:

@@ -17,7 +17,7 @@ from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
 from ebbtide.schedules import Position, Snapshot
-from ebbtide.storage import Disk, EntryLostError, Memory, Storage
+from ebbtide.storage import Disk, EntryLostError, Memory, Storage, without_frames
 
 
 @final
@@ -246,7 +246,7 @@ class Snapshots:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.lost[key] = error
+        self.lost[key] = without_frames(error)
         tier = self._tiers.pop(key, None)
         if kind == "restart":
             self._forms.pop(int(step), None)

@@ -7,7 +7,7 @@ from typing import Any, final
 from ebbtide.agree import is_alone
 from ebbtide.loop import ahead
 from ebbtide.loop.predict import spare_tier
-from ebbtide.schedules import Forward, Mixed, Snapshot
+from ebbtide.schedules import Forward, Mixed, Reverse, Snapshot
 
 # A loop goes back to its initial state so often, before it gives that up for what its steps save.
 _RETURNS = 16
@@ -20,7 +20,7 @@ class Spare:
 
     From the beginning, where the first thing that a schedule keeps is what a step saves. And in the reverse sweep,
     where a schedule gives up its last restart state for what the steps from there on save: as long as its bytes are not
-    needed for that or, once a step has saved more than planned, until there is no room.
+    needed or, once a step has saved more than planned, until there is no room.
 
     Attributes:
         is_there: Whether it is kept.
@@ -49,13 +49,22 @@ class Spare:
         return False
 
     def is_in_the_way(self, rule: Any, action: Any) -> bool:
-        """Return whether it has the bytes that are planned for what a step of the reverse sweep saves."""
-        position, schedule = rule.position, rule.plan.schedule
-        saves = isinstance(action, Forward) and action.snapshot and action.kind == "saved"
-        if not (self.is_there and saves and position.forward_ended) or self.grown or not isinstance(schedule, Mixed):
+        """
+        Return whether it has bytes of the reverse sweep that are planned for something else.
+
+        While a step runs on a tape, there may be room for it where the sweep of that step is going to be, so that it is
+        there until all steps have shown what they save.
+        """
+        position, schedule, sizes = rule.position, rule.plan.schedule, rule.plan.sizes
+        if not (self.is_there and position.forward_ended) or self.grown or not isinstance(schedule, Mixed):
             return False
-        is_planned = spare_tier(schedule, position.steps) is not None
-        return not is_planned and schedule.free(position) < schedule.restart + schedule.saved
+        if spare_tier(schedule, position.steps) is not None:
+            return False  # it is planned
+        free = schedule.free(position)
+        if isinstance(action, Forward) and (action.save or action.kind == "saved"):
+            beside = 0 if sizes.idle >= sizes.restart else schedule.restart
+            return free < beside + (schedule.saved if action.snapshot else 0)
+        return isinstance(action, Reverse) and free < schedule.restart
 
     def drop(self, rule: Any) -> None:
         """Give it up."""

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from ebbtide.storage.base import Key
 
 
+def without_frames(error: StorageError) -> StorageError:
+    """Return an error without tracebacks, as are its causes: their frames would keep what was to be stored."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
 @final
 class StorageFullError(StorageError):
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -19,16 +20,17 @@ from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import COTANGENTS, Ledger
+from ebbtide.storage import StorageFullError
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast
-from ebbtide.tape.holders import is_pageable, pageable_bytes
+from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import Pages
 from ebbtide.tape.saved import SavedValue, Size, Sizes, Slivers, bytes_of, parts_of
 
-# What the storage itself holds beside the arrays that it writes and reads.
+# What storages hold, at most, beside the arrays that they write and read.
 _STORAGE = 1 << 16
 # No rule takes as many times the bytes of what it is given and returns.
 _FAR = 16
@@ -108,8 +110,8 @@ class Pager:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
         self.overhead.count(node_bytes(node))
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
-        for value in (node.params or {}).values():
-            self._hold_parameter(node, value)
+        for array in arrays_in(node.params, lambda array: True):
+            self._hold_parameter(node, array)
         self.enforce(0, node)
         if self._margin:
             self.reserve(self._margin)
@@ -142,16 +144,12 @@ class Pager:
         budget = self.budget
         return budget is not None and self.ledger.limit is not None and budget.disk > 0 and self._passed is None
 
-    def _hold_parameter(self, node: Node, value: Any) -> None:
-        """Count the arrays in a parameter of an operation: conditions and indices, which live as long as its node."""
-        if isinstance(value, (tuple, list)):
-            for part in value:
-                self._hold_parameter(node, part)
-        elif isinstance(value, np.ndarray):
-            owner = owner_of(value)
-            if id(owner) not in self._excluded and not self.ledger.holds(value):
-                self.overhead.count(CELL_BYTES)
-                self.ledger.hold(value, owner, self._entries.find(node, None, 0, value))
+    def _hold_parameter(self, node: Node, array: np.ndarray) -> None:
+        """Count an array in the parameters of an operation: conditions and indices, which live as long as its node."""
+        owner = owner_of(array)
+        if id(owner) not in self._excluded and not self.ledger.holds(array):
+            self.overhead.count(CELL_BYTES)
+            self.ledger.hold(array, owner, self._entries.find(node, None, 0, array))
 
     def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
         """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
@@ -341,17 +339,18 @@ class Pager:
     def _page(self, cell: SavedValue, budget: Budget) -> None:
         if self._pages is None:
             self._pages = Pages(self.ledger, budget, None if self._around is None else self._around._pages)
-        self._pages.put(cell, self._cells)
+        try:
+            self._pages.put(cell, self._cells)
+        except StorageFullError:
+            if not self._step:
+                raise
+            self.budget = replace(budget, disk=0)  # the loop makes another plan, which needs no more than there is
 
     def _buffers(self) -> list[Pages]:
         """Return what has a buffer in the same ledger: here, and for the tapes around."""
-        found: list[Pages] = []
-        pager: Pager | None = self
-        while pager is not None and pager.ledger is self.ledger:
-            if pager._pages is not None:
-                found.append(pager._pages)
-            pager = pager._around
-        return found
+        around = self._around
+        others = [] if around is None or around.ledger is not self.ledger else around._buffers()
+        return others if self._pages is None else [self._pages, *others]
 
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
@@ -382,8 +381,9 @@ class Pager:
         live = ledger.live + beside
         if paged:
             live -= pageable_bytes([node for node, *_ in seeds], ledger.holds)
-            live += 0 if self._measures else _STORAGE
-            live -= sum(pages.buffer_nbytes for pages in self._buffers())
+            buffers = self._buffers()
+            live += 0 if self._measures else max(0, _STORAGE - sum(pages.storage_nbytes for pages in buffers))
+            live -= sum(pages.buffer_nbytes for pages in buffers)
         forecast = Forecast(live, paged, bare, ledger.holds)
         forecast.run(seeds, given)
         forecast.peak = max(forecast.peak, live + self._margin if paged else 0)

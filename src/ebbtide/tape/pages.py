@@ -10,7 +10,7 @@ from ebbtide.agree import own_communicator
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.budget import Budget
 from ebbtide.ledger import BUFFERS, Ledger
-from ebbtide.storage import Disk
+from ebbtide.storage import Disk, StorageFullError
 from ebbtide.tape.saved import SavedValue, Size
 
 # Two values hide the disk behind the work of the caller: one is on its way while the other one waits.
@@ -19,6 +19,8 @@ _VALUES = 2
 _PART = 8
 # So many values are named to the thread that reads ahead; what fits into the buffer is read.
 _AHEAD = 4
+# What the storage itself holds beside the arrays that it writes and reads: 10 KB measured with 8 values.
+STORAGE_BYTES = 12 * 1024
 
 
 @final
@@ -33,13 +35,17 @@ class Pages:
 
     Attributes:
         buffer_nbytes: Bytes of the buffer, counted in the ledger.
+        storage_nbytes: Bytes of the storage itself, counted there, too.
 
     Memory:
         A buffer for the two largest values that were paged, if there is room and that is at most an eighth of the
-        budget. About 200 bytes for each value.
+        budget. The storage itself from the first value on. About 200 bytes for each value.
     """
 
-    __slots__ = ("_around", "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "buffer_nbytes")
+    __slots__ = (
+        "_around", "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "buffer_nbytes",
+        "storage_nbytes",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger, budget: Budget, around: Pages | None) -> None:
         self._ledger = ledger
@@ -51,7 +57,7 @@ class Pages:
         self._waiting: dict[int, weakref.ref[SavedValue]] = {}
         self._largest = 0
         self._most = budget.memory // _PART
-        self.buffer_nbytes = 0
+        self.buffer_nbytes = self.storage_nbytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -67,7 +73,7 @@ class Pages:
             back: Where the cell is noted when its value is in memory again.
 
         Raises:
-            StorageError: It cannot be written, or an earlier one could not.
+            StorageError: It cannot be written, or an earlier one could not; as it was, the value is in memory then.
         """
         storage = self._open()
         self._keys += 1
@@ -78,7 +84,11 @@ class Pages:
         if not packed.flags.c_contiguous:
             axes, packed = sorted(axes), cell.value
         order = tuple([axes.index(k) for k in range(len(axes))])
-        written = storage.put(key, [packed])
+        try:
+            written = storage.put(key, [packed])
+        except StorageFullError as error:
+            error.add_note(f"The budget is {self._budget}: give it more disk for saved values, or more memory.")
+            raise
         if self._ledger.report is not None:
             self._ledger.report.bytes_written += written
         self._waiting[key] = weakref.ref(cell)
@@ -126,6 +136,8 @@ class Pages:
                 taken, pages = taken + pages.nbytes, pages._around
             limit = max(0, self._budget.disk - taken)
             self._storage = Disk(self._budget.directory, limit=limit, comm=own_communicator())
+            self.storage_nbytes = STORAGE_BYTES
+            self._ledger.add(BUFFERS, STORAGE_BYTES)
         return self._storage
 
     @property
@@ -153,7 +165,7 @@ class Pages:
     def close(self) -> None:
         """Remove the file and forget the values."""
         self._waiting.clear()
-        self._ledger.add(BUFFERS, -self.buffer_nbytes)
-        self.buffer_nbytes = self._most = 0
+        self._ledger.add(BUFFERS, -self.buffer_nbytes - self.storage_nbytes)
+        self.buffer_nbytes = self.storage_nbytes = self._most = 0
         if self._storage is not None:
             self._storage.close()
