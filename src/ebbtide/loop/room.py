@@ -9,7 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.agree import agree, is_alone
+from ebbtide.arrays.array_type import owner_of
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import SAVED, Ledger
@@ -22,7 +25,7 @@ from ebbtide.loop.share import seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import is_paged
-from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve, Snapshot
+from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve
 from ebbtide.tape.pager import Pager
 
 
@@ -134,8 +137,12 @@ class Room:
         pager = self._pager(rule.stepper.region.outer.pager, rule.plan)
         if not self.bounded:
             return rule.stepper.taped(index, rule.state, pager)
+        # The loop has the state that the step starts from until it is known that this fits.
+        pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
         with self._beside(rule, self._excused(rule)):
-            return rule.stepper.taped(index, rule.state, pager)
+            found = rule.stepper.taped(index, rule.state, pager)
+        pager.pinned = frozenset()
+        return found
 
     def _excused(self, rule: Any) -> int:
         """
@@ -177,16 +184,12 @@ class Room:
             return action
         record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
-        saved, sweep, seen = sizes.saved, sizes.sweep, max(sizes.seen, record.nbytes)
-        if record.nbytes > sizes.saved + sizes.shared or passed:
-            saved = max(saved, record.nbytes - sizes.shared)
-            sweep = max(sweep, record.forecast() - self._ledger.live + record.nbytes)
-        if passed:  # all that could be given up was, before it held most
-            seen = max(seen, record.nbytes + most - self._ledger.live)
-        self.spare.grown |= saved > sizes.saved
-        if (saved, sweep, seen) != (sizes.saved, sizes.sweep, sizes.seen):
-            run = sizes.run + seen - sizes.seen  # what it takes beyond that stays as it was
-            rule.plan = replace(rule.plan, sizes=replace(sizes, saved=saved, sweep=sweep, run=run, seen=seen))
+        if passed or record.nbytes > sizes.saved + sizes.shared:
+            # Where it passed, all that could be given up was, before it held most.
+            seen = record.nbytes + (most - self._ledger.live if passed else 0)
+            sweep = record.forecast() - self._ledger.live + record.nbytes
+            rule.plan = replace(rule.plan, sizes=sizes.widened(record.nbytes - sizes.shared, sweep, seen))
+            self.spare.grown |= rule.plan.sizes.saved > sizes.saved
         if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
@@ -213,8 +216,7 @@ class Room:
 
     def make_for(self, rule: Any, action: Any) -> bool:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
-        limit = self._ledger.limit
-        if limit is None:
+        if self._ledger.limit is None:
             return False
         if self.spare.is_in_the_way(rule, action):
             self.spare.drop(rule)
@@ -222,10 +224,6 @@ class Room:
         with self._beside(rule):
             over = max(0, self._ledger.live + stored * rule.plan.sizes.state - self._ledger.limit)
         return over > 0 and bool(rule.shed(over))
-
-    def stays(self, rule: Any, kept: Snapshot) -> bool:
-        """Return whether a snapshot stays where the schedule gives it up; see `Spare`."""
-        return self.bounded and self.spare.stays(rule, kept)
 
     def sweep(self, rule: Any, index: int, record: TapedStep, seeds: list[Any], *, retain: bool) -> Any:
         """
@@ -333,14 +331,17 @@ class Room:
         rule.plan = replace(rule.plan, schedule=schedule)
         return True
 
-    def plan_again(self, rule: Any) -> None:
+    def plan_again(self, rule: Any) -> bool:
         """
         Choose the schedule anew, from where the loop stands and what it may hold now.
+
+        Returns:
+            Whether the loop went back to its initial state, so that it may come to where it has been.
 
         Raises:
             BudgetError: Nothing fits.
         """
-        self.stale = False
+        went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
         position, limit = rule.position, self._ledger.limit
         others = self._ledger.live - self._held_by(rule)
         memory = None if limit is None else limit - others - self._unseen
@@ -369,6 +370,7 @@ class Room:
                 others=known.others,
             ),
         )
+        return went_back
 
     def sheddable_bytes(self, rule: Any) -> int:
         """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""

@@ -152,8 +152,7 @@ class LoopRule(JointRule):
         return final
 
     def _next(self) -> Any:
-        if self.room.stale:
-            self.room.plan_again(self)
+        if self.room.stale and self.room.plan_again(self):
             self._mark = None
         action = None
         while action is None or self.room.make_for(self, action):
@@ -271,7 +270,7 @@ class LoopRule(JointRule):
     def _load(self, action: Copy | Move, after: Position) -> Position:
         """Load a snapshot; return the position after that."""
         step, kept = action.step, ahead.stored(self.position, action.step)
-        keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept) or self.room.stays(self, kept)
+        keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept) or self.room.spare.stays(self, kept)
         loaded: Any
         if kept.kind == "saved":
             loaded = self.snapshots.get_saved(step, keep=keep)

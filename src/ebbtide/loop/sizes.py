@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from ebbtide.loop.state import NUMBER_BYTES
@@ -70,6 +70,12 @@ class Sizes:
     run: int = 0
     seen: int = 0
     unseen: int = 0
+
+    def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
+        """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
+        seen = max(self.seen, seen)
+        run = self.run + seen - self.seen
+        return replace(self, saved=max(self.saved, saved), sweep=max(self.sweep, sweep), seen=seen, run=run)
 
     @property
     def _others(self) -> int:

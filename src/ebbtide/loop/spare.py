@@ -25,12 +25,13 @@ class Spare:
     Attributes:
         is_there: Whether it is kept.
         grown: Whether a step saved more than planned, as others may, too.
+        went_back: Whether the loop went back to it since the last plan.
     """
 
-    __slots__ = ("_returns", "grown", "is_there")
+    __slots__ = ("_returns", "grown", "is_there", "went_back")
 
     def __init__(self) -> None:
-        self.is_there = self.grown = False
+        self.is_there = self.grown = self.went_back = False
         self._returns = 0
 
     def keep(self, rule: Any) -> None:
@@ -41,7 +42,7 @@ class Spare:
     def stays(self, rule: Any, kept: Snapshot) -> bool:
         """Return whether a snapshot stays, as this state, where the schedule gives it up."""
         position, schedule = rule.position, rule.plan.schedule
-        last = kept == Snapshot(0) and len(position.snapshots) == 1 and position.end > 1
+        last = kept == Snapshot(0) and len(position.snapshots) == 1 and position.end > 1 and rule.room.bounded
         if last and isinstance(schedule, Mixed) and is_alone() and self._returns < _RETURNS:
             self._returns += 1
             self.is_there = True
@@ -81,5 +82,5 @@ class Spare:
             if kept not in after.snapshots:
                 rule.snapshots.drop(kept)
         rule.room.forget(rule, range(*after.saved or (0, 0)))
-        rule.position, self.is_there = after, False
+        rule.position, self.is_there, self.went_back = after, False, True
         return True

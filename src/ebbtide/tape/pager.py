@@ -49,13 +49,16 @@ class Pager:
             its values, which are older, are paged first.
         step: That of a time step: loops give up snapshots before anything is paged, and not only after that.
 
+    Attributes:
+        pinned: Addresses of arrays that others hold, which would stay in memory when they are paged.
+
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
     """
 
     __slots__ = (
         "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_pages", "_passed", "_sizes",
-        "_slivers", "_step", "budget", "ledger", "overhead", "strict",
+        "_slivers", "_step", "budget", "ledger", "overhead", "pinned", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +68,7 @@ class Pager:
         self.ledger = ledger
         self.budget = budget
         self.strict = strict
-        self._around, self._step = around, step
+        self._around, self._step, self.pinned = around, step, frozenset[int]()
         self._measures = False
         self._margin = 0
         self.overhead = Overhead(ledger)
@@ -176,14 +179,9 @@ class Pager:
 
     def _find(self, array: Any) -> Any:
         """Return the saved value that there is of an array already."""
-        pager: Pager | None = self
-        while pager is not None:
-            known = pager._known.get(id(array))
-            cell = known[1]() if known is not None and known[0]() is array else None
-            if cell is not None:
-                return cell
-            pager = pager._around
-        return None
+        known, around = self._known.get(id(array)), self._around
+        cell = known[1]() if known is not None and known[0]() is array else None
+        return cell if cell is not None or around is None else around._find(array)
 
     def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:
         array = value.value if type(value) is SavedValue else value
@@ -317,7 +315,7 @@ class Pager:
             cell = reference()
             if cell is None or cell.value is None or not is_pageable(cell):
                 continue
-            if any(cell is k for k in keep):
+            if any(cell is k for k in keep) or id(owner_of(cell.value)) in self.pinned:
                 spared.append((self, reference))
                 continue
             self._page(cell, budget)
