@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from ebbtide.schedules import Mixed, StoreAll
 U = np.linspace(0.2, 1.1, 16384)
 STATE = U.nbytes
 # Each of these was refused or passed its budget at one of the multiples, before loops kept a way back.
-SEEDS = range(300) if FULL else (3, 10, 11, 14, 17, 20, 25, 31, 33, 46, 54)
+SEEDS = range(300) if FULL else (3, 10, 11, 14, 17, 20, 25, 46, 54)
 MULTIPLES = (1.0, 1.07, 1.2, 1.35, 1.6, 2.0, 2.6, 3.5)
 OPERATIONS: tuple[Callable[[Any], Any], ...] = (
     lambda u: u + 0.01 * np.sin(u), lambda u: u * (1 - 0.001 * np.cos(u)), lambda u: np.maximum(u, 0.5 * u * u),
@@ -57,13 +59,13 @@ def drawn(seed: int) -> Loop:
     return Loop(OPERATIONS[int(random.integers(3))], (base, *widths[1:]))
 
 
-def find_least(loop: Loop) -> int:
-    """Return the first of the budgets named by refusals at which the loop runs; each names more than it was given."""
+def find_least(bounded: Callable[[int], Any]) -> int:
+    """Return the first of the budgets named by refusals at which a call runs; each names more than it was given."""
     least, memory = STATE, 0
     while least > memory:
         memory = least
         try:
-            grad(loop.energy, budget=Budget(memory=memory))(U)
+            bounded(memory)
         except BudgetError as error:
             least = int(error.least)
         else:
@@ -78,12 +80,104 @@ def test_random_loops(seed: int) -> None:
     loop.energy(U)
     alone = peak_bytes(lambda: loop.energy(U))
     expected = grad(lambda u: loop.energy(u, schedule=StoreAll()))(U).tobytes()
-    least = find_least(loop)
+    least = find_least(lambda memory: grad(loop.energy, budget=Budget(memory=memory))(U))
     for memory in [int(least * multiple) for multiple in MULTIPLES]:
         found: list[Any] = []
         bounded = grad(loop.energy, budget=Budget(memory=memory))
         assert peak_bytes(lambda: found.append(bounded(U))) - alone <= memory
         assert found[0].tobytes() == expected
+
+
+# The same beside what else there is in loops, with a disk that has room for some of it.
+
+K, F = np.linspace(0.5, 1.5, U.size), np.linspace(-1e-3, 1e-3, 60 * U.size).reshape(60, U.size)
+COLUMN = np.array([[1.0], [0.9], [0.8], [0.7]])
+
+
+def written(u: Any) -> Any:
+    """Write into an array, and return it."""
+    u *= 1 - 0.01 * u
+    return u
+
+
+def pairs(loop: Loop, u: Any, k: Any, **options: Any) -> Any:
+    """A loop over two arrays."""
+
+    def step(s: Any, i: Any) -> Any:
+        return 0.5 * s[1] + 0.5 * loop.step(s[0], i), s[0]
+
+    return timeloop(step, (u, 0.9 * u), len(loop.widths), **options)[0]
+
+
+def emitting(loop: Loop, u: Any, k: Any, **options: Any) -> Any:
+    """A loop with outputs."""
+
+    def step(u: Any, i: Any) -> Any:
+        u = loop.step(u, i)
+        return u, np.sum(u)
+
+    last, sums = timeloop(step, u, len(loop.widths), outputs=True, **options)
+    return last * np.sum(sums)
+
+
+def wider(operation: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A loop whose steps do an operation with a static value."""
+
+    def run(loop: Loop, u: Any, k: Any, **options: Any) -> Any:
+        return timeloop(Loop(lambda u: operation(u, k), loop.widths).step, u, len(loop.widths), **options)
+
+    return run
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "static": wider(lambda u, k: u + 0.01 * np.sin(k * u)),
+    "linear": wider(lambda u, k: 0.3 * u + 0.7 * np.roll(u, 1) * k),
+    "rows": wider(lambda u, k: 0.2 * np.max(u * COLUMN, axis=0) + 0.8 * u),
+    "written": wider(lambda u, k: written(u)),
+    "inputs": lambda loop, u, k, **options: timeloop(
+        lambda u, x: loop.step(u, x[0]) + x[1],
+        u,
+        len(loop.widths),
+        inputs=list(enumerate(F[: len(loop.widths)])),
+        **options,
+    ),
+    "outputs": emitting,
+    "pairs": pairs,
+    "two": lambda loop, u, k, **options: timeloop(
+        loop.step, np.sin(timeloop(loop.step, u, len(loop.widths), **options)), len(loop.widths), **options
+    ),
+}
+# Of those that passed their budgets before: with a disk that is full, as errors kept what could not be stored; where
+# the state that a step starts from was paged, and stayed in memory; by sums for static values; by storages of pages.
+DISKS = (
+    [(way, seed, disk) for way in WAYS for seed in range(20) for disk in (0, 40, 400)] if FULL else
+    [("static", 0, 40), ("linear", 8, 0), ("rows", 77, 40), ("written", 148, 40), ("inputs", 28, 40), ("outputs", 56, 40),
+     ("pairs", 12, 40)]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "seed", "disk"), DISKS)
+@pytest.mark.filterwarnings("ignore:The .* values of step .* of a time loop are lost:RuntimeWarning")
+def test_budgets_are_kept_in_all_loops(way: str, seed: int, disk: int, tmp_path: Path) -> None:
+    """Whatever there is of disk no budget is passed, and without any none is refused above one that is enough."""
+    loop = drawn(seed)
+
+    def f(u: Any, k: Any, **options: Any) -> Any:
+        return np.sum(WAYS[way](loop, u, k, **options) ** 2)
+
+    def bounded(memory: int) -> Any:
+        return grad(f, (0, 1), budget=Budget(memory=memory, disk=disk * STATE, directory=tmp_path))(U, K)
+
+    f(U, K)
+    alone = peak_bytes(lambda: f(U, K))
+    expected = grad(lambda u, k: f(u, k, schedule=StoreAll()), (0, 1))(U, K)
+    least = find_least(bounded)
+    for memory in [int(least * multiple) for multiple in MULTIPLES]:
+        found: list[Any] = []
+        with suppress(BudgetError) if disk else nullcontext():
+            assert peak_bytes(lambda: found.append(bounded(memory))) - alone <= memory
+            assert [g.tobytes() for g in found[0]] == [g.tobytes() for g in expected]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_loop_goes_back_to_its_initial_state() -> None:
