@@ -151,8 +151,8 @@ WAYS: dict[str, Callable[..., Any]] = {
 # the state that a step starts from was paged, and stayed in memory; by sums for static values; by storages of pages.
 DISKS = (
     [(way, seed, disk) for way in WAYS for seed in range(20) for disk in (0, 40, 400)] if FULL else
-    [("static", 0, 40), ("linear", 8, 0), ("rows", 77, 40), ("written", 148, 40), ("inputs", 28, 40), ("outputs", 56, 40),
-     ("pairs", 12, 40)]
+    [("static", 0, 40), ("linear", 8, 0), ("rows", 77, 40), ("written", 148, 40), ("inputs", 28, 40),
+     ("outputs", 56, 40), ("pairs", 12, 40)]
 )  # fmt: skip
 
 

@@ -10,13 +10,11 @@ import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
-from ebbtide.arrays.context import current
-from ebbtide.arrays.primitive import Signature
 from ebbtide.arrays.reach import arrays_of
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.first import First
 from ebbtide.loop.generators import working_nbytes
+from ebbtide.loop.likeness import is_known, is_lone, is_plain, taken_beside
 from ebbtide.loop.sizes import RESERVE_PER_STEP, Sizes
 from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
@@ -25,19 +23,9 @@ from ebbtide.loop.timing import time_plain
 from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.blocks import BLOCK
-from ebbtide.tape.holders import arrays_in, held_by
-from ebbtide.tape.node import Node
-from ebbtide.tape.outcome import is_users
+from ebbtide.tape.holders import held_by
 from ebbtide.tape.saved import SavedValue, key_of
 from ebbtide.tape.saved import bytes_of as bytes_saved
-
-# Where linear functions come from that take no memory of their own, or that which NumPy's own takes; what `np.pad` of
-# traced arrays takes is 26 states more.
-_PLAIN = frozenset(
-    {"numpy", *[f"ebbtide.rules.{name}" for name in ("indexing", "joining", "reductions", "selection", "shapes")]}
-)
-# And those of which tests/tape/test_takes compares what sweeps take with what is forecast.
-_TESTED = ("numpy", "_operator", "ebbtide.rules", "ebbtide.arrays")
 
 
 def measure_sizes(
@@ -140,12 +128,12 @@ def measure_alone(
     if ledger.limit is None or Meter is None:
         return sizes, None, 0
     most, has_room = _most_that_waits(first, sizes), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
-    is_lone = _is_lone(values, first)
-    waits = not agree(not (is_lone and _is_known(first) and sizes.sweep > most))
-    takes = agree(not _is_plain(first) and first.taken + sizes.state + sizes.gradients > has_room)
+    lone = is_lone(values, first)
+    waits = not agree(not (lone and is_known(first) and sizes.sweep > most))
+    takes = agree(not is_plain(first) and first.taken + sizes.state + sizes.gradients > has_room)
     if not (waits or takes):
         # The function alone takes a state at least, for what it returns.
-        unseen = 0 if _is_plain(first) else first.taken - sizes.seen - sizes.state
+        unseen = 0 if is_plain(first) else first.taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
     before, outer = ledger.live, None if stepper.region is None else stepper.region.outer.pager
     ledger.relieve(before + 2 * sizes.state - ledger.limit)
@@ -153,61 +141,13 @@ def measure_alone(
         outer.reserve(2 * sizes.state)
     freed, meter = before - ledger.live, Meter()
     seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
-    function = meter.peak if meter.exact and is_lone else 0
+    function = meter.peak if meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
-    block = min(BLOCK, 2 * _largest(first))
+    block = min(BLOCK, 2 * _largest(first)) + taken_beside(first)
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = first.taken - function + block
-    sizes = replace(sizes, alone=alone, unseen=0 if _is_plain(first) else max(0, run - sizes.seen))
+    sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
     return replace(sizes, run=max(sizes.run, run if takes else 0)), seconds, freed
-
-
-def _is_plain(first: First) -> bool:
-    """Return whether a step does on a tape what the function alone does, and saves it: what is linear saves nothing."""
-    assert first.record is not None
-    return all(map(_does_as_numpy, nodes_of(first.record)))
-
-
-def _does_as_numpy(node: Node) -> bool:
-    """Return whether an operation takes what NumPy's does; with index arrays it may be a part of another function."""
-    one = node.signature
-    if one is None or (type(one) is Signature and one.local):
-        return True
-    linear = type(one) is Signature and not (one.saves or one.keeps) and _module_of(one) in _PLAIN
-    return linear and not arrays_in(node.params, lambda array: True)
-
-
-def _is_known(first: First) -> bool:
-    """
-    Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions.
-
-    Of loops, reruns, programs, users' own rules and SciPy's compiled code it is not known.
-    """
-    signatures = _signatures(first)
-    if not all(type(one) is Signature and not any(is_users(pull) for pull, *_ in one.pulls) for one in signatures):
-        return False
-    return all(one.local or _module_of(one).startswith(_TESTED) for one in signatures)
-
-
-def _module_of(signature: Signature) -> str:
-    """Return where the function of an operation comes from."""
-    function = signature.primitive.function
-    return getattr(getattr(function, "function", function), "__module__", None) or ""
-
-
-def _signatures(first: First) -> list[Any]:
-    assert first.record is not None
-    return [node.signature for node in nodes_of(first.record) if node.signature is not None]
-
-
-def _is_lone(values: list[Any], first: First) -> bool:
-    """Return whether a plain step takes what the function alone does."""
-    context, record = current(), first.record
-    assert record is not None
-    # Another region, program or forward mode around runs the step beside something else, or with more than values; and
-    # operations on static values are done by our functions, where NumPy's take less: `np.pad` by 26 states.
-    around = context.capture is not None or context.derived or bool(record.tape.statics)
-    return not around and not any(type(leaf) is TracedArray for leaf in values)
 
 
 def _most_that_waits(first: First, sizes: Sizes) -> int:

@@ -1,0 +1,125 @@
+"""Which steps take on plain values what the function alone takes, by what they record on a tape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ebbtide.arrays.context import current
+from ebbtide.arrays.primitive import Signature
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.loop.first import First
+from ebbtide.loop.swap import nodes_of
+from ebbtide.tape.holders import arrays_in
+from ebbtide.tape.node import Node
+from ebbtide.tape.outcome import is_users
+
+# Where linear functions come from that take no memory of their own, or that which NumPy's own takes; what `np.pad` of
+# traced arrays takes is 26 states more.
+_PLAIN = frozenset(
+    {"numpy", *[f"ebbtide.rules.{name}" for name in ("indexing", "joining", "reductions", "selection", "shapes")]}
+)
+# And those of which tests/tape/test_takes compares what sweeps take with what is forecast.
+_TESTED = ("numpy", "_operator", "ebbtide.rules", "ebbtide.arrays")
+# What is one function of NumPy's, behind one of ours.
+_ITSELF = frozenset({"convolve", "einsum", "interp"})
+
+
+def is_plain(first: First) -> bool:
+    """Return whether a step does on a tape what the function alone does, and saves it: what is linear saves nothing."""
+    assert first.record is not None
+    return all(map(_does_as_numpy, nodes_of(first.record)))
+
+
+def _does_as_numpy(node: Node) -> bool:
+    """Return whether an operation takes what NumPy's does; with index arrays it may be a part of another function."""
+    one = node.signature
+    if one is None or (type(one) is Signature and one.local):
+        return True
+    linear = type(one) is Signature and not (one.saves or one.keeps) and _module_of(one) in _PLAIN
+    return linear and not arrays_in(node.params, lambda array: True)
+
+
+def is_known(first: First) -> bool:
+    """
+    Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions.
+
+    Of loops, reruns, programs, users' own rules and SciPy's compiled code it is not known.
+    """
+    signatures = _signatures(first)
+    if not all(type(one) is Signature and not any(is_users(pull) for pull, *_ in one.pulls) for one in signatures):
+        return False
+    return all(one.local or _module_of(one).startswith(_TESTED) for one in signatures)
+
+
+def _module_of(signature: Signature) -> str:
+    """Return where the function of an operation comes from."""
+    function = signature.primitive.function
+    return getattr(getattr(function, "function", function), "__module__", None) or ""
+
+
+def _signatures(first: First) -> list[Any]:
+    assert first.record is not None
+    return [node.signature for node in nodes_of(first.record) if node.signature is not None]
+
+
+def is_lone(values: list[Any], first: First) -> bool:
+    """Return whether a plain step takes what the function alone does, but for `taken_beside`."""
+    context, record = current(), first.record
+    assert record is not None
+    # Another region, program or forward mode around runs the step beside something else, or with more than values.
+    if context.capture is not None or context.derived or any(type(leaf) is TracedArray for leaf in values):
+        return False
+    # Operations on static values are done by our functions, where NumPy's may take less: `np.pad` by 26 states.
+    static = _static_only(first)
+    return all(node.number in static or _does_itself(node, static) for node in _made(first) if _meets(node, static))
+
+
+def taken_beside(first: First) -> int:
+    """
+    Return the bytes by which a plain step may take more than the function alone, where it has static values.
+
+    Of them alone others are made, and one operation with them may make an array for another one, where both are one
+    function of NumPy's, which makes none: the bounds of `np.clip` are a maximum and a minimum for us.
+    """
+    static, made = _static_only(first), _made(first)
+    others = [node for node in made if node.number in static and node.name != "getitem"]
+    chained = [0]
+    for node in made:
+        if node.number not in static and _meets(node, static):
+            parents = [parent for parent in node.parents or () if parent.signature is not None]
+            chained += [one.type.nbytes for one in parents if one.number not in static and _meets(one, static)]
+    return max(chained) + sum(node.type.nbytes for node in others)
+
+
+def _static_only(first: First) -> set[int]:
+    """Return the numbers of static values, and of what is made of them alone, elementwise or by taking a row."""
+    assert first.record is not None
+    found = {leaf.number for leaf, _ in first.record.tape.statics.values()}
+    for node in _made(first) if found else ():
+        if all(parent.number in found for parent in node.parents or (node,)):
+            index = (node.params or {}).get("index", ()) if node.name == "getitem" else ()
+            numbers = index if isinstance(index, tuple) else (index,)
+            is_row = bool(numbers) and all(type(part) is int for part in numbers)
+            if is_row or (type(node.signature) is Signature and node.signature.local):
+                found.add(node.number)
+    return found
+
+
+def _made(first: First) -> list[Node]:
+    """Return the nodes of what a step makes, in the order in which it does."""
+    assert first.record is not None
+    nodes = [node for node in nodes_of(first.record) if node.signature is not None]
+    return sorted(nodes, key=lambda node: node.number)
+
+
+def _meets(node: Node, static: set[int]) -> bool:
+    """Return whether a static value is an operand of an operation."""
+    return any(parent.number in static for parent in node.parents or ())
+
+
+def _does_itself(node: Node, static: set[int]) -> bool:
+    """Return whether an operation of a static value with another is done by one function, which is NumPy's."""
+    one, parents = node.signature, node.parents or ()
+    if type(one) is not Signature or all(parent.number in static for parent in parents):
+        return False
+    return one.local or _module_of(one).startswith("numpy") or node.name in _ITSELF

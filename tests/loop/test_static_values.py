@@ -1,0 +1,97 @@
+"""Wide steps with static values: budgets are kept, and the least that is named counts what is beyond the function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+from tests.scale import sample
+
+from ebbtide import Budget, BudgetError, grad, profile, timeloop
+from ebbtide.loop.sizes import RESERVE
+from ebbtide.tape.blocks import BLOCK
+
+U = np.linspace(0.2, 1.1, 2 * 16384)
+STATE = U.nbytes
+COLUMN = np.linspace(0.5, 1, 8)[:, None]
+VECTOR, SQUARE = np.linspace(0.9, 1.1, U.size), np.eye(64) * 0.9 + 0.001
+BESIDE = RESERVE + BLOCK + 4096
+STEPS = 5
+
+# Of one operation of NumPy with a static value nothing else counts.
+ALONE: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "number": (np.float64(0.7), lambda u, k: u * k + 0.1),
+    "bounds": (np.float64(0.7), lambda u, k: np.clip(u, 0.2 * k, k)),
+    "table": (np.linspace(0.2, 1, 50), lambda u, k: np.interp(u, np.linspace(0, 1.2, 50), k)),
+    "coefficients": (np.linspace(0.1, 0.4, 4), lambda u, k: 0.3 * np.polyval(k, u)),
+    "window": (np.array([0.2, 0.5, 0.3]), lambda u, k: np.convolve(u, k, "same")),
+    "factor": (VECTOR, lambda u, k: u * k),
+    "bound": (VECTOR, lambda u, k: np.clip(u, 0.3, k)),
+    "choice": (VECTOR, lambda u, k: np.select([u > 0.8, u > 0.4], [k, u * 0.5], k)),
+    "matrix": (SQUARE, lambda u, k: np.tanh(k @ u.reshape(64, -1)).reshape(u.shape)),
+    "equations": (SQUARE, lambda u, k: np.linalg.solve(k, u.reshape(64, -1)).reshape(u.shape) * 0.5),
+    "sum of products": (SQUARE, lambda u, k: np.einsum("ij,jk->ik", k, u.reshape(64, -1)).reshape(u.shape)),
+}
+# What is made of static values alone may be less in the function, and that of functions of several operations.
+FURTHER: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "made of it": (VECTOR, lambda u, k: u * np.sin(0.5 * k)),
+    "deviation": (VECTOR * COLUMN, lambda u, k: u * 0.9 + 0.01 * np.std(k, axis=0)),
+    "median": (VECTOR * COLUMN, lambda u, k: u * 0.9 + 0.01 * np.median(k, axis=0)),
+    "joined": (VECTOR * COLUMN, lambda u, k: np.max(np.concatenate([u * COLUMN, k]), axis=0) * 0.5),
+    "padded": (VECTOR * COLUMN, lambda u, k: 0.9 * u + 0.01 * np.max(np.pad(k, 1)[1:-1, 1:-1] * u, axis=0)),
+    "covariance": (VECTOR, lambda u, k: u * (1 + 0.01 * np.cov(u, k)[0, 1])),
+    "cross product": (VECTOR, lambda u, k: 0.9 * u + 1e-9 * np.cross(u[:-2].reshape(-1, 3), k[:3]).sum()),
+    "gradient": (COLUMN[:, 0], lambda u, k: np.max(np.gradient(u * COLUMN, k, axis=0), axis=0) * 0.1),
+    "average": (COLUMN[:, 0], lambda u, k: np.average(u * COLUMN, axis=0, weights=k)),
+}
+
+
+def energy(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a scalar of a loop, each step of which is the maximum of eight branches."""
+
+    def f(u: Any, k: Any) -> Any:
+        def step(u: Any, i: int) -> Any:
+            values = [operation(u * (0.9 + 0.01 * j), k) for j in range(8)]
+            while len(values) > 1:
+                values = [np.maximum(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+            return values[0]
+
+        return np.sum(timeloop(step, u, STEPS))
+
+    return f
+
+
+def find_least(bounded: Callable[[int], Any]) -> int:
+    """Return the least that refusals name, until there is none."""
+    least, before = 1, 0
+    while least > before:
+        before = least
+        try:
+            bounded(least)
+        except BudgetError as error:
+            least = int(error.least)
+    return least
+
+
+@pytest.mark.parametrize("name", [*ALONE, *sample(list(FURTHER), 3)])
+def test_the_function_holds_what_waits(name: str) -> None:
+    """The least is what one step saves and 4 states, with the sum for the static value and what a step adds to it."""
+    k, operation = (ALONE | FURTHER)[name]
+    f = energy(operation)
+
+    def bounded(memory: int) -> Any:
+        return grad(f, (0, 1), budget=Budget(memory=memory))(U, k)
+
+    with profile() as p:
+        expected = grad(f, (0, 1))(U, k)
+    sizes, least = p.loops[-1].plan.sizes, find_least(bounded)
+    if name in ALONE:
+        assert least <= sizes.saved + sizes.shared + 4 * STATE + 2 * k.nbytes + BESIDE
+    alone = peak_bytes(lambda: f(U, k))
+    for memory in (least, least * 5 // 4, 2 * least):
+        found: list[Any] = []
+        assert peak_bytes(lambda: found.append(bounded(memory))) - alone <= memory
+        assert [g.tobytes() for g in found[0]] == [g.tobytes() for g in expected]
