@@ -37,6 +37,7 @@ ALONE: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
 }
 # What is made of static values alone may be less in the function, and that of functions of several operations.
 FURTHER: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "temporary": (np.float64(0.7), lambda u, k: np.prod(u * COLUMN * 0.9 * k * 0.9, axis=0) + 0.1),
     "made of it": (VECTOR, lambda u, k: u * np.sin(0.5 * k)),
     "deviation": (VECTOR * COLUMN, lambda u, k: u * 0.9 + 0.01 * np.std(k, axis=0)),
     "median": (VECTOR * COLUMN, lambda u, k: u * 0.9 + 0.01 * np.median(k, axis=0)),
@@ -89,7 +90,9 @@ def test_the_function_holds_what_waits(name: str) -> None:
         expected = grad(f, (0, 1))(U, k)
     sizes, least = p.loops[-1].plan.sizes, find_least(bounded)
     if name in ALONE:
-        assert least <= sizes.saved + sizes.shared + 4 * STATE + 2 * k.nbytes + BESIDE
+        # NumPy may have done one with an operator in the memory of a temporary.
+        states = 5 if name in ("number", "coefficients", "factor") else 4
+        assert least <= sizes.saved + sizes.shared + states * STATE + 2 * k.nbytes + BESIDE
     alone = peak_bytes(lambda: f(U, k))
     for memory in (least, least * 5 // 4, 2 * least):
         found: list[Any] = []

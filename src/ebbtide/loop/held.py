@@ -46,9 +46,8 @@ class Waiting:
 
     def let_go(self) -> None:
         """Count the cotangent no more."""
-        for key in self._keys:
-            self._ledger.unshare(COTANGENTS, key)
-        self._keys.clear()
+        while self._keys:  # each once, wherever it is interrupted
+            self._ledger.unshare(COTANGENTS, self._keys.pop())
 
     def gather(self, collector: Collector) -> None:
         """Count the sums that are new; those of later steps are added to them in place."""

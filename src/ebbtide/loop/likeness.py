@@ -78,17 +78,20 @@ def taken_beside(first: First) -> int:
     """
     Return the bytes by which a plain step may take more than the function alone, where it has static values.
 
-    Of them alone others are made, and one operation with them may make an array for another one, where both are one
-    function of NumPy's, which makes none: the bounds of `np.clip` are a maximum and a minimum for us.
+    Of them alone others are made. An operation with them makes an array where NumPy may reuse that of a temporary; and
+    one may make an array for another one, where both are one function of NumPy's, which makes none: the bounds of
+    `np.clip` are a maximum and a minimum for us.
     """
     static, made = _static_only(first), _made(first)
     others = [node for node in made if node.number in static and node.name != "getitem"]
-    chained = [0]
+    again = [0]
     for node in made:
         if node.number not in static and _meets(node, static):
-            parents = [parent for parent in node.parents or () if parent.signature is not None]
-            chained += [one.type.nbytes for one in parents if one.number not in static and _meets(one, static)]
-    return max(chained) + sum(node.type.nbytes for node in others)
+            parents = [one for one in node.parents or () if one.signature is not None and one.number not in static]
+            reused = bool(parents) and _module_of(node.signature) == "_operator"
+            again += [node.type.nbytes] if reused else []
+            again += [one.type.nbytes for one in parents if _meets(one, static)]
+    return max(again) + sum(node.type.nbytes for node in others)
 
 
 def _static_only(first: First) -> set[int]:
