@@ -10,7 +10,7 @@ import pytest
 from tests.measure import peak_bytes
 from tests.scale import sample
 
-from ebbtide import Budget, BudgetError, grad, profile, timeloop
+from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop
 from ebbtide.loop.sizes import RESERVE
 from ebbtide.tape.blocks import BLOCK
 
@@ -37,6 +37,7 @@ ALONE: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
 }
 # What is made of static values alone may be less in the function, and that of functions of several operations.
 FURTHER: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "run again": (VECTOR, lambda u, k: checkpoint(lambda u, k: np.median(u * COLUMN * k, axis=0))(0.9 * u, k)),
     "temporary": (np.float64(0.7), lambda u, k: np.prod(u * COLUMN * 0.9 * k * 0.9, axis=0) + 0.1),
     "made of it": (VECTOR, lambda u, k: u * np.sin(0.5 * k)),
     "deviation": (VECTOR * COLUMN, lambda u, k: u * 0.9 + 0.01 * np.std(k, axis=0)),

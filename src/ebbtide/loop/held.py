@@ -96,7 +96,7 @@ def sheddable_bytes(rule: Any) -> int:
     position, each = rule.position, rule.plan.sizes.saved - rule.plan.sizes.passed_on
     if not rule.room.spare.is_there:
         return sum(size_of(rule, kept) for kept in ahead.find_spare(position))
-    # There is a way back without saved values, or as long as none are stored the other way round.
+    # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
     at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
     found = max(0, at_hand) * each + sum(size_of(rule, kept) for kept in held)

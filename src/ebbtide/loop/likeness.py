@@ -45,7 +45,7 @@ def is_known(first: First) -> bool:
 
     Of loops, reruns, programs, users' own rules and SciPy's compiled code it is not known.
     """
-    signatures = _signatures(first)
+    signatures = [node.signature for node in _made(first)]
     if not all(type(one) is Signature and not any(is_users(pull) for pull, *_ in one.pulls) for one in signatures):
         return False
     return all(one.local or _module_of(one).startswith(_TESTED) for one in signatures)
@@ -55,11 +55,6 @@ def _module_of(signature: Signature) -> str:
     """Return where the function of an operation comes from."""
     function = signature.primitive.function
     return getattr(getattr(function, "function", function), "__module__", None) or ""
-
-
-def _signatures(first: First) -> list[Any]:
-    assert first.record is not None
-    return [node.signature for node in nodes_of(first.record) if node.signature is not None]
 
 
 def is_lone(values: list[Any], first: First) -> bool:
@@ -76,7 +71,7 @@ def is_lone(values: list[Any], first: First) -> bool:
 
 def taken_beside(first: First) -> int:
     """
-    Return the bytes by which a plain step may take more than the function alone, where it has static values.
+    Return the bytes by which a plain step that `is_lone` may take more than the function alone, with static values.
 
     Of them alone others are made. An operation with them makes an array where NumPy may reuse that of a temporary; and
     one may make an array for another one, where both are one function of NumPy's, which makes none: the bounds of

@@ -143,7 +143,7 @@ def measure_alone(
     seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
-    block = min(BLOCK, 2 * _largest(first)) + taken_beside(first)
+    block = min(BLOCK, 2 * _largest(first)) + (taken_beside(first) if lone else 0)
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = first.taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))

@@ -17,7 +17,8 @@ from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
 from ebbtide.schedules import Position, Snapshot
-from ebbtide.storage import Disk, EntryLostError, Memory, Storage, without_frames
+from ebbtide.storage import Disk, EntryLostError, Memory, Storage
+from ebbtide.storage.failures import without_frames
 
 
 @final

@@ -7,7 +7,7 @@ from ebbtide.storage.checksum import compute_crc32c
 from ebbtide.storage.codecs import Zfp
 from ebbtide.storage.disk import Disk
 from ebbtide.storage.entries import entry_nbytes
-from ebbtide.storage.failures import EntryLostError, StorageFullError, StorageLockedError, without_frames
+from ebbtide.storage.failures import EntryLostError, StorageFullError, StorageLockedError
 from ebbtide.storage.memory import Memory
 from ebbtide.storage.tiered import Tiered
 
@@ -23,5 +23,4 @@ __all__ = [
     "Zfp",
     "compute_crc32c",
     "entry_nbytes",
-    "without_frames",
 ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from ebbtide.errors import StorageError
 
 if TYPE_CHECKING:
     from ebbtide.storage.base import Key
 
+E = TypeVar("E", bound=BaseException)
 
-def without_frames(error: StorageError) -> StorageError:
+
+def without_frames(error: E) -> E:
     """Return an error without tracebacks, as are its causes: their frames would keep what was to be stored."""
     one: BaseException | None = error
     while one is not None:

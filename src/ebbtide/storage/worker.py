@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ebbtide.storage.checksum import Bytes
 from ebbtide.storage.entries import EntryRecord
+from ebbtide.storage.failures import without_frames
 from ebbtide.storage.transfer import LARGE_BLOCK, Target, read_entry, write_entry
 
 # How long the end of a process waits for a file system that does not answer.
@@ -86,8 +87,7 @@ class Job:
                 self.arrays = read_entry(self.target, self.record, LARGE_BLOCK)
             self.clocks = begun, read_clocks()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it
-            # The traceback would keep the frames alive, and with them the staged arrays.
-            self.error = error.with_traceback(None)
+            self.error = without_frames(error)
         finally:
             self._ended = True
             self._finished.release()
