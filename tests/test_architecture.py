@@ -37,6 +37,7 @@ RANKS = MappingProxyType(
         "schedules": 3,
         "storage": 3,
         "ledger": 2,
+        "quota": 1,
         "budget": 1,
         "errors": 0,
     }

@@ -514,7 +514,7 @@ def test_the_least_of_functions_with_loops(name, disk, units, tmp_path):
 
 
 # By the schedule that they lead to: a budget that is too small, and what a transfer takes in units of a step.
-CLOCKS = {"StoreAll": (9.6, 0.01), "Periodic": (9.1, 0.5), "Mixed": (9.6, 20.0)}
+CLOCKS = {"Hierarchical": (9.3, 0.01), "Periodic": (9.1, 0.5), "Mixed": (9.6, 20.0)}
 
 
 @pytest.mark.parametrize("name", CLOCKS)

@@ -17,6 +17,8 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.quota import Quota
+
 SAVED = "saved values"
 COTANGENTS = "cotangents"
 SNAPSHOTS = "snapshots"
@@ -146,7 +148,7 @@ class Ledger:
 
     __slots__ = (
         "__weakref__", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out", "lenders", "limit",
-        "peak", "phase", "report", "saved", "timeline", "watched",
+        "peak", "phase", "quota", "report", "saved", "timeline", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False) -> None:
@@ -155,6 +157,7 @@ class Ledger:
         self.held: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.peak = 0
         self.limit: int | None = None
+        self.quota: Quota | None = None  # of disk
         self.left_out = 0  # by so many bytes the limit is less, for what no ledger counts
         self.phase = "forward"
         self.timeline: Timeline | None = None

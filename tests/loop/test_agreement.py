@@ -232,7 +232,7 @@ def test_steps_are_measured_in_one_order(monkeypatch):
     """Steps and sweeps that are run for their time may wait for other processes, so that their order is the same."""
     orders: list[list[str]] = [[], []]
 
-    def call(rank: int, halves: int) -> Any:
+    def call(rank: int, nbytes: int) -> Any:
         def told(text: str, value: Any) -> Any:
             orders[rank].append(text)
             return value
@@ -243,10 +243,10 @@ def test_steps_are_measured_in_one_order(monkeypatch):
             u = exchange(u)
             return u + 0.1 * np.sin(u) * np.cos(u)
 
-        return grad(lambda u: np.sum(timeloop(step, u, 40) ** 2), budget=Budget(memory=halves * U.nbytes // 2))(U)
+        return grad(lambda u: np.sum(timeloop(step, u, 40) ** 2), budget=Budget(memory=nbytes))(U)
 
     # In the second process there is room for a sweep that leaves the step as it is.
-    calls = [lambda rank=rank, halves=halves: call(rank, halves) for rank, halves in enumerate((17, 80))]
+    calls = [lambda rank=rank, nbytes=nbytes: call(rank, nbytes) for rank, nbytes in enumerate((274_000, 40 * U.nbytes))]
     results, actions = run_processes(monkeypatch, calls)
     assert actions[0] == actions[1]
     assert orders[0] == orders[1]

@@ -250,7 +250,7 @@ def test_a_packed_generator_goes_on_the_same(seed):
         assert pack_generator(twin)[0].tobytes() == pack_generator(random)[0].tobytes()
 
 
-@pytest.mark.parametrize(("kind", "kib"), [(np.random.PCG64, 73), (np.random.PCG64, 80), (np.random.MT19937, 110)])
+@pytest.mark.parametrize(("kind", "kib"), [(np.random.PCG64, 75), (np.random.PCG64, 80), (np.random.MT19937, 110)])
 def test_a_budget_counts_generators(kind, kib):
     """A budget in which generators are all that counts is kept."""
 

@@ -13,6 +13,7 @@ from tests.measure import peak_bytes
 from ebbtide import Budget, grad, primitive, profile, timeloop
 from ebbtide.loop import first, timing, transfers
 from ebbtide.loop.transfers import with_transfers
+from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, StoreAll
 
 U0 = np.linspace(0.2, 1.3, 40_000)
@@ -112,7 +113,7 @@ def test_without_room_for_two_steps_one_is_measured_at_a_time(monkeypatch):
 
 def test_transfers_are_measured_with_what_is_exposed_of_them():
     """Of a way to the disk and back the parts that no thread takes over are known apart, and a part of the whole."""
-    costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24))
+    costs = with_transfers(Costs(), [U0], None, Quota(2**24))
     assert 0 < costs.write_exposed <= costs.write
     assert 0 < costs.read_exposed < costs.read
 
@@ -124,7 +125,7 @@ def test_only_what_waits_for_the_disk_is_hidden(size, waited, monkeypatch):
     ticks = itertools.count()
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
     monkeypatch.setattr(transfers, "has_waited", lambda *clocks: waited)
-    costs = with_transfers(Costs(), [np.zeros(size)], Budget(memory=2**24, disk=2**24))
+    costs = with_transfers(Costs(), [np.zeros(size)], None, Quota(2**24))
     assert costs.write_exposed == (costs.write if size == 1_000_000 and not waited else 1.0)
     assert costs.write > 1.0
     assert costs.prompt != waited
@@ -134,7 +135,7 @@ def test_only_what_waits_for_the_disk_is_hidden(size, waited, monkeypatch):
 def test_nothing_is_hidden_behind_steps_that_have_all_processors(waited, monkeypatch):
     """Where a step leaves no processor to the threads of a storage, what does not wait for the disk takes its time."""
     monkeypatch.setattr(transfers, "has_waited", lambda *clocks: waited)
-    costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24), is_busy=True)
+    costs = with_transfers(Costs(), [U0], None, Quota(2**24), is_busy=True)
     assert (costs.write_exposed == costs.write, costs.read_exposed == costs.read) == (not waited, not waited)
 
 
@@ -155,7 +156,7 @@ def test_a_transfer_that_was_slow_once_is_not_what_is_predicted(monkeypatch):
     """A state goes to the disk and back twice: what varies a little is averaged, what was slow once is not."""
     rounds = iter([([8.0, 4.0, 9.0, 1.0], True), ([7.0, 5.0, 1.0, 1.0], False)])
     monkeypatch.setattr(transfers, "_time_transfers", lambda *_: next(rounds))
-    costs = with_transfers(Costs(), [U0], Budget(memory=2**24, disk=2**24))
+    costs = with_transfers(Costs(), [U0], None, Quota(2**24))
     assert costs == Costs(write=7.5, read=5.5, write_exposed=1.0, read_exposed=1.0, prompt=True)
 
 

@@ -85,18 +85,18 @@ def with_initial(position: Position, drop: Callable[[Snapshot], None]) -> Positi
     return replace(position, snapshots=(Snapshot(0, "restart", "disk"), *others))
 
 
-def find_spare(position: Position) -> tuple[Snapshot, ...]:
-    """Return the snapshots in memory without which all steps can still be run again, or have their saved values."""
+def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]:
+    """Return the snapshots of a tier without which all steps can still be run again, or have their saved values."""
     base = count_base(position)
     first = next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
     if first is None:
         return ()
-    return tuple(kept for kept in position.snapshots if kept.step > first.step and kept.tier == "memory")
+    return tuple(kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier)
 
 
-def find_cheapest(position: Position) -> Snapshot | None:
+def find_cheapest(position: Position, tier: str = "memory") -> Snapshot | None:
     """Return the spare snapshot that the fewest steps make again from the state below it."""
-    spare, below = find_spare(position), 0
+    spare, below = find_spare(position, tier), 0
     cheapest, least = None, 0
     for kept in position.snapshots:
         distance = kept.step - below + (kept.kind == "saved")

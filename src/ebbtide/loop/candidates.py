@@ -125,8 +125,8 @@ def find_left(bounds: Bounds) -> list[int]:
     """
     Return the bytes of memory of snapshots that candidates hold when they have given up all that they can.
 
-    Which candidate is chosen depends on what steps and transfers took: after the loop, 29 steps on disk with what they
-    save hold 1.2 states of 160 KB, restart states there 0.13, and without disk there is the initial state.
+    Which candidate is chosen depends on what steps and transfers took: after the loop, restart states on disk hold 0.13
+    states of 160 KB for 29 steps, and without disk there is the initial state. What steps saved on disk is given up.
 
     Args:
         bounds: What the plan is made for; neither the bytes of memory nor the costs are looked at.
@@ -140,8 +140,6 @@ def find_left(bounds: Bounds) -> list[int]:
     counts = {others // interval for interval in _intervals(bounds.steps)}
     found = {sizes.restart, *(count * sizes.listed for count in counts if count <= _MOST_ON_DISK)}
     found |= {_entries_of_slots(bounds, slots) for slots in range(1, _most_slots(bounds) + 1)}
-    if others <= _MOST_ON_DISK and others * sizes.stored_saved + sizes.stored <= bounds.disk:
-        found.add(others * sizes.left_behind + sizes.listed)
     return sorted(found)
 
 

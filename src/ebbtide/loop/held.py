@@ -15,6 +15,7 @@ from ebbtide.loop.collect import Collector
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import Snapshot
+from ebbtide.tape.holders import pageable_bytes
 from ebbtide.tape.joint import Holding
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.saved import parts_of
@@ -94,28 +95,59 @@ def held_bytes(rule: Any) -> int:
 def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
     position, each = rule.position, rule.plan.sizes.saved - rule.plan.sizes.passed_on
+    paged = pageable_bytes_of(rule) + (rule.snapshots.left_behind if rule.room.fallback.is_there else 0)
     if not rule.room.spare.is_there:
-        return sum(size_of(rule, kept) for kept in ahead.find_spare(position))
+        return sum(size_of(rule, kept) for kept in ahead.find_spare(position)) + paged
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
     at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
     found = max(0, at_hand) * each + sum(size_of(rule, kept) for kept in held)
-    return max(found, rule.plan.sizes.data if position.forward_ended else 0)
+    return max(found, rule.plan.sizes.data if position.forward_ended else 0) + paged
 
 
-def needed_bytes(rule: Any) -> int:
-    """Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`."""
-    sizes, sweep = rule.plan.sizes, rule.plan.sizes.sweep_beyond
-    taped = sizes.saved + sizes.shared if rule.records else 0  # those of the last step are held already
-    if rule.room.planned_sweep is not None:
+def last_record(rule: Any) -> Any:
+    """Return the last step, if what it saved is at hand before the reverse sweep; else None."""
+    return rule.records.get(rule.position.end - 1) if rule.position.forward_ended else None
+
+
+def buffer_nbytes(record: Any) -> int:
+    """Return the bytes that wait in memory, and can be given up, of what a step has on disk."""
+    pager = record.tape.pager
+    return 0 if pager is None or pager.pages is None else int(pager.pages.buffer_nbytes)
+
+
+def pageable_bytes_of(rule: Any) -> int:
+    """Return the bytes of what the last step saved that could go to disk, if it saved more than planned."""
+    record, planned = last_record(rule), rule.room.planned
+    if record is None or planned is None or record.nbytes <= planned.saved + planned.shared:
+        return 0
+    if record.tape.pager is None or not record.tape.pager.on_disk:
+        return 0
+    return pageable_bytes([node for node in record.state_nodes + record.output_nodes if node], record.tape.ledger.holds)
+
+
+def needed_bytes(rule: Any, paged: int = 0) -> int:
+    """
+    Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`.
+
+    Args:
+        rule: The loop.
+        paged: Bytes of what the last step saved that go to disk before.
+    """
+    sizes, sweep, planned = rule.plan.sizes, rule.plan.sizes.sweep_beyond, rule.room.planned
+    if planned is None:
+        taped = sizes.saved + sizes.shared if rule.records else 0  # those of the last step are held already
+    else:
         # Of a step that saves more than planned, what has to goes to disk.
-        sweep = max(taped, min(sweep, rule.room.planned_sweep))
-    return int(sweep - taped + sizes.gradients)
+        record, sweep = last_record(rule), min(sweep, planned.sweep_beyond)
+        taped = 0 if record is None else planned.saved + planned.shared
+        taped = record.nbytes - paged if record is not None and record.nbytes > taped else taped
+    return int(max(0, sweep - taped) + sizes.gradients)
 
 
 def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
     """
-    Return what the interpreter takes for a loop, which no ledger counts.
+    Return what the interpreter takes for a loop beside the table of its schedule, which no ledger counts.
 
     Args:
         plan: Its plan.
@@ -123,10 +155,10 @@ def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
         listed: How many on disk.
         taped: Of how many steps it holds saved values, wherever; one is part of what is measured of a loop.
     """
-    sizes, tables = plan.sizes, table_bytes(plan.schedule, plan.steps) if restarts + listed + taped > 1 else 0
+    sizes = plan.sizes
     states = restarts * (sizes.restart - sizes.data) + listed * sizes.listed
     # Two pages of the record of what comes after the loop, which a ledger counts, are in the loop's reserve, too.
-    return sizes.interpreter - 2 * PAGE + states + max(0, taped) * (sizes.taped - sizes.saved) + tables
+    return sizes.interpreter - 2 * PAGE + states + max(0, taped) * (sizes.taped - sizes.saved)
 
 
 def beyond_now(rule: Any) -> int:
@@ -134,7 +166,8 @@ def beyond_now(rule: Any) -> int:
     position, (saved, paged) = rule.position, rule.snapshots.saved_counts
     listed = max(0, position.on_disk - paged)
     restarts = max(0, len(position.snapshots) - saved - listed) + rule.room.spare.is_there
-    return beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
+    table = table_bytes(rule.plan.schedule, rule.plan.steps)
+    return table + beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
 
 
 def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
@@ -146,13 +179,19 @@ def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
 
 def holding(rule: Any, bare: bool) -> Holding:
     """Return what a loop holds; see `JointRule.holding`."""
-    plan, held, others = rule.plan, held_bytes(rule), ()
+    plan, held, others, more = rule.plan, held_bytes(rule), (), 0
     beyond = beyond_now(rule)
     if bare:
         listed, given_up = [one for one in rule.position.snapshots if one.tier != "memory"], rule.sheddable
         saved = sum(record.nbytes for record in rule.records.values())
         left = listed_bytes(plan, listed) + max(0, held - saved - given_up)
         others = tuple((fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left)
-        swapped = sum(one.kind != "restart" for one in listed)
-        beyond = beyond_bytes(plan, 1, len(listed) - swapped, swapped) - given_up
-    return Holding(held + rule.snapshots.buffer_nbytes, beyond, plan.least, others=others)
+        swapped, paged = sum(one.kind != "restart" for one in listed), pageable_bytes_of(rule)
+        if rule.room.fallback.is_there:
+            listed, swapped = listed[:1], 0
+        # With more than its initial state it has a schedule with a table.
+        table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
+        beyond = table + beyond_bytes(plan, 1, len(listed) - swapped, swapped) - given_up
+        more = needed_bytes(rule, paged) - needed_bytes(rule)
+    counted = rule.snapshots.counted
+    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond - counted, plan.least, more, others)

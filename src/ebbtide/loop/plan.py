@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from typing import final
 
 from ebbtide.agree import agree
-from ebbtide.budget import Budget, format_bytes
+from ebbtide.budget import Budget, enough_bytes, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_left, find_open
 from ebbtide.loop.predict import buffer_of, predict, spare_tier
@@ -160,6 +161,7 @@ def make_plan(
     held: int,
     costs: Costs | None,
     open: bool = False,  # noqa: A002 - the word of `Position`
+    beside: Sequence[Sequence[tuple[int, int]]] = (),
 ) -> Plan:
     """
     Return the plan of a loop: of the schedules that fit the one with the least predicted time.
@@ -176,6 +178,7 @@ def make_plan(
         held: Bytes that calls around the loop hold now, which add to the least budget.
         costs: Seconds of steps and transfers; None if they are not known, and a transfer is as dear as a step.
         open: Whether the length is not known, and *steps* is its upper bound.
+        beside: The `others` of loops before this one.
 
     Returns:
         The plan. Of an open loop it is for the upper bound as if that were known.
@@ -214,7 +217,7 @@ def make_plan(
         found, left = find_candidates(bounds), find_left(bounds)
     plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
-        raise _describe_least(steps, sizes, memory, disk, least)
+        raise _describe_least(steps, sizes, memory, disk, enough_bytes(least, beside))
     others = tuple((held + sizes.fixed + nbytes, nbytes) for nbytes in left)
     return replace(_buffered(min(plans, key=_rank), memory), least=least, others=others)
 

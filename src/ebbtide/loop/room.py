@@ -13,20 +13,24 @@ import numpy as np
 
 from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.context import current
 from ebbtide.budget import Budget
-from ebbtide.errors import BudgetError, ScheduleError
+from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, Ledger
-from ebbtide.loop import ahead, held
+from ebbtide.loop import ahead, held, less
+from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.fallback import Fallback
+from ebbtide.loop.given import in_region
 from ebbtide.loop.held import Waiting
-from ebbtide.loop.plan import UNKNOWN_COSTS, Plan, describe_larger
+from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
+from ebbtide.loop.replan import choose_again
 from ebbtide.loop.share import seen_by_none
 from ebbtide.loop.sizes import RESERVE
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import is_paged
-from ebbtide.schedules import Delete, Forward, Mixed, Reverse, Revolve
+from ebbtide.schedules import Forward, Reverse
 from ebbtide.tape.pager import Pager
 
 
@@ -41,39 +45,40 @@ class Room:
     Args:
         ledger: The account, in which the loop is alone if the budget is its own and nobody else looks.
         allowed: The budget of the loop or of the calls around it; None for no bound.
-        own: Bytes of the loop's own budget; None if it has none.
-        choose: `make_plan` with what stays the same for this loop.
+        own: The loop's own budget; None if it has none.
 
     Attributes:
         stale: Whether the schedule was chosen for another position than that of the loop.
+        lean: Whether the table of a schedule was given up, for which there may be room in the sweep.
         spare: The initial state in memory, where it is kept beside the snapshots.
         fallback: The same on disk.
         waiting: Counts what is held between the sweeps of two steps.
-        planned_sweep: What the first plan had for the sweep of a step, if what that saves may go to disk; else None.
+        disk: Its part of the disk.
+        planned: What the first plan was made for, if what steps save may go to disk; else None.
 
     Memory:
         None of its own.
     """
 
     __slots__ = (
-        "_allowed", "_choose", "_given_up", "_held", "_ledger", "_own", "_peak", "_runs",
-        "_saved_before", "_unseen", "fallback", "planned_sweep", "spare", "stale", "waiting",
+        "_allowed", "_freed", "_given_up", "_held", "_ledger", "_own", "_peak", "_runs", "_saved_before",
+        "_unseen", "disk", "fallback", "lean", "planned", "spare", "stale", "waiting",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger, allowed: Budget | None, own: int | None, choose: Callable[..., Plan]) -> None:
+    def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
         self._ledger = ledger
         self._allowed = allowed
-        self._own = own
+        self._own = None if own is None else own.memory
         self._held = 0
-        self._choose = choose
         self._saved_before = 0
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
-        self._given_up = 0  # how often the loop did with less
+        self._given_up = self._freed = 0  # how often the loop did with less, and by how much since its last plan
         self._runs = False  # whether a sweep of the loop is under way
         self.waiting = Waiting(ledger)
         self._unseen = 0  # what the interpreter takes for other loops
         self.fallback, self.spare = Fallback(ledger), Spare()
-        self.stale, self.planned_sweep = False, None
+        self.disk = DiskPart(ledger, allowed, is_own=own is not None)
+        self.stale, self.lean, self.planned = False, False, None
 
     @property
     def bounded(self) -> bool:
@@ -84,10 +89,12 @@ class Room:
     def limited(self) -> Iterator[None]:
         """Bind the ledger by the loop's own budget in the block, too."""
         ledger = self._ledger
-        outer = ledger.limit
+        outer, quota = ledger.limit, ledger.quota
+        self._count(rests=False)
         base = ledger.live - self._held
         if self._own is not None:
             ledger.limit = base + self._own if outer is None else min(outer, base + self._own)
+            ledger.quota = self.disk.whole
         self._unseen = seen_by_none(ledger, but=self)
         self._runs = True
         try:
@@ -97,7 +104,15 @@ class Room:
             self.waiting.close()
             self._held = ledger.live - base
             if self._own is not None:
-                ledger.limit = outer
+                ledger.limit, ledger.quota = outer, quota
+            self._count(rests=True)
+
+    def _count(self, *, rests: bool) -> None:
+        """Have the ledger count, while the loop rests, what the interpreter takes for it, so that others leave room."""
+        rule = self.disk.rule
+        if rule is not None and self.bounded:
+            rests = rests and not rule.position.finished and not in_region(current())
+            rule.snapshots.count(held.beyond_now(rule) if rests else 0)
 
     def _beside(self, rule: Any, excused: int = 0) -> AbstractContextManager[None]:
         """Have the bound be less, in the block, by what the interpreter takes for loops, which no ledger counts."""
@@ -107,8 +122,9 @@ class Room:
         """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
         if self.bounded:
             self._ledger.lenders.append(weakref.ref(rule))
+        self.disk.enlist(rule)
         if self._allowed is not None and self._allowed.disk:
-            self.planned_sweep = rule.plan.sizes.sweep_beyond
+            self.planned = rule.plan.sizes
         begins = rule.position.state == 0 and not rule.position.snapshots
         tier = spare_tier(rule.plan.schedule, rule.plan.steps) if begins else None
         if tier == "memory" and self.bounded:
@@ -117,7 +133,8 @@ class Room:
             self.fallback.keep(rule)
 
     def dismiss(self, rule: Any) -> None:
-        """Let the ledger ask a loop no more."""
+        """Let the ledger ask a loop no more, and others have its part of the disk."""
+        self.disk.dismiss()
         lenders = self._ledger.lenders
         lenders[:] = [one for one in lenders if one() is not None and one() is not rule]
 
@@ -135,7 +152,7 @@ class Room:
         """Run a step on a tape, as `Stepper.taped` does it, within the bound."""
         if not self._ledger.watched:
             return rule.stepper.taped(index, rule.state, None)
-        pager = self._pager(rule.stepper.region.outer.pager, rule.plan)
+        pager = self._pager(rule.stepper.region.outer.pager)
         if not self.bounded:
             return rule.stepper.taped(index, rule.state, pager)
         # The loop has the state that the step starts from until it is known that this fits.
@@ -149,18 +166,17 @@ class Room:
         """Bytes in the ledger that a plan leaves to the function alone; beyond a plan less what a step takes unseen."""
         sizes, excused = rule.plan.sizes, rule.plan.sizes.excused if rule.position.forward_ended else 0
         # Forecasts of long steps, which are made where these go to disk, leave dead tuples: 50 KB in 50 steps.
-        taken = sizes.unseen + (0 if self.planned_sweep is None else 2 * RESERVE)
+        taken = sizes.unseen + (0 if self.planned is None else 2 * RESERVE)
         return excused - taken if self.spare.grown else excused
 
-    def _pager(self, outer: Any, plan: Plan) -> Pager:
+    def _pager(self, outer: Any) -> Pager:
         """Return the pager of a step."""
         ledger, allowed = self._ledger, self._allowed
         self._saved_before = ledger.held[SAVED]
         if ledger.limit is None or allowed is None:
             return Pager(ledger, None, around=outer)
         self._peak, ledger.peak = ledger.peak, ledger.live
-        left = Budget(allowed.memory, max(0, allowed.disk - plan.predicted_disk_bytes), allowed.directory)
-        return Pager(ledger, left, around=outer, step=True)
+        return Pager(ledger, allowed, around=outer, step=True)
 
     def judge(self, rule: Any, action: Forward, index: int, record: TapedStep) -> Forward:
         """
@@ -181,7 +197,9 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             return action
-        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before + pager.overhead.uncounted
+        pager.overhead.settle()
+        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before
+        self.disk.learn(record)
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
         if passed or record.nbytes > sizes.saved + sizes.shared:
             # Where it passed, all that could be given up was, before it held most.
@@ -217,6 +235,10 @@ class Room:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
         if self._ledger.limit is None:
             return False
+        if self._freed:
+            # Once for all, before the loop goes on: to follow a schedule takes time, and leaves dead tuples.
+            freed, self._freed = self._freed, 0
+            self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed))
         if self.spare.is_in_the_way(rule, action):
             self.spare.drop(rule)
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
@@ -281,19 +303,24 @@ class Room:
             as_planned = self._ledger.held[SAVED] - self._saved_before <= sizes.saved + sizes.shared
             if as_planned and not self.spare.grown:
                 self.spare.drop(rule)
+                self._count(rests=not self._runs)
                 return before - self._ledger.live
-        return self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
+        freed = self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
+        if freed < nbytes:
+            less.page(rule, nbytes - freed)
+        self._count(rests=not self._runs)
+        return before - self._ledger.live
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before, saved_before = self._ledger.live, self._ledger.held[SAVED]
-        ways = rule.snapshots.give_up_buffers, partial(self._give_up_one, rule), partial(self._give_up_saved, rule)
+        fewer = partial(less.give_up_one, rule), partial(less.give_up_swapped, rule)
+        ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule)
         while not is_enough() and any(way() for way in ways):
             self._given_up += 1
         freed = before - self._ledger.live
         self._saved_before -= saved_before - self._ledger.held[SAVED]
-        if freed and not self.stale:
-            self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed))
+        self._freed += freed
         return freed
 
     def _give_up_saved(self, rule: Any) -> bool:
@@ -310,26 +337,6 @@ class Room:
                 record.tape.pager.close()
             del record
 
-    def _give_up_one(self, rule: Any) -> bool:
-        """Give up one snapshot; return whether there was one."""
-        schedule, position = rule.plan.schedule, rule.position
-        action = None
-        if isinstance(schedule, (Revolve, Mixed)):
-            schedule = ahead.with_less(schedule, position)
-            # Of saved values without a way back to their steps it has none to give.
-            with suppress(ScheduleError):
-                action = schedule.next_action(position)
-        if not isinstance(action, Delete):
-            kept = ahead.find_cheapest(position)
-            if kept is None:
-                return False
-            action, schedule = Delete(step=kept.step), ahead.with_less(schedule, position)
-        # Not an action that is agreed on: other processes may not give up anything now.
-        rule.delete(action)
-        rule.position = position.after(action)
-        rule.plan = replace(rule.plan, schedule=schedule)
-        return True
-
     def plan_again(self, rule: Any) -> bool:
         """
         Choose the schedule anew, from where the loop stands and what it may hold now.
@@ -341,34 +348,10 @@ class Room:
             BudgetError: Nothing fits.
         """
         went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
-        position, limit = rule.position, self._ledger.limit
-        others = self._ledger.live - self._held_by(rule)
-        memory = None if limit is None else limit - others - self._unseen
-        costs = None if rule.plan.costs == UNKNOWN_COSTS else rule.plan.costs
-        choose = partial(
-            self._choose, position.steps, rule.plan.sizes, schedule=None, held=others, open=position.open, costs=costs
-        )
-        try:
-            # A loop whose steps have saved more than planned keeps its initial state, for those to come.
-            kept = rule.plan.sizes.restart if self.spare.grown else 0
-            plan = choose(memory=None if memory is None else memory - kept)
-        except BudgetError:
-            plan = choose(memory=memory)
-        # What was run for another schedule, or to measure, was run.
-        forward, known = rule.ran + plan.schedule.forward_steps_left(position), rule.plan
-        more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
-        self._replace(
-            rule,
-            replace(
-                plan,
-                predicted_steps_forward=forward,
-                predicted_time=plan.predicted_time + more + known.measuring_time,
-                measuring_steps=known.measuring_steps,
-                measuring_time=known.measuring_time,
-                least=known.least,
-                others=known.others,
-            ),
-        )
+        is_lean, self.lean, self._freed = self.lean, False, 0
+        limit, others = self._ledger.limit, self._ledger.live - self._held_by(rule)
+        with suppress(BudgetError) if is_lean else nullcontext():
+            self._replace(rule, choose_again(rule, None if limit is None else limit - others - self._unseen, others))
         return went_back
 
     def sheddable_bytes(self, rule: Any) -> int:
@@ -378,8 +361,9 @@ class Room:
         return held.sheddable_bytes(rule) + int(rule.snapshots.buffer_nbytes)
 
     def _held_by(self, rule: Any) -> int:
-        """Bytes in the ledger of what a loop holds."""
-        return held.held_bytes(rule) + self.waiting.nbytes
+        """Bytes in the ledger of what a loop holds, with buffers, which it can do without."""
+        buffers = rule.snapshots.buffer_nbytes + sum(map(held.buffer_nbytes, rule.records.values()))
+        return int(held.held_bytes(rule) + self.waiting.nbytes + rule.snapshots.counted + buffers)
 
     def _replace(self, rule: Any, plan: Plan) -> None:
         """Give a loop a plan, and tell it to the report, which knows by now what code after the loop has taken."""
@@ -389,6 +373,7 @@ class Room:
             plan = replace(plan, predicted_whole_bytes=max(whole, report.allocated_peak))
         more = plan.predicted_steps_forward - rule.plan.predicted_steps_forward
         rule.plan = plan
+        self.disk.promise(rule)
         rule.watch.changed(plan, more)
 
     def _refusal(self, rule: Any, index: int, record: TapedStep, peak: int) -> BudgetError:

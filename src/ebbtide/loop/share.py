@@ -64,6 +64,11 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     return others + int(pager.ledger.live)
 
 
+def other_ways(ledger: Ledger) -> list[tuple[tuple[int, int], ...]]:
+    """Return what the loops before one more may hold next time, with the plans that other costs lead to."""
+    return [one.holding(True).others for one in _lenders(ledger)]
+
+
 def _lenders(ledger: Ledger) -> list[Any]:
     """Return the loops that a ledger may ask for room."""
     return [one for one in [reference() for reference in ledger.lenders] if one is not None]

@@ -9,8 +9,8 @@ from typing import final
 from ebbtide.loop.state import NUMBER_BYTES
 
 # What the interpreter takes beside arrays, as tracemalloc sees it (measured on loops of one number): 20 KiB for a
-# loop, 18 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
-RESERVE = 40 * 1024
+# loop, 20 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
+RESERVE = 42 * 1024
 RESERVE_PER_SNAPSHOT = 704
 # Of a profile, whose lines and source texts are in no budget: measured 22 KiB to 75 KiB on Runge-Kutta steps.
 RESERVE_PER_PROFILE = 96 * 1024

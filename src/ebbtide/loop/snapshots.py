@@ -40,8 +40,8 @@ class Snapshots:
     """
 
     __slots__ = (
-        "__weakref__", "_adopted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps", "_storages",
-        "_swaps", "_tiers", "_warned", "are_theirs", "error", "lost",
+        "__weakref__", "_adopted", "_counted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps",
+        "_storages", "_swaps", "_tiers", "_warned", "are_theirs", "error", "lost",
     )  # fmt: skip
 
     def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
@@ -62,9 +62,10 @@ class Snapshots:
         self.are_theirs = theirs is not None
         if theirs is not None:
             self._storages = {"memory": theirs, "disk": theirs}
+        self._counted = {"bytes": 0}
         held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
         self._finalizer = weakref.finalize(
-            self, _give_up, self._storages, held, self._name, ledger, theirs is not None
+            self, _give_up, self._storages, held, self._name, ledger, theirs is not None, self._counted
         )
         self._finalizer.atexit = False
 
@@ -89,6 +90,16 @@ class Snapshots:
                 storage.resize(0)
         self._ledger.add(BUFFERS, -freed)
         return freed > 0
+
+    @property
+    def counted(self) -> int:
+        """Bytes of what the interpreter takes for the loop that are in the ledger now."""
+        return self._counted["bytes"]
+
+    def count(self, nbytes: int) -> None:
+        """Have the ledger count so many bytes for the interpreter's share."""
+        self._ledger.add(SNAPSHOTS, nbytes - self.counted)
+        self._counted["bytes"] = nbytes
 
     def reserve(self, plan: Plan) -> None:
         """
@@ -184,6 +195,19 @@ class Snapshots:
         """How many steps there are whose saved values are stored, and how many of these on disk."""
         return len(self._steps), len(self._swaps)
 
+    @property
+    def left_behind(self) -> int:
+        """Bytes in the ledger of steps whose saved values are on disk."""
+        pagers = [self._steps[step].tape.pager for step in self._swaps]
+        return sum(pager.overhead.counted for pager in pagers if pager is not None)
+
+    def _forget_step(self, step: int) -> bool:
+        """Forget a step whose saved values were stored; return whether they were elsewhere than in memory."""
+        record = self._steps.pop(step, None)
+        if record is not None and record.tape.pager is not None:
+            record.tape.pager.close()
+        return self._swaps.pop(step, None) is not None
+
     def drop(self, kept: Snapshot) -> None:
         """Delete a snapshot."""
         step, key = kept.step, self._key(kept.step, kept.kind)
@@ -192,10 +216,8 @@ class Snapshots:
         # Of one step there may be both: what it saved, and the initial state beside.
         if kept.kind == "restart":
             self._forms.pop(step, None)
-        else:
-            self._steps.pop(step, None)
-            if self._swaps.pop(step, None) is None:
-                return
+        elif not self._forget_step(step):
+            return
         storage = self._storage(self._tiers.pop(key))
         before = storage.memory_nbytes
         storage.delete(key)
@@ -252,8 +274,7 @@ class Snapshots:
         if kind == "restart":
             self._forms.pop(int(step), None)
         else:
-            self._steps.pop(int(step), None)
-            self._swaps.pop(int(step), None)
+            self._forget_step(int(step))
         if tier is not None:
             with suppress(StorageError):
                 self._storage(tier).delete(key)
@@ -298,9 +319,12 @@ class Snapshots:
 
 
 def _give_up(
-    storages: dict[str, Storage], held: tuple[dict[Any, Any], ...], name: str, ledger: Any, theirs: bool
-) -> None:
+    storages: dict[str, Storage], held: tuple[dict[Any, Any], ...], name: str, ledger: Any, theirs: bool,
+    counted: dict[str, int],
+) -> None:  # fmt: skip
     """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
+    ledger.add(SNAPSHOTS, -counted["bytes"])
+    counted["bytes"] = 0
     for entries in held:
         entries.clear()
     for storage in {id(storage): storage for storage in storages.values()}.values():

@@ -19,6 +19,7 @@ from ebbtide.ledger import Ledger
 from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.directory import ResumeDirectory, refuse_inner
+from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
@@ -31,12 +32,12 @@ from ebbtide.loop.masked import masked_loop
 from ebbtide.loop.measure import measure_alone, measure_sizes
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
-from ebbtide.loop.plan import Plan, make_plan
+from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
-from ebbtide.loop.share import claim, held_outside, seen_by_none
+from ebbtide.loop.share import claim, held_outside, other_ways, seen_by_none
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper
@@ -44,6 +45,7 @@ from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_s
 from ebbtide.loop.traced import traced_loop
 from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
+from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.storage import Disk, Storage
 from ebbtide.tape.joint import record_joint
@@ -171,15 +173,14 @@ def _taped_loop(
     if options.until is not None and stepper.holds(options.until, values):
         return run_plain(step, leaves, structure, 0, inputs, options)
     allowed = budget or context.budget
-    choose = partial(make_plan, disk=allowed.disk if allowed else 0)
-    room = Room(ledger, allowed, None if budget is None else budget.memory, choose)
+    room = Room(ledger, allowed, budget)
     known = length if options.until is None else None
     resumption, directory = _find_journal(options, stepper, values, known)
     try:
         with room.limited():
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
-            first, plan, report = _first_steps(stepper, values, length, options, allowed, choose, rows, earlier)
+            first, plan, report = _first_steps(stepper, values, length, options, allowed, room.disk, rows, earlier)
             if resumption is not None:
                 resumption.begin()
                 if options.schedule is None and plan.schedule != earlier:
@@ -189,7 +190,7 @@ def _taped_loop(
             directory.close()
         raise
     verifier = Verifier(paths_of(structure), options.outputs, options.verify)
-    snapshots = Snapshots(ledger, options.storage, partial(_make_disk, allowed, plan.buffer))
+    snapshots = Snapshots(ledger, options.storage, partial(_make_disk, allowed, room.disk.snapshots, plan.buffer))
     watch = Watch(ledger, options.progress, options.collect_every, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     try:
@@ -234,11 +235,11 @@ def _find_journal(
     return resumption, None if options.resume is None else directory
 
 
-def _make_disk(allowed: Budget | None, buffer: int) -> Storage:
+def _make_disk(allowed: Budget | None, quota: Quota, buffer: int) -> Storage:
     """Return the storage of the tier "disk"; it knows no plan, whose tables would outlive a change of it."""
     if allowed is None:
         return Disk(buffer=buffer)
-    return Disk(allowed.directory, limit=allowed.disk, buffer=buffer, comm=own_communicator())
+    return Disk(allowed.directory, limit=quota, buffer=buffer, comm=own_communicator())
 
 
 def _recorded(
@@ -265,7 +266,7 @@ def _first_steps(
     steps: int,
     options: Options,
     allowed: Budget | None,
-    choose: Callable[..., Plan],
+    disk: DiskPart,
     rows: int,
     earlier: Schedule | None,
 ) -> tuple[First, Plan, Any]:
@@ -281,9 +282,7 @@ def _first_steps(
     report = ledger.report
     allocated = 0 if report is None else report.allocated - bytes_of(values)
     account = ledger if ledger.watched else Ledger(watched=True)
-    outer = stepper.region.outer.pager
-    if outer is not None and outer.on_disk and ledger.limit is not None and not in_region(current()):
-        outer.reserve(ledger.limit // 2)  # what was saved before the loop may wait on disk
+    _page_before(stepper.region)
     before, given_up = dict(account.held), dict(account.given_up)
     first = run_first(stepper, values, account, allowed)
     traced = first.traced
@@ -294,9 +293,10 @@ def _first_steps(
     held = sum(before.values()) - freed
     held -= claim(stepper.region, account, held, sizes, steps)
     available = None if ledger.limit is None else ledger.limit - held - seen_by_none(account)
-    planned = partial(choose, steps, memory=available, held=held + held_outside(stepper.region, account), open=is_open)
+    outside = {"held": held + held_outside(stepper.region, account), "beside": other_ways(account)}
+    planned = partial(disk.choose_first, steps, memory=available, open=is_open, **outside)
     plan = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
-    if plan is not None and not agree(not _fits(plan, available, allowed)):
+    if plan is not None and not agree(not _fits(plan, available, disk)):
         schedule = earlier
     else:
         plan = planned(sizes, schedule=schedule, costs=costs)
@@ -305,30 +305,35 @@ def _first_steps(
         timed = is_timed(values, steps)
         if timed:
             first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
-        has_disk = not agree(allowed.disk < sizes.stored)
+        has_disk = not agree(disk.left < sizes.stored)
         if timed or has_disk:
             costs = estimate_steps(first) if costs is None else costs
-            costs = with_transfers(costs, values, allowed, is_busy=first.is_busy) if has_disk else costs
+            if has_disk:
+                costs = with_transfers(costs, values, allowed.directory, disk.snapshots, is_busy=first.is_busy)
             plan = planned(sizes, schedule=schedule, costs=costs)
         if timed:
             plan, plain = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start)), None
     plan = plan if plain is None else plan.with_measuring(1, None)
-    if allowed is not None and options.storage is None and plan.predicted_disk_bytes > allowed.disk:
+    if allowed is not None and options.storage is None and plan.predicted_disk_bytes > disk.left:
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
-            f"disk, and the budget has {allowed.disk} bytes of it. Give Budget(disk=...) as many, or another schedule.",
+            f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
             plan.predicted_peak_bytes,
         )
-    watched = None
-    if report is not None:
-        plan = plan.with_whole(traced, allocated, report.allocated_peak)
-        seconds = time.perf_counter() - start
-        watched = report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
-    return first, plan, watched
+    if report is None:
+        return first, plan, None
+    plan = plan.with_whole(traced, allocated, report.allocated_peak)
+    seconds = time.perf_counter() - start
+    return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
 
 
-def _fits(plan: Plan, available: int | None, allowed: Budget | None) -> bool:
+def _page_before(region: Region) -> None:
+    """Let what was saved before a loop wait on disk, if that is allowed."""
+    outer, limit = region.outer.pager, region.ledger.limit
+    if outer is not None and outer.on_disk and limit is not None and not in_region(current()):
+        outer.reserve(limit // 2)
+
+
+def _fits(plan: Plan, available: int | None, disk: DiskPart) -> bool:
     """Return whether there is room for a plan."""
-    if available is None or allowed is None:
-        return True
-    return plan.predicted_peak_bytes <= available and plan.predicted_disk_bytes <= allowed.disk
+    return available is None or (plan.predicted_peak_bytes <= available and plan.predicted_disk_bytes <= disk.left)

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ebbtide.agree import own_communicator
-from ebbtide.budget import Budget
 from ebbtide.loop.state import bytes_of, pack
 from ebbtide.loop.timing import usual_time
+from ebbtide.quota import Quota
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk
 from ebbtide.storage.transfer import LARGE
 from ebbtide.storage.worker import has_waited, read_clocks
 
 
-def with_transfers(costs: Costs, values: list[Any], allowed: Budget, *, is_busy: bool = False) -> Costs:
+def with_transfers(
+    costs: Costs, values: list[Any], directory: Path | None, quota: Quota, *, is_busy: bool = False
+) -> Costs:
     """
-    Return costs with those of one state's way to the disk and back; *is_busy* as `First` has it.
+    Return costs with those of one state's way to a directory and back; *is_busy* as `First` has it.
 
     What no thread of the storage does is the copy of a state into its buffer, and to give back its place in the file. A
     large state that went to the page cache without waiting for the disk is one that the storage writes at once, and
     nothing of its write is hidden; nor is anything where no processor is left for that.
     """
     packed = pack(values)
-    with Disk(allowed.directory, limit=allowed.disk, comm=own_communicator()) as disk:
+    with Disk(directory, limit=quota, comm=own_communicator()) as disk:
         disk.reserve(0, 0)  # the file is made once, and not for each state
         rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
     parts = zip(*(times for times, _ in rounds), strict=True)

@@ -12,6 +12,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
+from ebbtide.quota import Quota
 from ebbtide.storage.base import Key, Storage, describe_closed, describe_fork, describe_missing, describe_present
 from ebbtide.storage.codecs import Codecs, Compression
 from ebbtide.storage.entries import EntryRecord, plan_entry
@@ -40,7 +41,7 @@ class Disk(Storage):
     Args:
         directory: Where to make the private directory, or the durable directory itself; the system's directory for
             temporary files if None.
-        limit: The most bytes of disk to take, an int or a text such as `"2 GiB"`; None for no limit.
+        limit: The most bytes of disk, an int or a text such as `"2 GiB"`; a `Quota` that storages share; None for any.
         compression: None, `"lossless"` (if it is measured to be faster on the first four entries), or, by name,
             one that loses digits: `"float32"`, or `Zfp(tolerance)`. A dict has one for each kind of entry: those of a
             time loop are `"restart"` (states) and `"saved"` (saved values of a step).
@@ -78,7 +79,7 @@ class Disk(Storage):
     def __init__(
         self,
         directory: str | Path | None = None,
-        limit: int | str | None = None,
+        limit: int | str | Quota | None = None,
         compression: Compression | Mapping[str, Compression] = None,
         *,
         buffer: int | str = 0,
@@ -86,7 +87,7 @@ class Disk(Storage):
         comm: Any = None,
         system: System = POSIX,
     ) -> None:
-        limit = None if limit is None else parse_bytes(limit)
+        quota = limit if isinstance(limit, Quota) else Quota(None if limit is None else parse_bytes(limit))
         self._codecs = Codecs(compression)
         self._buffer = parse_bytes(buffer)
         self._durable = durable
@@ -102,9 +103,7 @@ class Disk(Storage):
             raise ValueError(
                 "A durable Disk storage needs a directory=, where it can be found again, and one for each rank."
             )
-        self._resources = Resources(
-            directory, durable=durable, limit=limit, codecs=self._codecs, system=system, comm=comm
-        )
+        self._resources = Resources(directory, quota, durable=durable, codecs=self._codecs, system=system, comm=comm)
         self._finalizer = weakref.finalize(self, self._resources.finish)
         if shares:
             self._open()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from ebbtide.errors import StorageError
+from ebbtide.quota import Quota
 from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.failures import StorageFullError, make_error
@@ -28,8 +29,8 @@ class Resources:
 
     Args:
         directory: The durable directory, or where to make a scratch directory; None for the system's.
+        quota: The bytes of disk of which it may take what is left.
         durable: Which of both.
-        limit: The most bytes of disk; None for no limit.
         codecs: How arrays are encoded.
         system: The operating system.
         comm: The communicator whose ranks share the file; None for a process alone.
@@ -40,9 +41,9 @@ class Resources:
     def __init__(
         self,
         directory: str | Path | None,
+        quota: Quota,
         *,
         durable: bool,
-        limit: int | None,
         codecs: Codecs,
         system: System,
         comm: Any = None,
@@ -54,7 +55,7 @@ class Resources:
         self._comm = comm
         self._part: Part | None = None
         self._durable = durable
-        self._limit = limit
+        self._quota = quota
         self._codecs = codecs
         self._system = system
         self._descriptor: int | None = None
@@ -72,7 +73,7 @@ class Resources:
         self.finish()
         parent = self._find_parent()
         if is_shared(self._comm):
-            self._part = make_part(self._comm, parent, self._limit)
+            self._part = make_part(self._comm, parent, self._quota.limit)
             self.directory = self._part.directory
             together(self._comm, self._open_file, undo=self.finish)
             return
@@ -118,7 +119,8 @@ class Resources:
         elif not self._durable:
             take_lock(descriptor)
         self.target = Target(path, descriptor, system, self._codecs, self._durable, shared=part is not None)
-        self.segment = Segment(self.target, self._limit, None if part is None else part.nbytes)
+        self.segment = Segment(self.target, self._quota, None if part is None else part.nbytes)
+        self._quota.add(self.segment)
         self.pipeline = Pipeline(self.target)
         self.ready = True
 
@@ -189,6 +191,7 @@ class Resources:
             self.pipeline.close(write=self._durable)
             if self._durable:
                 self._uncleared = self.segment.finish()
+            self._quota.remove(self.segment)
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with suppress(OSError):

@@ -10,6 +10,7 @@ from typing import final
 
 from ebbtide.budget import format_bytes
 from ebbtide.errors import StorageError
+from ebbtide.quota import Quota
 from ebbtide.storage.base import Key
 from ebbtide.storage.entries import (
     FIXED_BYTES,
@@ -37,16 +38,16 @@ class Segment:
 
     Args:
         target: The file.
-        limit: The most bytes of disk that it may take; None for no limit.
+        quota: The bytes of disk of which it may take what is left.
         room: The bytes of the part of the file, beyond which is another's; None where there is no other.
 
     Memory:
         About 100 bytes for each free range.
     """
 
-    def __init__(self, target: Target, limit: int | None, room: int | None = None) -> None:
+    def __init__(self, target: Target, quota: Quota, room: int | None = None) -> None:
         self._target = target
-        self._limit = limit
+        self._quota = quota
         self._room = room
         self._extents = Extents()
         self._reserved = 0
@@ -80,7 +81,7 @@ class Segment:
             grown = max(0, nbytes - max(self._extents.end, self._reserved)) + sum(
                 max(0, min(free.stop, nbytes) - free.start) for free in self._extents.free if free.clean
             )
-            self._check_limit(grown, None, self.allocated)
+            self._check_quota(grown, None)
             self._check_room(nbytes, nbytes, None)
             self._top = max(self._top, nbytes)
             self._allocate(self._reserved, nbytes - self._reserved, None)
@@ -109,9 +110,9 @@ class Segment:
         nbytes = planned.nbytes
         offset = self._extents.take(nbytes)
         try:
-            if self._limit is not None and self.allocated > self._limit:
-                self.return_space()
-                self._check_limit(0, planned, self.allocated)
+            if self._quota.passed_by() is not None:
+                self._quota.whole.return_space()
+                self._check_quota(0, planned)
             self._check_room(self._extents.end, nbytes, planned)
             # Not before: what is cleared up to there belongs to this storage.
             self._top = max(self._top, self._extents.end)
@@ -290,15 +291,17 @@ class Segment:
             None if record is None else record.key,
         )
 
-    def _check_limit(self, more: int, record: EntryRecord | None, allocated: int) -> None:
-        if self._limit is None or allocated + more <= self._limit:
+    def _check_quota(self, more: int, record: EntryRecord | None) -> None:
+        passed = self._quota.passed_by(more)
+        if passed is None:
             return
+        limit, missing = passed
         need = more if record is None else record.nbytes
-        taken = allocated + more - need
         raise StorageFullError(
-            f"Cannot {_describe_need(record)}: it takes {need} bytes ({format_bytes(need)}), {taken} bytes are taken, "
-            f"and the limit of this Disk storage is {self._limit} bytes. Delete other keys, or raise limit=.",
-            taken + need - self._limit,
+            f"Cannot {_describe_need(record)}: it takes {need} bytes ({format_bytes(need)}), {limit + missing - need} "
+            f"bytes are taken, and the limit of this Disk storage is {limit} bytes. Delete other keys, or raise "
+            "limit=.",
+            missing,
             None if record is None else record.key,
         )
 

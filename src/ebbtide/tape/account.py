@@ -11,6 +11,7 @@ from ebbtide.arrays.registry import declare_further
 from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
+from ebbtide.quota import Quota
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.pager import Pager
 
@@ -24,18 +25,21 @@ class Account:
         ledger: The ledger of the outermost call.
         budget: The budget of this call, or of the calls around it.
         pager: Counts and pages saved values; None when nobody looks.
+        around: The bounds of memory and of disk around this call.
 
     Memory:
         The pager's files until `close`.
     """
 
-    __slots__ = ("_lent", "_limit", "_open", "budget", "ledger", "pager")
+    __slots__ = ("_around", "_lent", "_open", "budget", "ledger", "pager")
 
-    def __init__(self, ledger: Ledger, budget: Budget | None, pager: Pager | None, limit: int | None) -> None:
+    def __init__(
+        self, ledger: Ledger, budget: Budget | None, pager: Pager | None, around: tuple[int | None, Quota | None]
+    ) -> None:
         self.ledger = ledger
         self.budget = budget
         self.pager = pager
-        self._limit = limit
+        self._around = around
         self._open = False
         self._lent = 0
 
@@ -69,7 +73,7 @@ class Account:
         """Give up all files and restore the budget around."""
         if self.pager is not None:
             self.pager.close()
-            self.ledger.limit = self._limit
+            self.ledger.limit, self.ledger.quota = self._around
             self.ledger.add(BUFFERS, -self._lent)
             self._lent = 0
 
@@ -95,10 +99,11 @@ def account(budget: Budget | None) -> Iterator[Account]:
     ledger = context.ledger
     if budget is not None and not ledger.watched:
         ledger = Ledger(watched=True)
-    before = ledger.limit
+    around = limit, quota = ledger.limit, ledger.quota
     if budget is not None:
         own = ledger.live + budget.memory
-        ledger.limit = own if before is None else min(before, own)
+        ledger.limit = own if limit is None else min(limit, own)
+        ledger.quota = Quota(budget.disk, quota)
         if ledger.report is not None:
             ledger.report.limited(ledger.limit)
     elif current_or_none() is not None:
@@ -106,7 +111,7 @@ def account(budget: Budget | None) -> Iterator[Account]:
     if ledger.watched:
         declare_further()  # not in the middle of the call, where the memory of modules would count
     pager = Pager(ledger, budget) if ledger.watched else None
-    opened = Account(ledger, budget, pager, before)
+    opened = Account(ledger, budget, pager, around)
     try:
         yield opened
     except BaseException:
@@ -127,7 +132,7 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
         return
     least = 0
     if pager.passed is None:
-        if pager.on_disk and not pager.has_paged and pager.forecast(seeds).peak <= limit:
+        if pager.on_disk and pager.pages is None and pager.forecast(seeds).peak <= limit:
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
             return
         # A time loop took room for snapshots before it was known what comes after it.

@@ -15,6 +15,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
+from ebbtide.budget import enough_bytes
 from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
 from ebbtide.tape.holders import arrays_in, descending, holders_of, is_pageable
 from ebbtide.tape.node import PROJECTION, Node
@@ -139,11 +140,7 @@ class Forecast:
 
     def enough(self, least: int) -> int:
         """Return the bytes that do whichever way rules are recorded next time, of the ways that fit into these."""
-        others, found, before = [rule.holding(True).others for rule in self.joints], least, -1
-        while found > before:
-            before = found
-            found = least + sum(max([0, *(more for fitting, more in ways if fitting <= before)]) for ways in others)
-        return found
+        return enough_bytes(least, [rule.holding(True).others for rule in self.joints])
 
     def shed(self, nbytes: int) -> int:
         """Let the rules that are not done at the peak give up *nbytes* bytes if they can; return how many they did."""

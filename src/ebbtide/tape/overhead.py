@@ -78,6 +78,11 @@ class Overhead:
                 self._around.reserve(more)
                 self.lend(more)
 
+    def settle(self) -> None:
+        """Count what has not filled a page: the record is whole, and there may be many of them."""
+        self._ledger.add(SAVED, self.uncounted)
+        self.counted = self.total
+
     def lend(self, nbytes: int) -> None:
         """Count the record of a function that is measured where it is bounded."""
         if self._around is not None:

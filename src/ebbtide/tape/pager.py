@@ -51,14 +51,15 @@ class Pager:
 
     Attributes:
         pinned: Addresses of arrays that others hold, which would stay in memory when they are paged.
+        pages: What went to disk; None if nothing did.
 
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
     """
 
     __slots__ = (
-        "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_pages", "_passed", "_sizes",
-        "_slivers", "_step", "budget", "ledger", "overhead", "pinned", "strict",
+        "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_passed", "_sizes",
+        "_slivers", "_step", "budget", "ledger", "overhead", "pages", "pinned", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +78,7 @@ class Pager:
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
         self._entries = Entries(ledger)
-        self._pages: Pages | None = None
+        self.pages: Pages | None = None
         self._passed: str | None = None
         self._sizes = Sizes()
         self._slivers = Slivers()
@@ -168,7 +169,7 @@ class Pager:
         ledger = self.ledger
         if ledger.limit is None or not self._pages_now:
             return
-        while ledger.live + nbytes > ledger.limit and self._page_oldest((), []):
+        while ledger.live + nbytes > ledger.limit and self.page_oldest((), []):
             pass
         self._give_up_buffers(nbytes)
 
@@ -235,11 +236,6 @@ class Pager:
             return self._around.on_disk
         return self.budget is not None and self.budget.disk > 0
 
-    @property
-    def has_paged(self) -> bool:
-        """Return whether anything went to disk."""
-        return self._pages is not None
-
     def room(self, pull: Pull, node: Node, parent: Node, running: Any, exclusive: bool, values: list[Any]) -> None:
         """Make room for what one pull of a node allocates, and for loading the *values* that it takes."""
         if self.ledger.limit is None or self.budget is None or not self.budget.disk:
@@ -285,17 +281,17 @@ class Pager:
         if limit is None or self.ledger.live + need <= limit:
             return
         spared: list[tuple[Pager, Any]] = []
-        while self._pages_now and self.ledger.live + need + self._wish > limit and self._page_oldest(keep, spared):
+        while self._pages_now and self.ledger.live + need + self._wish > limit and self.page_oldest(keep, spared):
             pass
         for pager, reference in spared:
             pager._cells.append(reference)
-        if self._pages is not None:
-            self._pages.take_buffer(limit - self.ledger.live - need)
+        if self.pages is not None:
+            self.pages.take_buffer(limit - self.ledger.live - need)
         self._give_up_buffers(need)
 
     @property
     def _wish(self) -> int:
-        return 0 if self._pages is None else self._pages.wish
+        return 0 if self.pages is None else self.pages.wish
 
     def _give_up_buffers(self, need: int) -> None:
         """Give up buffers until *need* more bytes fit, where paging was not enough."""
@@ -304,10 +300,10 @@ class Pager:
             if limit is not None and self.ledger.live + need > limit:
                 pages.give_up()
 
-    def _page_oldest(self, keep: Any, spared: list[tuple[Pager, Any]]) -> bool:
+    def page_oldest(self, keep: Any, spared: list[tuple[Pager, Any]]) -> bool:
         """Page the oldest saved value but those to keep, which are noted; return whether there was one."""
         around = self._around
-        if around is not None and around.ledger is self.ledger and around._page_oldest(keep, spared):
+        if around is not None and around.ledger is self.ledger and around.page_oldest(keep, spared):
             return True
         budget = self.budget
         while self._cells and budget is not None and self._passed is None:
@@ -335,20 +331,25 @@ class Pager:
         )
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
-        if self._pages is None:
-            self._pages = Pages(self.ledger, budget, None if self._around is None else self._around._pages)
-        try:
-            self._pages.put(cell, self._cells)
-        except StorageFullError:
-            if not self._step:
-                raise
-            self.budget = replace(budget, disk=0)  # the loop makes another plan, which needs no more than there is
+        if self.pages is None:
+            self.pages = Pages(self.ledger, budget)
+        while True:
+            try:
+                self.pages.put(cell, self._cells)
+                return
+            except StorageFullError:
+                if self.ledger.quota is not None and self.ledger.quota.relieve():
+                    continue
+                if not self._step and not self.ledger.lenders:
+                    raise
+                self.budget = replace(budget, disk=0)  # loops need the rest, and this is told as a want of memory
+                return
 
     def _buffers(self) -> list[Pages]:
         """Return what has a buffer in the same ledger: here, and for the tapes around."""
         around = self._around
         others = [] if around is None or around.ledger is not self.ledger else around._buffers()
-        return others if self._pages is None else [self._pages, *others]
+        return others if self.pages is None else [self.pages, *others]
 
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
@@ -389,8 +390,8 @@ class Pager:
 
     def close(self) -> None:
         """Remove all files and forget all values."""
-        if self._pages is not None:
-            self._pages.close()
+        if self.pages is not None:
+            self.pages.close()
         self._cells.clear()
         self._known.clear()
         self._sizes = Sizes()

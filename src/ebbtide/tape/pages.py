@@ -10,6 +10,7 @@ from ebbtide.agree import own_communicator
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.budget import Budget
 from ebbtide.ledger import BUFFERS, Ledger
+from ebbtide.quota import Quota
 from ebbtide.storage import Disk, StorageFullError
 from ebbtide.tape.saved import SavedValue, Size
 
@@ -30,8 +31,7 @@ class Pages:
 
     Args:
         ledger: Where the buffer is counted, and each value from when it is back in memory.
-        budget: How much disk there is, and where.
-        around: Those of the tape around, which take their part of the same disk.
+        budget: How much disk there is, and where; its quota is the ledger's, if that has one.
 
     Attributes:
         buffer_nbytes: Bytes of the buffer, counted in the ledger.
@@ -43,14 +43,13 @@ class Pages:
     """
 
     __slots__ = (
-        "_around", "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "buffer_nbytes",
+        "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "buffer_nbytes",
         "storage_nbytes",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger, budget: Budget, around: Pages | None) -> None:
+    def __init__(self, ledger: Ledger, budget: Budget) -> None:
         self._ledger = ledger
         self._budget = budget
-        self._around = around
         self._storage: Disk | None = None
         self._keys = 0
         # Values that may come back, the oldest first.
@@ -131,11 +130,8 @@ class Pages:
 
     def _open(self) -> Disk:
         if self._storage is None:
-            taken, pages = 0, self._around
-            while pages is not None:
-                taken, pages = taken + pages.nbytes, pages._around
-            limit = max(0, self._budget.disk - taken)
-            self._storage = Disk(self._budget.directory, limit=limit, comm=own_communicator())
+            quota = self._ledger.quota or Quota(self._budget.disk)
+            self._storage = Disk(self._budget.directory, limit=quota, comm=own_communicator())
             self.storage_nbytes = STORAGE_BYTES
             self._ledger.add(BUFFERS, STORAGE_BYTES)
         return self._storage

@@ -1,0 +1,65 @@
+"""How a time loop does with less memory than it has: fewer snapshots, and more on disk."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ebbtide.errors import ScheduleError
+from ebbtide.ledger import SAVED
+from ebbtide.loop import ahead, held
+from ebbtide.schedules import Delete, Mixed, Revolve
+
+
+def give_up_one(rule: Any) -> bool:
+    """Give up one snapshot of a loop; return whether there was one."""
+    schedule, position = rule.plan.schedule, rule.position
+    action = None
+    if isinstance(schedule, (Revolve, Mixed)):
+        schedule = ahead.with_less(schedule, position)
+        # Of saved values without a way back to their steps it has none to give.
+        with suppress(ScheduleError):
+            action = schedule.next_action(position)
+    if not isinstance(action, Delete):
+        kept = ahead.find_cheapest(position)
+        if kept is None:
+            return False
+        action, schedule = Delete(step=kept.step), ahead.with_less(schedule, position)
+    # Not an action that is agreed on: other processes may not give up anything now.
+    rule.delete(action)
+    rule.position = position.after(action)
+    if len(rule.position.snapshots) == 1 and isinstance(schedule, Mixed):
+        # Its table, up to a megabyte, goes as well; in the sweep there may be room for one again.
+        schedule, rule.room.stale, rule.room.lean = Revolve(1), True, True
+    rule.plan = replace(rule.plan, schedule=schedule)
+    return True
+
+
+def give_up_swapped(rule: Any) -> bool:
+    """Give up what a step saved on disk, of which there are nodes in memory; return whether there was such a step."""
+    room, position = rule.room, rule.position
+    if not any(kept.kind == "saved" and kept.tier == "disk" for kept in position.snapshots):
+        return False
+    if room.fallback.go_back(rule):
+        room.stale = True
+        return True
+    kept = next((one for one in ahead.find_spare(position, "disk") if one.kind == "saved"), None)
+    if kept is None:
+        return False
+    action = Delete(step=kept.step)
+    rule.delete(action)
+    rule.position, room.stale = position.after(action), True
+    return True
+
+
+def page(rule: Any, nbytes: int) -> None:
+    """Bring what the last step saved to disk until *nbytes* are free, if that is allowed."""
+    record, ledger = held.last_record(rule), rule.stepper.region.ledger
+    if record is None or record.tape.pager is None or not record.tape.pager.on_disk:
+        return
+    before = ledger.held[SAVED]
+    while before - ledger.held[SAVED] < nbytes and record.tape.pager.page_oldest((), []):
+        pass
+    record.nbytes -= before - ledger.held[SAVED]
+    rule.room.disk.learn(record)

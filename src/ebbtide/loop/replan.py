@@ -1,0 +1,56 @@
+"""Another plan for a loop that is under way."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ebbtide.errors import BudgetError
+from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+
+
+def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
+    """
+    Return the plan with which a loop goes on from where it stands.
+
+    Args:
+        rule: The loop.
+        memory: The bytes of memory that it may take; None for no bound.
+        others: Bytes in the ledger for others, which add to the least budget.
+
+    Raises:
+        BudgetError: Nothing fits.
+    """
+    plan, known = _choose(rule, memory, others), rule.plan
+    # What was run for another schedule, or to measure, was run.
+    forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
+    more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
+    return replace(
+        plan,
+        predicted_steps_forward=forward,
+        predicted_time=plan.predicted_time + more + known.measuring_time,
+        measuring_steps=known.measuring_steps,
+        measuring_time=known.measuring_time,
+        least=known.least,
+        others=known.others,
+    )
+
+
+def _choose(rule: Any, memory: int | None, others: int) -> Plan:
+    room, position, sizes, costs = rule.room, rule.position, rule.plan.sizes, rule.plan.costs
+    choose = partial(
+        room.disk.choose, position.steps, schedule=None, held=others, open=position.open,
+        costs=None if costs == UNKNOWN_COSTS else costs,
+    )  # fmt: skip
+    # A loop whose steps have saved more than planned keeps its initial state, for those to come.
+    ways = [(sizes, sizes.restart, 0)] if room.spare.grown else []
+    ways.append((sizes, 0, 0))
+    if room.planned is not None:  # what steps save beyond that goes to disk
+        ways.append((room.planned, 0, room.disk.reserve_for(rule.records.values())))
+    for taken, kept, reserve in ways[:-1]:
+        with suppress(BudgetError):
+            return choose(taken, memory=None if memory is None else memory - kept, reserve=reserve)
+    taken, _, reserve = ways[-1]
+    return choose(taken, memory=memory, reserve=reserve)
