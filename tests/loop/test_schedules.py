@@ -1,0 +1,100 @@
+"""Loops that follow schedules to the letter: never reversed, with fewer snapshots midway, of unknown length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.storages import Delegating
+
+from ebbtide import DeterminismError, ScheduleError, grad, timeloop, vjp
+from ebbtide.schedules import Action, Delete, Forward, NoReverse, Position, Revolve, Schedule, StoreAll
+
+U = np.linspace(0.2, 1.1, 6)
+
+
+def step(u: Any, i: Any) -> Any:
+    """A nonlinear step."""
+    return u + 0.01 * np.sin(u) * np.roll(u, 1)
+
+
+# No reverse sweep.
+
+
+def test_a_loop_that_is_never_reversed():
+    """With NoReverse the value is right, each step runs once, and to pull back is an error that says what to give."""
+    ran: list[int] = []
+
+    def noted(u: Any, i: Any) -> Any:
+        ran.append(i)
+        return step(u, i)
+
+    value, pullback = vjp(lambda u: timeloop(noted, u, 5, schedule=NoReverse()), U)
+    expected = U
+    for i in range(5):
+        expected = step(expected, i)
+    np.testing.assert_array_equal(value, expected)
+    assert ran == [0, 1, 2, 3, 4]
+    with pytest.raises(ScheduleError, match=r"loop of 5 steps.*nothing was kept.*Revolve"):
+        pullback(U)
+
+
+# Fewer snapshots midway.
+
+
+@dataclass(frozen=True)
+class Lowered(Schedule):
+    """Revolve with 20 snapshots up to step 500 of a sweep, and with 10 from there on."""
+
+    sweep: str
+
+    def next_action(self, position: Position) -> Action | None:
+        if self.sweep == "reverse":
+            early = position.reversed < 500
+        else:
+            early = not position.forward_ended and position.state < 500
+        action = Revolve(20 if early else 10).next_action(position)
+        if early and self.sweep == "forward" and isinstance(action, Forward):
+            return replace(action, stop=min(action.stop, 500))
+        if not early and len(position.snapshots) > 10:
+            return Delete(step=Revolve(10).find_surplus(position)[0])
+        return action
+
+
+@pytest.mark.parametrize(("sweep", "before"), [("forward", 8), ("reverse", 20)])
+def test_fewer_snapshots_midway(sweep, before):
+    """A loop that may hold 20 snapshots, and 10 from step 500 of 1000 on, holds no more, with the gradient's bits."""
+    storage, ran = Delegating(), []
+
+    def watched(u: Any, i: Any) -> Any:
+        ran.append((i, len(storage.keys())))
+        return step(u, i)
+
+    gradient = grad(lambda u: np.sum(timeloop(watched, u, 1000, schedule=Lowered(sweep), storage=storage) ** 2))(U)
+    at = 500 if sweep == "forward" else 1 + max(run for run, (i, _) in enumerate(ran) if i >= 500)
+    assert max(held for _, held in ran[:at]) == before
+    assert max(held for _, held in ran[at:]) == 10
+    assert len(ran) == Lowered(sweep).forward_steps(1000)
+    assert gradient.tobytes() == grad(lambda u: np.sum(timeloop(step, u, 1000, schedule=StoreAll()) ** 2))(U).tobytes()
+
+
+# What runs again.
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_step_that_leads_elsewhere_is_let_through_on_request(verify):
+    """A step that gives something else when it runs again is an error, and none with verify=False."""
+    ran = count()
+
+    def restless(u: Any, i: Any) -> Any:
+        return u * (1 + 1e-3 * next(ran))
+
+    gradient = grad(lambda u: np.sum(timeloop(restless, u, 8, schedule=Revolve(2), verify=verify)))
+    if verify:
+        with pytest.raises(DeterminismError, match="gave another result"):
+            gradient(U)
+    else:
+        assert np.all(np.isfinite(gradient(U)))
