@@ -11,7 +11,7 @@ import pytest
 from tests.storages import Delegating
 
 from ebbtide import DeterminismError, ScheduleError, grad, timeloop, vjp
-from ebbtide.schedules import Action, Delete, Forward, NoReverse, Position, Revolve, Schedule, StoreAll
+from ebbtide.schedules import Action, Delete, Forward, NoReverse, Online, Position, Revolve, Schedule, StoreAll
 
 U = np.linspace(0.2, 1.1, 6)
 
@@ -79,6 +79,26 @@ def test_fewer_snapshots_midway(sweep, before):
     assert max(held for _, held in ran[at:]) == 10
     assert len(ran) == Lowered(sweep).forward_steps(1000)
     assert gradient.tobytes() == grad(lambda u: np.sum(timeloop(step, u, 1000, schedule=StoreAll()) ** 2))(U).tobytes()
+
+
+# Unknown length.
+
+
+@pytest.mark.parametrize(("steps", "snapshots", "expected"), [(100, 5, 423), (1000, 10, 4732)])
+def test_a_loop_with_a_condition_runs_the_steps_that_online_predicts(steps, snapshots, expected):
+    """Steps of a loop that ends by a condition run as often as `forward_steps_open` says."""
+    ran = count()
+
+    def counted(x: Any, i: Any) -> Any:
+        next(ran)
+        return step(x[0], i), x[1] + 1
+
+    def f(u: Any) -> Any:
+        over = lambda x: x[1] >= steps
+        return np.sum(timeloop(counted, (u, 0), until=over, max_steps=10**6, schedule=Online(snapshots))[0])
+
+    grad(f)(U)
+    assert next(ran) == Online(snapshots).forward_steps_open(steps) == expected
 
 
 # What runs again.
