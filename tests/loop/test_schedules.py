@@ -11,7 +11,7 @@ import pytest
 from tests.storages import Delegating
 
 from ebbtide import DeterminismError, ScheduleError, grad, timeloop, vjp
-from ebbtide.schedules import Action, Delete, Forward, NoReverse, Online, Position, Revolve, Schedule, StoreAll
+from ebbtide.schedules import Action, Delete, Forward, Mixed, NoReverse, Online, Position, Revolve, Schedule, StoreAll
 
 U = np.linspace(0.2, 1.1, 6)
 
@@ -118,3 +118,43 @@ def test_a_step_that_leads_elsewhere_is_let_through_on_request(verify):
             gradient(U)
     else:
         assert np.all(np.isfinite(gradient(U)))
+
+
+STATE = {
+    "f4": np.linspace(0, 1, 6, dtype=np.float32), "f8": U, "c16": U + 1j, "int": np.arange(6), "bool": np.arange(6) > 2,
+    "flag": True,
+}  # fmt: skip
+
+
+def mixed(s: Any, i: Any) -> Any:
+    """A step of a state of five types."""
+    return {
+        "f4": s["f4"] * np.float32(0.9) + np.float32(0.1) * np.sin(s["f4"]) * (s["int"] % 3).astype(np.float32),
+        "f8": s["f8"] + 0.1 * np.abs(s["c16"]) ** 2 * s["bool"],
+        "c16": s["c16"] * np.exp(0.1j * s["f8"]),
+        "int": s["int"] + 1,
+        "bool": ~s["bool"],
+        "flag": not s["flag"],
+    }
+
+
+@pytest.mark.parametrize("schedule", [Revolve(2), StoreAll("disk"), Mixed(4), Online(2)], ids=str)
+def test_a_state_of_many_types(schedule):
+    """Single, double, complex, integer and boolean arrays in one state give the gradients of a `for` loop."""
+
+    def f(x: Any, schedule: Schedule | None) -> Any:
+        s = STATE | x
+        if schedule is None:
+            for i in range(9):
+                s = mixed(s, i)
+        else:
+            s = timeloop(mixed, s, 9, schedule=schedule)
+        assert (s["flag"], s["int"][0], s["bool"][0]) == (False, 9, True)
+        return np.sum(s["f4"].astype(float)) + np.sum(s["f8"] ** 2) + np.sum(np.abs(s["c16"]) ** 4)
+
+    x = {name: STATE[name] for name in ("f4", "f8", "c16")}
+    found, same, plain = (grad(f)(x, one) for one in (schedule, StoreAll(), None))
+    for name, given in x.items():
+        assert found[name].dtype == given.dtype
+        assert found[name].tobytes() == same[name].tobytes()
+        np.testing.assert_allclose(found[name], plain[name], rtol=1e-5 if name == "f4" else 1e-12)
