@@ -1,10 +1,17 @@
-"""Draw the pictures of docs/schedules.md, each from the trace of its schedule: `python docs/draw_schedules.py`."""
+"""
+Draw the pictures of docs/schedules.md, each from the trace of its schedule: `python docs/draw_schedules.py [FOLDER]`.
+
+It needs matplotlib and checkpoint_schedules.
+"""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from checkpoint_schedules import MultistageCheckpointSchedule
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -16,6 +23,7 @@ from ebbtide.schedules import (
     Hierarchical,
     Mixed,
     Move,
+    NoReverse,
     Online,
     Periodic,
     Position,
@@ -23,10 +31,12 @@ from ebbtide.schedules import (
     Revolve,
     Schedule,
     StoreAll,
+    from_checkpoint_schedules,
 )
 
-HERE = Path(__file__).parent / "schedules"
 STEPS = 40
+MULTISTAGE = from_checkpoint_schedules(MultistageCheckpointSchedule(STEPS, 2, 3))
+# The name of the picture, the schedule, and whether the length of the loop is not known before its end.
 SCHEDULES: tuple[tuple[str, Schedule, bool], ...] = (
     ("store_all", StoreAll(), False),
     ("store_all_on_disk", StoreAll("disk"), False),
@@ -35,18 +45,23 @@ SCHEDULES: tuple[tuple[str, Schedule, bool], ...] = (
     ("hierarchical", Hierarchical(2, 3, Costs(write=2, read=2)), False),
     ("periodic", Periodic(10, 3), False),
     ("online", Online(4), True),
+    ("no_reverse", NoReverse(), False),
+    ("multistage", MULTISTAGE, False),
 )
+# A recorded schedule prints all its actions.
+TITLES = {"multistage": f"MultistageCheckpointSchedule({STEPS}, 2, 3)"}
 # Colors that differ in lightness too, for print and for the color-blind.
 RUN, SAVE, BACK = "0.6", "#2a6f97", "#9e2a2b"
 HELD = {"memory": "#e09f3e", "disk": "#40513b"}
 STYLES = {"restart": "-", "saved": (0, (1, 1))}
 
 
-def draw(name: str, schedule: Schedule, is_open: bool) -> None:
+def draw(folder: Path, name: str, schedule: Schedule, is_open: bool) -> None:
     """
     Follow a schedule and draw its way.
 
     Args:
+        folder: Where the picture goes.
         name: The name of the picture.
         schedule: The schedule.
         is_open: Whether the length of the loop is not known before its end.
@@ -55,11 +70,11 @@ def draw(name: str, schedule: Schedule, is_open: bool) -> None:
     axes: Any = figure.add_subplot()
     position = Position(steps=10 * STEPS, open=True) if is_open else Position(steps=STEPS)
     clock, since, forward = 0, {}, 0
-    while (action := schedule.next_action(position)) is not None:
+    while not _ended(schedule, position) and (action := schedule.next_action(position)) is not None:
         before = clock
         if isinstance(action, Forward):
             stop = min(action.stop, STEPS)
-            action = Forward(**{**_fields(action), "stop": stop})
+            action = replace(action, stop=stop)
             clock += stop - action.start
             forward += stop - action.start
             keeps = action.save or (action.snapshot and action.kind == "saved")
@@ -85,15 +100,15 @@ def draw(name: str, schedule: Schedule, is_open: bool) -> None:
     axes.set_ylim(-0.8, STEPS + 0.8)
     axes.set_xlabel("forward steps and reversals done")
     axes.set_ylabel("step of the loop")
-    axes.set_title(f"{schedule}: {STEPS} steps, {forward} forward steps", loc="left", fontsize=10)
+    axes.set_title(f"{TITLES.get(name, schedule)}: {STEPS} steps, {forward} forward steps", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     _explain(figure)
-    figure.savefig(HERE / f"{name}.png", dpi=110)
+    figure.savefig(folder / f"{name}.png", dpi=110)
 
 
-def _fields(action: Forward) -> dict[str, Any]:
-    """The fields of an action by name."""
-    return {name: getattr(action, name) for name in Forward.__slots__}
+def _ended(schedule: Schedule, position: Position) -> bool:
+    """Whether nothing more can be drawn: there may be no reverse sweep."""
+    return isinstance(schedule, NoReverse) and position.forward_ended
 
 
 def _explain(figure: Figure) -> None:
@@ -112,6 +127,7 @@ def _explain(figure: Figure) -> None:
 
 
 if __name__ == "__main__":
-    HERE.mkdir(exist_ok=True)
+    target = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parent / "schedules"
+    target.mkdir(exist_ok=True)
     for row in SCHEDULES:
-        draw(*row)
+        draw(target, *row)

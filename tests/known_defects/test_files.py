@@ -24,7 +24,8 @@ import pytest
 
 import ebbtide
 from ebbtide import Budget, StorageError, grad, timeloop, vjp
-from ebbtide.loop import plan, resume
+from ebbtide.agree import agree
+from ebbtide.loop import journal, plan, resume
 from ebbtide.loop.generators import pack_generator
 from ebbtide.loop.journal import ResumeDirectory
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve, StoreAll
@@ -215,8 +216,11 @@ def test_f5_no_destructor_waits_for_another_process(tmp_path, monkeypatch):
     def refuse(value):
         raise AssertionError("a destructor asked the other processes")
 
-    for module in (plan, resume, sys.modules["ebbtide.loop.journal"]):
-        monkeypatch.setattr(module, "agree", refuse, raising=False)
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "ebbtide"]
+    asking = [(module, name) for module in modules for name, value in vars(module).items() if value is agree]
+    assert {plan, resume, journal} <= {module for module, _ in asking}
+    for module, name in asking:
+        monkeypatch.setattr(module, name, refuse)
     del dropped
     for _ in range(2):
         freed.free()

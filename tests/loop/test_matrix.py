@@ -20,7 +20,7 @@ from ebbtide import checkpoint, grad, jvp, timeloop, value_and_grad, vjp
 from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
-from ebbtide.storage import Disk, Memory, Tiered
+from ebbtide.storage import Disk, Memory
 
 STEPS = 11
 DT = 0.1
@@ -596,35 +596,6 @@ def test_gradient_is_that_of_store_all(name, schedule, storage):
     assert_same_bits(optree.tree_map(np.asarray, p.control), optree.tree_map(np.asarray, control))
     for now, before in zip((U0, V0, FORCING, PLAIN, MATRIX), constants, strict=True):
         np.testing.assert_array_equal(now, before)
-
-
-PLACES: dict[str, Callable[[Any], Any]] = {
-    "memory": lambda path: Memory(),
-    "disk": Disk,
-    "buffered disk": lambda path: Disk(path, buffer="1 MiB"),
-    "tiered": lambda path: Tiered(300, Disk(path)),  # six states of 48 bytes in memory, the others on disk
-}
-# Explicit steps in place and with new objects, a two-step scheme, a dependency every third step, forcing, in which the
-# control is the initial state but for one; and then the coefficient, and both.
-STEPS_OF = ("in_place", "new_object", "two_levels", "long_range", "static_every_third", "input_array")
-MODELS = (*STEPS_OF, "closed_over", "both")
-
-
-@pytest.mark.parametrize("place", list(PLACES))
-@pytest.mark.parametrize("name", MODELS)
-def test_original_control_new_control_and_again(name, place, tmp_path):
-    """Under every schedule and storage the gradient is that of StoreAll, at one control, a new one, and the first."""
-    p = PROGRAMS[name]
-    other = optree.tree_map(lambda x: 0.9 * x + 0.05, p.control)
-    expected = [grad(partial(p.f, Counted(StoreAll())))(c) for c in (p.control, other)]
-    with pytest.raises(AssertionError):
-        assert_same_bits(*expected)
-    with PLACES[place](tmp_path) as storage:
-        for schedule in SCHEDULES + MORE:
-            gradient = grad(partial(p.f, Counted(schedule, storage)))
-            for k in (0, 1, 0):
-                assert_same_bits(gradient((p.control, other)[k]), expected[k])
-            assert storage.keys() == ()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""Wide steps with static values: budgets are kept, and the least that is named counts what is beyond the function."""
+"""Static values are kept once; in wide steps the least budget that is named counts what is beyond the function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from tests.scale import sample
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop
 from ebbtide.loop.sizes import RESERVE
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, StoreAll
+from ebbtide.storage import Disk
 from ebbtide.tape.blocks import BLOCK
 
 U = np.linspace(0.2, 1.1, 2 * 16384)
@@ -99,3 +103,53 @@ def test_the_function_holds_what_waits(name: str) -> None:
         found: list[Any] = []
         assert peak_bytes(lambda: found.append(bounded(memory))) - alone <= memory
         assert [g.tobytes() for g in found[0]] == [g.tobytes() for g in expected]
+
+
+# A static value that is large beside the state.
+
+USES: dict[str, Callable[[int], bool]] = {"every third": lambda i: i % 3 == 1, "late": lambda i: i >= 7}
+COSTS = Costs(write=1, read=1)
+SCHEDULES = (StoreAll(), Revolve(3), Mixed(6), StoreAll("disk"), Periodic(5, 2), Hierarchical(2, 2, COSTS))
+
+
+def weighted(used: Callable[[int], bool], u: Any, k: Any, steps: int, **options: Any) -> Any:
+    """A scalar of a loop of which some steps use a static value."""
+
+    def step(u: Any, i: int) -> Any:
+        return u * (1 + 1e-9 * np.sum(k * u[0])) if used(i) else np.sin(u)
+
+    return np.sum(timeloop(step, u, steps, **options))
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_memory_is_that_of_one_copy(schedule: Any, name: str) -> None:
+    """However often it is used, beyond the function a static value takes nothing, and its gradient its own bytes."""
+    u, k = np.linspace(0.1, 1, 10), np.linspace(0.5, 1.5, 400_000)
+    f = lambda u, k: weighted(USES[name], u, k, 20, schedule=schedule)
+    grad(f, (0, 1))(u, k)
+    alone, given, differentiated = (peak_bytes(lambda: g(u, k)) for g in (f, grad(f), grad(f, (0, 1))))
+    assert given - alone < 0.2 * k.nbytes
+    assert differentiated - alone < 1.2 * k.nbytes
+
+
+WRITING = (Revolve(5), StoreAll("disk"), Periodic(10, 3))
+
+
+@pytest.mark.parametrize(
+    ("steps", "schedule"), [*product([100], WRITING), *sample(list(product([1000], WRITING)), 3)], ids=str
+)
+def test_nothing_of_it_is_written(steps: int, schedule: Any, tmp_path: Path) -> None:
+    """The bytes on disk are those of states and of what steps save, whatever the size of a static value."""
+
+    def written(used: Callable[[int], bool], size: int) -> int:
+        with Disk(tmp_path) as disk:
+            k = np.linspace(0.5, 1.5, size)
+            f = lambda u, k: weighted(used, u, k, steps, schedule=schedule, storage=disk)
+            grad(f, (0, 1))(np.linspace(0.1, 1, 10), k)
+            return disk.bytes_written
+
+    small, large = ([written(used, size) for used in USES.values()] for size in (4, 20_000))
+    assert large == small
+    # States are the same however often it is used; what a step saves is not.
+    assert len(set(small)) == 1 or schedule == StoreAll("disk")

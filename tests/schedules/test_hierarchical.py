@@ -70,6 +70,14 @@ def test_it_costs_the_least(numbers, memory, disk):
         assert count.forward_steps == schedule.forward_steps(steps)
 
 
+@pytest.mark.parametrize("numbers", COSTS)
+def test_it_costs_the_least_in_long_loops(numbers):
+    """The same at 200 steps with 5 slots in memory and 20 on disk."""
+    costs = make_costs(*numbers)
+    count = check_schedule(Hierarchical(5, 20, costs), 200, slots={"memory": 5, "disk": 20})
+    assert math.isclose(cost_of(count, costs, 200), brute_force(200, 5, 20, costs)[200] + 200 * costs.reverse)
+
+
 @pytest.mark.parametrize(
     ("steps", "memory", "disk", "numbers", "with_reverse", "expected"),
     [(200, 5, 20, (100, 1, 50, 50), True, 64_400), (1000, 10, 10, (1, 1, 2, 2), False, 3847)],

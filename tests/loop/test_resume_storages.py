@@ -1,0 +1,137 @@
+"""Runs that are interrupted or killed and called again: storages of the user, traced inputs, values beside, `vjp`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from tests.loop.lost import unsynchronized
+
+import ebbtide
+from ebbtide import grad, timeloop, value_and_grad, vjp
+from ebbtide.schedules import Revolve
+from ebbtide.storage import Disk, Storage, Tiered, system
+
+STEPS = 40
+U = np.linspace(0.5, 1.0, 20)
+FORCING = 0.01 * np.sin(np.arange(STEPS * 20.0)).reshape(STEPS, 20)
+OPTIONS = {"schedule": Revolve(4), "resume_every": 4}
+
+
+def step(x: Any, f: Any) -> Any:
+    """A step that is counted where the code of the call does not see it."""
+    system.met_job_step()
+    return np.sin(x) * 1.01 + f
+
+
+def stored(storage: Storage, directory: Path) -> Any:
+    """The gradient of a loop with a storage of the user, and what the user keeps in it."""
+    with storage:
+        if not storage.keys():
+            storage.put("mine", [np.arange(3.0)])
+        f = lambda u: np.sum(timeloop(step, u, STEPS, inputs=FORCING, storage=storage, **OPTIONS) ** 2)
+        return grad(f, resume=directory)(U), storage.get("mine")
+
+
+def traced_inputs(directory: Path) -> Any:
+    """The gradients by the state, by inputs that are an array, and by those that are a list."""
+
+    def f(u: Any, forcing: Any) -> Any:
+        first = timeloop(step, u, STEPS, inputs=forcing, **OPTIONS)
+        return np.sum(timeloop(step, first, 10, inputs=[forcing[0], forcing[1]] * 5, **OPTIONS) ** 2)
+
+    return grad(f, (0, 1), resume=directory)(U, FORCING)
+
+
+def beside(directory: Path) -> Any:
+    """Value, gradient, and outputs of the loop that are no part of the value."""
+
+    def f(u: Any) -> Any:
+        summed = lambda x, f: (step(x, f), np.sum(x))
+        last, sums = timeloop(summed, u, STEPS, inputs=FORCING, outputs=True, **OPTIONS)
+        return np.sum(last**2), {"last": last, "sums": sums}
+
+    return value_and_grad(f, has_aux=True, resume=directory)(U)
+
+
+def pulled_back(directory: Path) -> Any:
+    """The final state, and what is pulled back to the initial one and to the inputs."""
+    loop = lambda u, forcing: timeloop(step, u, STEPS, inputs=forcing, resume=directory, **OPTIONS)
+    value, pullback = vjp(loop, U, FORCING)
+    return value, pullback(np.cos(U))
+
+
+CALLS: dict[str, Callable[[Path], Any]] = {
+    "tiered": lambda path: stored(Tiered(2 * U.nbytes, Disk(path)), path / "run"),
+    "durable": lambda path: stored(Disk(path / "kept", durable=True), path / "run"),
+    "traced inputs": lambda path: traced_inputs(path / "run"),
+    "has_aux": lambda path: beside(path / "run"),
+    "vjp": lambda path: pulled_back(path / "run"),
+}
+
+
+def run(name: str, path: Path, stop: int = 0, strike: Callable[[], None] | None = None) -> tuple[list[bytes], int]:
+    """The bytes of all that a call gives, and how many steps it ran; it is struck in the step of number *stop*."""
+    count = 0
+
+    def met() -> None:
+        nonlocal count
+        count += 1
+        if count == stop and strike is not None:
+            strike()
+
+    system.met_job_step = met
+    (path / "kept").mkdir(parents=True, exist_ok=True)
+    with unsynchronized():
+        found = [np.asarray(leaf).tobytes() for leaf in optree.tree_leaves(CALLS[name](path))]
+    assert not (path / "run").exists()
+    return found, count
+
+
+def interrupt() -> None:
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_interrupted_and_called_again(name: str, tmp_path: Path) -> None:
+    """Interrupted twice, in either sweep, the same call goes on in the same process, with the bits of a whole run."""
+    expected, steps = run(name, tmp_path / "whole")
+    for stop in range(9, steps, 27):
+        for again in (stop, 8):
+            with pytest.raises(KeyboardInterrupt):
+                run(name, tmp_path, again, interrupt)
+        found, left = run(name, tmp_path)
+        assert found == expected
+        assert left < steps
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from tests.loop.test_resume_storages import CALLS, run
+for name in CALLS:
+    for stop in (30, 8):
+        if os.fork() == 0:
+            run(name, Path(sys.argv[1], name), stop, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        assert os.WTERMSIG(os.wait()[1]) == signal.SIGKILL
+"""
+
+
+def test_killed_and_called_again(tmp_path: Path) -> None:
+    """Killed twice, the same call goes on in another process, with the bits of a whole run."""
+    paths = [Path(ebbtide.__path__[0]).parent, Path(__file__).parents[2]]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, env=environment)
+    for name in CALLS:
+        expected, steps = run(name, tmp_path / "whole" / name)
+        found, left = run(name, tmp_path / name)
+        assert found == expected
+        assert left < steps
