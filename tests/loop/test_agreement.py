@@ -246,7 +246,8 @@ def test_steps_are_measured_in_one_order(monkeypatch):
         return grad(lambda u: np.sum(timeloop(step, u, 40) ** 2), budget=Budget(memory=nbytes))(U)
 
     # In the second process there is room for a sweep that leaves the step as it is.
-    calls = [lambda rank=rank, nbytes=nbytes: call(rank, nbytes) for rank, nbytes in enumerate((274_000, 40 * U.nbytes))]
+    budgets = enumerate((274_000, 40 * U.nbytes))
+    calls = [lambda rank=rank, nbytes=nbytes: call(rank, nbytes) for rank, nbytes in budgets]
     results, actions = run_processes(monkeypatch, calls)
     assert actions[0] == actions[1]
     assert orders[0] == orders[1]

@@ -86,16 +86,17 @@ def size_of(rule: Any, kept: Snapshot) -> int:
 
 
 def held_bytes(rule: Any) -> int:
-    """Return the bytes of a loop's snapshots in memory and of the saved values at hand."""
+    """Return the bytes of snapshots in memory, of the saved values at hand, and of the nodes of those on disk."""
     stored = [size_of(rule, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
     first = rule.plan.sizes.data if rule.room.spare.is_there else 0
-    return int(sum(stored) + first + sum(record.nbytes for record in rule.records.values()))
+    at_hand = sum(record.nbytes for record in rule.records.values())
+    return int(sum(stored) + first + at_hand + rule.snapshots.left_behind)
 
 
 def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
     position, each = rule.position, rule.plan.sizes.saved - rule.plan.sizes.passed_on
-    paged = pageable_bytes_of(rule) + (rule.snapshots.left_behind if rule.room.fallback.is_there else 0)
+    paged = pageable_bytes_of(wide_records(rule)) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
     if not rule.room.spare.is_there:
         return sum(size_of(rule, kept) for kept in ahead.find_spare(position)) + paged
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
@@ -105,25 +106,36 @@ def sheddable_bytes(rule: Any) -> int:
     return max(found, rule.plan.sizes.data if position.forward_ended else 0) + paged
 
 
+def _has_way_back(rule: Any) -> bool:
+    """Return whether a loop can do without what steps saved on disk."""
+    return rule.room.fallback.is_there or any(kept.kind == "restart" for kept in rule.position.snapshots[:1])
+
+
 def last_record(rule: Any) -> Any:
     """Return the last step, if what it saved is at hand before the reverse sweep; else None."""
     return rule.records.get(rule.position.end - 1) if rule.position.forward_ended else None
 
 
 def buffer_nbytes(record: Any) -> int:
-    """Return the bytes that wait in memory, and can be given up, of what a step has on disk."""
-    pager = record.tape.pager
-    return 0 if pager is None or pager.pages is None else int(pager.pages.buffer_nbytes)
+    """Return the bytes of buffer and storage of what a step has on disk, which go with it."""
+    pages = None if record.tape.pager is None else record.tape.pager.pages
+    return 0 if pages is None else int(pages.buffer_nbytes + pages.storage_nbytes)
 
 
-def pageable_bytes_of(rule: Any) -> int:
-    """Return the bytes of what the last step saved that could go to disk, if it saved more than planned."""
-    record, planned = last_record(rule), rule.room.planned
-    if record is None or planned is None or record.nbytes <= planned.saved + planned.shared:
-        return 0
-    if record.tape.pager is None or not record.tape.pager.on_disk:
-        return 0
-    return pageable_bytes([node for node in record.state_nodes + record.output_nodes if node], record.tape.ledger.holds)
+def wide_records(rule: Any) -> list[Any]:
+    """Return the steps at hand before the reverse sweep that saved more than planned, if that may go to disk."""
+    planned, found = rule.room.planned, rule.records.values() if rule.position.forward_ended else ()
+    return [
+        record for record in found
+        if planned is not None and record.nbytes > planned.saved + planned.shared
+        and record.tape.pager is not None and record.tape.pager.on_disk
+    ]  # fmt: skip
+
+
+def pageable_bytes_of(records: list[Any]) -> int:
+    """Return the bytes of what steps saved that could go to disk."""
+    nodes = [node for record in records for node in record.state_nodes + record.output_nodes if node]
+    return pageable_bytes(nodes, records[0].tape.ledger.holds) if nodes else 0
 
 
 def needed_bytes(rule: Any, paged: int = 0) -> int:
@@ -186,8 +198,9 @@ def holding(rule: Any, bare: bool) -> Holding:
         saved = sum(record.nbytes for record in rule.records.values())
         left = listed_bytes(plan, listed) + max(0, held - saved - given_up)
         others = tuple((fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left)
-        swapped, paged = sum(one.kind != "restart" for one in listed), pageable_bytes_of(rule)
-        if rule.room.fallback.is_there:
+        swapped, last = sum(one.kind != "restart" for one in listed), last_record(rule)
+        paged = pageable_bytes_of([one for one in wide_records(rule) if one is last])
+        if swapped and _has_way_back(rule):
             listed, swapped = listed[:1], 0
         # With more than its initial state it has a schedule with a table.
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0

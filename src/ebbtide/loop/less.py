@@ -54,12 +54,12 @@ def give_up_swapped(rule: Any) -> bool:
 
 
 def page(rule: Any, nbytes: int) -> None:
-    """Bring what the last step saved to disk until *nbytes* are free, if that is allowed."""
-    record, ledger = held.last_record(rule), rule.stepper.region.ledger
-    if record is None or record.tape.pager is None or not record.tape.pager.on_disk:
-        return
-    before = ledger.held[SAVED]
-    while before - ledger.held[SAVED] < nbytes and record.tape.pager.page_oldest((), []):
-        pass
-    record.nbytes -= before - ledger.held[SAVED]
-    rule.room.disk.learn(record)
+    """Bring what steps saved beyond the plan to disk until *nbytes* are free, first of those that are swept last."""
+    ledger = rule.stepper.region.ledger
+    for record in held.wide_records(rule):
+        before = ledger.held[SAVED]
+        while before - ledger.held[SAVED] < nbytes and record.tape.pager.page_oldest((), []):
+            pass
+        freed = before - ledger.held[SAVED]
+        record.nbytes, nbytes = record.nbytes - freed, nbytes - freed
+        rule.room.disk.learn(record)
