@@ -31,7 +31,7 @@ class ResumeDirectory:
         That of `Disk` without a buffer.
     """
 
-    __slots__ = ("_closed", "_count", "_disk", "_system", "_whole", "path")
+    __slots__ = ("_closed", "_count", "_disk", "_system", "_whole", "changed", "path")
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
@@ -41,6 +41,8 @@ class ResumeDirectory:
         self._disk: Disk | None = None
         self._count = 0
         self._closed = False
+        self.changed = set[str]()
+        """Names by which steps of the loops so far found what they changed: a resumed run does not change it again."""
 
     @property
     def storage(self) -> Disk:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast, final
@@ -52,6 +52,7 @@ def fingerprint_of(
     most: int | None = None,
     inputs: Any = None,
     executor: str = "reference",
+    without: Collection[str] = (),
 ) -> dict[str, str]:
     """
     Return what must be the same when a time loop is resumed.
@@ -65,6 +66,7 @@ def fingerprint_of(
         most: The most steps of such a loop.
         inputs: The inputs of steps, of which a function is told by its code; others are compared as they are read.
         executor: What runs the steps.
+        without: Names by which nothing is looked up in code, as steps of loops before change what is there.
 
     Returns:
         Short texts by name.
@@ -83,13 +85,13 @@ def fingerprint_of(
         "steps": "not known before" if steps is None else str(steps),
         "structure of the state": _shorten(str(structure)),
         **_describe_state(state),
-        "code of step": digest_code(step),
+        "code of step": digest_code(step, without),
         "executor": executor,
     }
     if until is not None:
-        found |= {"code of until": digest_code(until), "most steps": str(most)}
+        found |= {"code of until": digest_code(until, without), "most steps": str(most)}
     if callable(inputs):
-        found["code of inputs"] = digest_code(inputs)
+        found["code of inputs"] = digest_code(inputs, without)
     return {**found, **describe_libraries()}
 
 

@@ -225,9 +225,12 @@ def _find_journal(
         state = [plain(leaf) for leaf in values]
         ranks = {} if context.ranks is None else {"rank": f"{context.ranks.rank} of {context.ranks.size}"}
         others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs}
-        fingerprint = fingerprint_of(stepper.step, state, stepper.structure, steps, **others) | ranks
-        journal = Journal(directory, fingerprint)
-        resumption = Resumption(journal, every(options.resume_every), stepper.read_input)
+        changed = directory.changed
+        found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=changed, **others) | ranks
+        functions = [f for f in (stepper.step, options.until, stepper.inputs) if callable(f) and f is not None]
+        watched = functions if directory is shared else ()
+        policy = every(options.resume_every)
+        resumption = Resumption(Journal(directory, found), policy, stepper.read_input, watched, changed)
     except BaseException:
         directory.close()
         raise
