@@ -148,8 +148,8 @@ def test_fields_of_a_run():
     state = [np.arange(3.0), np.zeros((2, 2), "f4"), 5]
     base = fingerprint_of(PLAIN, state, "list", 10)
 
-    def changed(*, step=PLAIN, state=state, structure="list", steps=10, executor="reference"):
-        other = fingerprint_of(step, state, structure, steps, executor=executor)
+    def changed(*, step=PLAIN, state=state, structure="list", steps=10):
+        other = fingerprint_of(step, state, structure, steps)
         return {name for name in {**base, **other} if base.get(name) != other.get(name)}
 
     assert changed() == set()
@@ -165,7 +165,7 @@ def test_fields_of_a_run():
         assert {key for key in other if other[key] != of_loop[key]} == {name}
     assert changed(step=make(1)) == {"code of step"}
     assert changed(structure="dict") == {"structure of the state"}
-    assert changed(executor="machine") == {"executor"}
+    assert changed(step=ebbtide.jit(PLAIN)) == {"code of step", "executor"}
     assert changed(state=[state[0] + 1, *state[1:]]) == {"initial value of leaf 0"}
     assert changed(state=[state[0], state[1].astype("f8"), 5]) == {"leaf 1 of the state", "initial value of leaf 1"}
     assert changed(state=[*state[:2], 6]) == {"initial value of leaf 2"}
@@ -266,4 +266,5 @@ def test_jitted_steps(place):
     assert digest_code(step) == before
     assert digest_code(made(1.6)) != before
     assert digest_code(made(1.5, donate_argnums=0)) != before
+    assert digest_code(made(1.5, executor="machine")) != before
     assert digest_code(made(1.5, budget=ebbtide.Budget(memory=1 << 20))) != before

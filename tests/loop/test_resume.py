@@ -7,7 +7,6 @@ import platform
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,9 +19,6 @@ from threadpoolctl import threadpool_limits
 
 import ebbtide
 from ebbtide import Budget, ResumeError, grad, timeloop
-from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.fingerprint import fingerprint_of
-from ebbtide.loop.journal import Journal
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
 from ebbtide.storage import system
 
@@ -152,13 +148,24 @@ def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:
 
 
 def test_another_executor_is_refused(tmp_path: Path) -> None:
-    """A journal of one executor is not taken up by another one."""
-    texts = [fingerprint_of(np.sin, [U], "array", 3, executor=name) for name in ("reference", "machine")]
-    for refused, text in enumerate(texts):
-        directory = ResumeDirectory(tmp_path / "run")
-        with pytest.raises(ResumeError, match="executor: machine now, reference in") if refused else nullcontext():
-            Journal(directory, text).begin()
-        directory.close()
+    """What one executor began is not taken up by another one, nor by other threads; the same goes on."""
+
+    def run(stop: int = 0, **options: Any) -> Any:
+        system.met_job_step = Ticker(stop).met
+        inner = ebbtide.jit(lambda u: u + 0.1 * np.sin(u), **options)
+
+        def step(u: Any, i: int) -> Any:
+            system.met_job_step()
+            return inner(u)
+
+        return grad(lambda u: np.sum(timeloop(step, u, 12, resume_every=2) ** 2), resume=tmp_path / "run")(U)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(8, executor="machine", threads=1)
+    for options in ({}, {"executor": "machine"}, {"executor": "machine", "threads": 2}):
+        with pytest.raises(ResumeError, match=r"executor: (reference|machine( with threads=2)?) now, machine with thr"):
+            run(**options)
+    assert np.array_equal(run(executor="machine", threads=1), run())
 
 
 PROGRAM = """

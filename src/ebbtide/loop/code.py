@@ -71,7 +71,13 @@ def digest_code(function: Any, without: Collection[str] = ()) -> str:
         >>> digest_code(functools.partial(np.power, 2)) == digest_code(functools.partial(np.power, 3))
         False
     """
-    return _Graph(function, without).digest()
+    return read_code(function, without)[0]
+
+
+def read_code(function: Any, without: Collection[str] = ()) -> tuple[str, set[str]]:
+    """Return the text of `digest_code`, and the executors of all jitted functions that it counts in."""
+    graph = _Graph(function, without)
+    return graph.digest(), graph.executors()
 
 
 def data_of(function: Any) -> Mapping[str, str]:
@@ -138,6 +144,10 @@ class _Graph:
         for _ in range(_ROUNDS):
             colors = [digest("\0".join(_colored(texts, colors))) for texts in self._found]
         return digest("\0".join([colors[0], *sorted(set(colors))]))
+
+    def executors(self) -> set[str]:
+        """Return who runs the jitted functions."""
+        return {value.made_from[-1] for value in self._values if isinstance(value, Jitted)}
 
     def data(self) -> dict[str, str]:
         """Return the digests of what has names, as far as it is data."""
