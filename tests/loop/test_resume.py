@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 import ebbtide
 from ebbtide import Budget, ResumeError, grad, timeloop
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
-from ebbtide.storage import system
+from ebbtide.storage import Disk, system
 
 U = np.linspace(0.5, 1.0, 20)
 FACTOR = np.linspace(0.9, 1.1, 20)
@@ -340,6 +340,27 @@ def test_a_refused_call_leaves_no_file(of_loop: bool, schedule: Any, tmp_path: P
         grad(objective, budget=budget, **of_the_call)(U)
     assert ran == [0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["restart", "saved"])
+@pytest.mark.parametrize("of_loop", [False, True], ids=["gradient", "loop"])
+def test_a_storage_that_loses_digits_is_refused(of_loop: bool, kind: str, tmp_path: Path) -> None:
+    """What comes back with other bits cannot be resumed to the same ones: nothing is run or written."""
+    of_the_loop, of_the_call = ({"resume": tmp_path / "run"}, {})[:: 1 if of_loop else -1]
+    ran = list[int]()
+
+    def objective(u: Any) -> Any:
+        return np.sum(timeloop(lambda u, i: ran.append(i) or np.sin(u), u, 9, storage=storage, **of_the_loop))
+
+    with Disk(tmp_path, compression={kind: "float32"}) as storage:
+        with pytest.raises(ResumeError, match=f"resume= was given a Disk storage, .* of '{kind}' entries loses digits"):
+            grad(objective, **of_the_call)(U)
+        assert list(tmp_path.iterdir()) == []
+        assert ran == []
+        of_the_loop.clear()
+        grad(objective)(U)
+    with Disk(tmp_path, compression={kind: "lossless"}) as storage:
+        grad(objective, **of_the_call)(U)
 
 
 def test_a_refused_call_leaves_the_earlier_run(tmp_path: Path) -> None:

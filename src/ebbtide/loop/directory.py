@@ -11,7 +11,7 @@ from typing import final
 from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
-from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage import Disk, Storage, StorageLockedError
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.places import OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
@@ -148,6 +148,24 @@ def refuse_inner(resume: str | Path | None, context: Context) -> None:
             "A time loop within a time step or a checkpointed function runs several times, and was given the one "
             f"directory {resume} for all. Give resume= to the outer loop or to the gradient, which run once."
         )
+
+
+def refuse_lossy(storage: Storage | None) -> None:
+    """
+    Refuse a storage from which a loop does not get back what it gave.
+
+    A run that goes on has its states from the journal, and stores others: it would end with other bits.
+
+    Raises:
+        ResumeError: The storage loses digits.
+    """
+    for kind in ("restart", "saved"):
+        if storage is not None and storage.is_lossy(kind):
+            raise ResumeError(
+                f"A time loop with resume= was given a {type(storage).__name__} storage, whose compression of "
+                f"{kind!r} entries loses digits: after a kill the gradient would have other bits than without. Give compression=None or "
+                "'lossless', or leave resume= out."
+            )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.collect import stacked
-from ebbtide.loop.directory import ResumeDirectory, refuse_inner
+from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
@@ -112,7 +112,7 @@ def timeloop(
         BudgetError: Not even one snapshot fits into the budget.
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
-        ResumeError: The directory holds another run; says what differs.
+        ResumeError: The directory holds another run; says what differs. Or the storage loses digits.
         TraceError: `resume` was given to a loop within a time step or a checkpointed function.
 
     Memory:
@@ -221,6 +221,7 @@ def _find_journal(
     directory = shared if options.resume is None else ResumeDirectory(options.resume)
     if directory is None:
         return None, None
+    refuse_lossy(options.storage)
     try:
         state = [plain(leaf) for leaf in values]
         ranks = {} if context.ranks is None else {"rank": f"{context.ranks.rank} of {context.ranks.size}"}
