@@ -21,6 +21,7 @@ import ebbtide
 from ebbtide import Budget, ResumeError, grad, timeloop
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
 from ebbtide.storage import Disk, system
+from ebbtide.storage.listing import list_storage
 
 U = np.linspace(0.5, 1.0, 20)
 FACTOR = np.linspace(0.9, 1.1, 20)
@@ -108,7 +109,7 @@ ROWS = {
     "input read": ({"forcing": changed(FORCING, 4)}, 11, f"inputs read so far: {COUNTED} now, {COUNTED} in"),
     "before the loops": ({"before": 1.5}, 11, f"initial value of leaf 0: {CRC} now, {CRC} in"),
     "between the loops": ({"between": 1.5}, 20, f"Time loop 1 has\n *initial value of leaf 0: {CRC} now, {CRC} in"),
-    "cotangent": ({"after": 1.5}, 25, f"incoming cotangent: {CRC} now, {CRC} in"),
+    "value": ({"after": 1.5}, 25, r"value of the function: np.float64\(.*\) now, np.float64\(.*\) in"),
     "threads of BLAS": ({"threads": 2}, 11, "threads of BLAS: 2 now, 1 in"),
 }
 
@@ -136,6 +137,67 @@ def test_another_schedule_goes_on(schedule: Any, tmp_path: Path) -> None:
             Call().run(tmp_path / "run", stop)
         for found, wanted in zip(Call(schedule=schedule).run(tmp_path / "run"), expected, strict=True):
             assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("call", ["grad", "value_and_grad"])
+def test_another_value_is_refused(call: str, tmp_path: Path) -> None:
+    """Other code beside the loops is seen by the value of the function, once it was known; nothing is spoiled."""
+
+    def run(stop: int = 0, add: float = 0.0, beside: float = 0.0) -> Any:
+        system.met_job_step = Ticker(stop).met
+
+        def step(u: Any, i: int) -> Any:
+            system.met_job_step()
+            return np.sin(u)
+
+        def f(u: Any) -> Any:
+            return np.sum(timeloop(step, u, 12, schedule=Revolve(3), resume_every=2)) + add + beside * np.sum(u)
+
+        return getattr(ebbtide, call)(f, resume=tmp_path / "run")(U)
+
+    expected, words = run(), r"The call has\n  value of the function: np.float64\(.*\) now, np.float64\(.*\) in "
+    for other in {"add": 1.0}, {"beside": 1e-9}:
+        for stop in (14, 20):
+            with pytest.raises(KeyboardInterrupt):
+                run(stop)
+            with pytest.raises(ResumeError, match=words):
+                run(**other)
+            assert np.array_equal(run()[-1], expected[-1])
+        # What was not known yet may be another one: nothing came of it.
+        with pytest.raises(KeyboardInterrupt):
+            run(8)
+        found = run(**other)
+        assert np.array_equal(found[-1], run(**other)[-1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_cotangent_is_refused(tmp_path: Path) -> None:
+    """A pullback that goes on has to be called with the cotangent that it was called with before."""
+
+    def pulled(cotangent: Any, stop: int = 0) -> Any:
+        ticker, options = Ticker(stop), {"schedule": Revolve(3), "resume": tmp_path / "run", "resume_every": 2}
+        _, pull = ebbtide.vjp(lambda u: timeloop(lambda x, i: np.sin(x), u, 12, inputs=ticker, **options), U)
+        return pull(cotangent)
+
+    expected = pulled(np.cos(U))
+    with pytest.raises(KeyboardInterrupt):
+        pulled(np.cos(U), 30)
+    with pytest.raises(ResumeError, match=f"incoming cotangent: {CRC} now, {CRC} in"):
+        pulled(np.sin(U))
+    assert np.array_equal(pulled(np.cos(U)), expected)
+
+
+def test_a_damaged_value_is_not_compared(tmp_path: Path) -> None:
+    """Where the value of the function is damaged, a warning says so, and the run goes on."""
+    with pytest.raises(KeyboardInterrupt):
+        Call().run(tmp_path / "run", 25)
+    (record,) = [one for one in list_storage(tmp_path / "run").entries if one.kind == "value of the function"]
+    with (tmp_path / "run" / "segment").open("r+b") as file:
+        file.seek(record.offset + record.length - 1)
+        file.write(b"\xaa")
+    with pytest.warns(RuntimeWarning, match="value of the function is damaged and not compared: .*segment"):
+        found = Call().run(tmp_path / "run")
+    assert all(map(np.array_equal, found, Call().run(tmp_path / "other")))
 
 
 def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import final
+from typing import Any, NoReturn, final
+
+import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
@@ -16,6 +18,8 @@ from ebbtide.storage.failures import make_error
 from ebbtide.storage.places import OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System
+
+_VALUE, _KEY = "value of the function", "call/value/0"
 
 
 @final
@@ -100,6 +104,54 @@ class ResumeDirectory:
         self._count += 1
         return self._count - 1
 
+    def check_value(self, value: Any) -> None:
+        """
+        Keep the value of the function whose gradient is taken, or compare it with that of the earlier run.
+
+        What is around the loops runs again; it may be another one, and the value shows that before the reverse sweep.
+
+        Args:
+            value: A number or an array without axes.
+
+        Raises:
+            ResumeError: It is another one, bit by bit.
+        """
+        if self._disk is None:
+            return  # there is no loop
+        now, then = np.asarray(value), None
+        if _KEY in self._disk.keys():
+            try:
+                then = self._disk.get(_KEY)[0]
+            except StorageError as error:
+                self._disk.delete(_KEY)
+                warnings.warn(f"The {_VALUE} is damaged and not compared: {error}", RuntimeWarning, stacklevel=4)
+        if then is None:
+            with suppress(StorageError):  # where there is no room, it is not compared
+                self._disk.replace(_KEY, [now], kind=_VALUE)
+        elif (now.dtype, now.tobytes()) != (then.dtype, then.tobytes()):
+            self.refuse("The call", {_VALUE: repr(now[()])}, {_VALUE: repr(then[()])})
+
+    def refuse(self, owner: str, now: Mapping[str, str], then: Mapping[str, str]) -> NoReturn:
+        """
+        Say that what is there belongs to another run.
+
+        Args:
+            owner: What differs: a loop, or the call.
+            now: Texts by name, of this call.
+            then: Those of the run that is there.
+
+        Raises:
+            ResumeError: Always; shows what is not the same.
+        """
+        lines = [
+            f"  {name}: {now.get(name, 'nothing')} now, {then.get(name, 'nothing')} in {self.path}"
+            for name in {**now, **then}
+            if now.get(name) != then.get(name)
+        ]
+        first = f"The directory {self.path} holds the unfinished run of another call. {owner} has"
+        last = f"Make the same call as before, or remove what is there with `ebbtide clean {self.path}`."
+        raise ResumeError("\n".join([first, *lines, last]))
+
     def close(self) -> None:
         """Give the directory up and leave what is in it for a later process; may be called again."""
         self._closed = True
@@ -163,21 +215,21 @@ def refuse_lossy(storage: Storage | None) -> None:
         if storage is not None and storage.is_lossy(kind):
             raise ResumeError(
                 f"A time loop with resume= was given a {type(storage).__name__} storage, whose compression of "
-                f"{kind!r} entries loses digits: after a kill the gradient would have other bits than without. Give compression=None or "
-                "'lossless', or leave resume= out."
+                f"{kind!r} entries loses digits: after a kill the gradient would have other bits than without. Give "
+                "compression=None or 'lossless', or leave resume= out."
             )
 
 
 @contextmanager
-def resumable(path: str | Path | None) -> Iterator[None]:
+def resumable(path: str | Path | None) -> Iterator[ResumeDirectory | None]:
     """Let the loops of a call keep their journals in a directory, which is removed when the call has succeeded."""
     if path is None:
-        yield
+        yield None
         return
     directory = ResumeDirectory(path)
     try:
         with entered(resume=directory):
-            yield
+            yield directory
     except BaseException:
         directory.close()
         raise

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.errors import ResumeError, StorageError
+from ebbtide.errors import StorageError
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Planned, Reverse, decode, encode
 from ebbtide.storage import StorageFullError
@@ -327,15 +327,7 @@ class Journal:
     # Messages.
 
     def _refuse(self, now: Mapping[str, str], then: Mapping[str, str]) -> None:
-        path = self._directory.path
-        lines = [
-            f"  {name}: {now.get(name, 'nothing')} now, {then.get(name, 'nothing')} in {path}"
-            for name in {**now, **then}
-            if now.get(name) != then.get(name)
-        ]
-        first = f"The directory {path} holds the unfinished run of another call. Time loop {self._loop} has"
-        last = f"Make the same call as before, or remove what is there with `ebbtide clean {path}`."
-        raise ResumeError("\n".join([first, *lines, last]))
+        self._directory.refuse(f"Time loop {self._loop}", now, then)
 
     def _warn(self, reason: str, name: str, step: int) -> None:
         what = f"The entry {name!r} of step {step}, loop {self._loop}, "
