@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -15,7 +16,7 @@ from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage, StorageLockedError
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.places import OWNER, RANK, remove_storage
+from ebbtide.storage.places import NEWEST, OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System
 
@@ -35,7 +36,7 @@ class ResumeDirectory:
         That of `Disk` without a buffer.
     """
 
-    __slots__ = ("_closed", "_count", "_disk", "_system", "_whole", "changed", "path")
+    __slots__ = ("_closed", "_count", "_disk", "_newest", "_system", "_whole", "changed", "path")
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
@@ -45,6 +46,8 @@ class ResumeDirectory:
         self._disk: Disk | None = None
         self._count = 0
         self._closed = False
+        # Of each kind of entry the newest one that was stored: its step and its generation.
+        self._newest: dict[str, tuple[int, int]] = {}
         self.changed = set[str]()
         """Names by which steps of the loops so far found what they changed: a resumed run does not change it again."""
 
@@ -65,6 +68,9 @@ class ResumeDirectory:
             if self.path != self._whole:
                 self._make_whole()
             self._disk = Disk(self.path, durable=True, system=self._system)
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                found = json.loads((self.path / NEWEST).read_text(encoding="utf-8"))
+                self._newest = {kind: (int(step), int(generation)) for kind, (step, generation) in found.items()}
         return self._disk
 
     def _make_whole(self) -> None:
@@ -98,6 +104,29 @@ class ResumeDirectory:
         except OSError:
             # To open it will say what is wrong.
             return True
+
+    def note(self, kind: str, step: int, key: str | None) -> None:
+        """
+        Note the newest entry of a kind, so that one that is not found again is missed.
+
+        What is noted is as old as what was stored, or older, whenever the process is killed: it never tells too much.
+
+        Args:
+            kind: The kind.
+            step: The step of the entry.
+            key: Its key; None where none of this kind is to be missed any more.
+        """
+        if key is not None:
+            self._newest[kind] = step, self.storage.generation(key)
+        elif self._newest.pop(kind, None) is None:
+            return
+        with suppress(OSError):
+            (self.path / NEWEST).write_text(json.dumps(self._newest), encoding="utf-8")
+
+    def missing(self, kind: str, keys: Sequence[str]) -> int | None:
+        """Return the step of the newest entry of a kind if it is not among the keys that are there."""
+        step, generation = self._newest.get(kind, (0, 0))
+        return step if generation > max(map(self.storage.generation, keys), default=0) else None
 
     def next_loop(self) -> int:
         """Return the place of the next loop in the call, from 0 on."""
@@ -167,8 +196,9 @@ class ResumeDirectory:
             return
         try:
             # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
-            with suppress(FileNotFoundError):
-                (self.path / SEGMENT).unlink()
+            for name in (NEWEST, SEGMENT):
+                with suppress(FileNotFoundError):
+                    (self.path / name).unlink()
             # A kill while the owner's name was written leaves a part of it.
             for part in self.path.glob(f"{OWNER}.*"):
                 part.unlink(missing_ok=True)

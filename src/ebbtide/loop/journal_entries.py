@@ -70,7 +70,6 @@ class Reverse:
         inputs: The cotangents of inputs so far.
         ran: How many steps were run in all, by all processes.
         incoming: A checksum of the cotangents that the sweep started from.
-        before: The place that was saved before this one; the journal says it.
     """
 
     end: int
@@ -79,7 +78,6 @@ class Reverse:
     inputs: Leaves
     ran: int
     incoming: int
-    before: int | None = None
 
 
 @final

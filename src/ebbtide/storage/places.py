@@ -33,6 +33,8 @@ from ebbtide.storage.segment import NAME as SEGMENT
 _FOREIGN = re.compile(r"[^A-Za-z0-9.]")
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
 OWNER, LOCK = "owner", "lock"
+NEWEST = "newest"
+"""A file that says what ought to be there, of who keeps one beside a durable storage."""
 RANK = "rank-"
 """How the durable directories begin that the ranks of a run have in one directory."""
 # What a process that is killed while it writes the file leaves of it.
@@ -290,7 +292,7 @@ def is_storage(path: Path) -> bool:
 
 def _has_only_lock(path: Path) -> bool:
     names = {place.name for place in path.iterdir()}
-    return LOCK in names and all(name in {LOCK, OWNER} or _PART.fullmatch(name) for name in names)
+    return LOCK in names and all(name in {LOCK, OWNER, NEWEST} or _PART.fullmatch(name) for name in names)
 
 
 def _remove_parts(path: Path) -> None:
@@ -327,7 +329,7 @@ def remove_storage(path: Path) -> None:
         raise _describe_lock(path, owner)
     try:
         _remove_parts(path)
-        for name in (SEGMENT, OWNER, LOCK):
+        for name in (NEWEST, SEGMENT, OWNER, LOCK):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
     except OSError as cause:
