@@ -238,6 +238,16 @@ def test_damaged_entries_fall_back_one_by_one(tmp_path):
     directory.close()
 
 
+def test_a_damaged_place_costs_little(tmp_path, expected):
+    """If the last place in the forward sweep is damaged, the loop goes on from the one before, not from its start."""
+    path = stopped(tmp_path / "run", STEPS - 5)
+    record = entry(path, "forward", last := (STEPS - 6) // INTERVAL * INTERVAL)
+    damage(path, record.offset + record.length - 1)
+    result, (told,), progress = resume(path)
+    assert f"'forward' of step {last}, loop 0, is damaged" in told
+    assert (result, progress.forward_begin) == (expected, last - INTERVAL)
+
+
 @pytest.mark.parametrize(
     ("stop", "name"), [(10, "forward"), (STEPS, "forward"), (STEPS + 1, "final"), (PLACES[2], "reverse")]
 )
@@ -475,6 +485,26 @@ def test_a_full_disk_costs_restart_states_first(tmp_path):
     directory.close()
 
 
+def test_a_full_disk_costs_the_older_place_last(tmp_path):
+    """Where restart states are gone and there is room for two places only, the older one makes way."""
+    size = 40_000
+
+    def allocate(descriptor, offset, nbytes):
+        if offset + nbytes > 2.5 * 8 * size:
+            raise OSError(errno.ENOSPC, "No space left")
+
+    directory = ResumeDirectory(tmp_path / "run", system=replace(FAST, allocate=allocate))
+    journal = Journal(directory, {})
+    journal.begin()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(1, 9):
+            journal.save_forward(place(step, np.full(size, step)))
+            assert journal.latest_forward().step == step
+    assert ["with fewer restart states" in str(warning.message) for warning in caught] == [True]
+    directory.close()
+
+
 def test_misuse_is_an_error(tmp_path):
     """An array of Python objects is not a matter of the disk: it is refused, and what was saved is still there."""
     directory, journal = begun(tmp_path / "run")
@@ -593,14 +623,17 @@ def test_saving_takes_no_memory(tmp_path, layout):
 
 
 def test_only_what_is_needed_is_kept(tmp_path):
-    """Of a forward sweep of 50 saves one place is kept; the file does not grow."""
+    """Of a forward sweep of 50 saves two places are kept, and one at its end; the file does not grow."""
     directory, journal = begun(tmp_path / "run")
     sizes = []
     for step in range(1, 51):
         journal.save_forward(place(step, np.ones(2000)))
         sizes.append(directory.storage.nbytes)
     assert len(set(sizes[9:])) == 1
-    assert [key for key in directory.storage.keys() if "forward" in str(key)] == ["loop-0/forward/50"]
+    forward = [f"loop-0/forward/{step}" for step in (49, 50)]
+    assert [key for key in directory.storage.keys() if "forward" in str(key)] == forward
+    journal.save_final(place(50, np.ones(2000)))
+    assert [key for key in directory.storage.keys() if "forward" in str(key)] == forward[1:]
     directory.close()
 
 

@@ -139,16 +139,17 @@ class Journal:
     # The forward sweep.
 
     def save_forward(self, place: Forward) -> None:
-        """Keep a place in the forward sweep, in the stead of the one before, when all ranks have kept it."""
-        self._store("forward", place.step, place, f"forward sweep after {place.step} steps", 1)
+        """Keep a place in the forward sweep beside the one before, when all ranks have kept it."""
+        self._store("forward", place.step, place, f"forward sweep after {place.step} steps", 2)
 
     def latest_forward(self) -> Forward | None:
-        """Return the last place in the forward sweep that is whole; None if there is none."""
+        """Return the last place in the forward sweep that is whole, of the two that are kept; None if there is none."""
         return self._latest("forward")
 
     def save_final(self, place: Forward) -> None:
-        """Keep the end of the forward sweep."""
-        self._store("final", place.step, place, "end of the forward sweep", 1)
+        """Keep the end of the forward sweep, and of the places before it only the last."""
+        if self._store("final", place.step, place, "end of the forward sweep", 1):
+            self._prune("forward", 1)
 
     def final(self) -> Forward | None:
         """Return the end of the forward sweep; None if it was not reached, or is damaged."""
@@ -256,11 +257,12 @@ class Journal:
         found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]
         return sorted(found, key=storage.generation)
 
-    def _prune(self, name: str, keep: int) -> None:
-        """Delete all entries of a kind but the newest."""
+    def _prune(self, name: str, keep: int) -> bool:
+        """Delete all entries of a kind but the newest; return whether there were more."""
         keys = self._keys(name)
         for key in keys[: max(0, len(keys) - keep)]:
             self._directory.storage.delete(key)
+        return len(keys) > keep
 
     def _store(self, name: str, step: int, record: Any, kind: str, keep: int) -> bool:
         """Keep an entry, and of its name no more than the newest."""
@@ -276,7 +278,7 @@ class Journal:
                     raise
                 error = caught
             failed, full = agree((error is not None, isinstance(error, StorageFullError)))
-            if full and name != "anchor" and self._thin():
+            if full and name != "anchor" and (self._thin() or any(self._prune(kind, 1) for kind in _PLACES)):
                 self._warn_of_refusal(error, "with fewer restart states, so that a kill costs more")
                 continue
             if failed:
