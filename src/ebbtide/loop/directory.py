@@ -67,7 +67,11 @@ class ResumeDirectory:
             self._check_kind()
             if self.path != self._whole:
                 self._make_whole()
-            self._disk = Disk(self.path, durable=True, system=self._system)
+            try:
+                self._disk = Disk(self.path, durable=True, system=self._system)
+            except StorageError:
+                self._remove_whole()
+                raise
             with suppress(OSError, ValueError, TypeError, AttributeError):
                 found = json.loads((self.path / NEWEST).read_text(encoding="utf-8"))
                 self._newest = {kind: (int(step), int(generation)) for kind, (step, generation) in found.items()}
@@ -83,6 +87,12 @@ class ResumeDirectory:
                 "written, or made in one that exists, as resume=.",
                 cause.errno,
             ) from cause
+
+    def _remove_whole(self) -> None:
+        """Remove the directory that holds those of all ranks, if there is none left in it."""
+        if self.path != self._whole:
+            with suppress(OSError):
+                self._whole.rmdir()
 
     def _check_kind(self) -> None:
         """Refuse a directory of one process for many ranks, and the reverse."""
@@ -196,7 +206,7 @@ class ResumeDirectory:
             return
         try:
             # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
-            for name in (NEWEST, SEGMENT):
+            for name in (NEWEST, SEGMENT, OWNER):
                 with suppress(FileNotFoundError):
                     (self.path / name).unlink()
             # A kill while the owner's name was written leaves a part of it.
@@ -205,14 +215,13 @@ class ResumeDirectory:
             self.close()
             with suppress(StorageLockedError, FileNotFoundError):
                 remove_storage(self.path)
-            if self.path != self._whole:
-                with suppress(OSError):  # of other ranks there is something left, which goes with the last of them
-                    self._whole.rmdir()
+            self._remove_whole()
         except OSError as error:
             self.close()
+            left = ", ".join(sorted(part.name for part in self.path.glob("*"))) or "the directory"
             warnings.warn(
-                f"The run is complete, but what it kept in {self.path} is still there: {error}. Remove it with "
-                f"`ebbtide clean {self.path}`.",
+                f"The run is complete, but of what it kept in {self.path} there is still {left}: {error}. Remove it "
+                f"with `ebbtide clean {self.path}`.",
                 RuntimeWarning,
                 stacklevel=2,
             )
