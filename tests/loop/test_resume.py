@@ -187,6 +187,61 @@ def test_another_cotangent_is_refused(tmp_path: Path) -> None:
     assert np.array_equal(pulled(np.cos(U)), expected)
 
 
+@pytest.mark.parametrize("end", ["freed", "dropped", "used up"])
+@pytest.mark.parametrize("resumed", [False, True], ids=["whole", "resumed"])
+def test_a_retained_pullback_keeps_its_directory(end: str, resumed: bool, tmp_path: Path) -> None:
+    """What is pulled several times needs its directory until it is freed or dropped, and then that is removed."""
+    directory = tmp_path / "run"
+
+    def retained(stop: int = 0, **options: Any) -> Any:
+        ticker, options = Ticker(stop), {"schedule": Revolve(3), "resume_every": 2, **options}
+        return ebbtide.vjp(lambda u: timeloop(lambda x, i: np.sin(x), u, 12, inputs=ticker, **options), U, retain=True)
+
+    _, plain = retained()
+    expected = [plain(cotangent)[0].tobytes() for cotangent in (np.cos(U), np.sin(U))]
+    if resumed:
+        with pytest.raises(KeyboardInterrupt):
+            retained(12, resume=directory)
+    _, pull = retained(resume=directory)
+    found = []
+    for cotangent in (np.cos(U), np.sin(U), np.cos(U)):
+        found.append(pull(cotangent)[0].tobytes())
+        assert (directory / "segment").exists()
+    assert found == [*expected, expected[0]]
+    if end == "freed":
+        pull.free()
+    elif end == "used up":
+        assert pull.pull([np.sin(U)], retain=False)[0].tobytes() == expected[1]
+    else:
+        del pull
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_retained_pullback_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """A kill in the sweep of a pullback that is retained costs no step of the forward sweep."""
+    ran = list[int]()
+
+    def pulled(stop: int) -> Any:
+        ran.clear()
+
+        def step(x: Any, i: int) -> Any:
+            system.met_job_step()
+            ran.append(i)
+            return np.sin(x)
+
+        system.met_job_step = Ticker(stop).met
+        options = {"schedule": Revolve(3), "resume_every": 2, "resume": tmp_path / "run"}
+        _, pull = ebbtide.vjp(lambda u: timeloop(step, u, 12, **options), U, retain=True)
+        forward = len(ran)
+        return forward, pull(np.cos(U))[0].tobytes()
+
+    with pytest.raises(KeyboardInterrupt):
+        pulled(18)
+    forward, found = pulled(0)
+    assert forward < 4
+    assert (12, found) == pulled(0)
+
+
 def test_a_damaged_value_is_not_compared(tmp_path: Path) -> None:
     """Where the value of the function is damaged, a warning says so, and the run goes on."""
     with pytest.raises(KeyboardInterrupt):

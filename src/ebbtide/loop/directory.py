@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ class ResumeDirectory:
         That of `Disk` without a buffer.
     """
 
-    __slots__ = ("_closed", "_count", "_disk", "_newest", "_system", "_whole", "changed", "path")
+    __slots__ = ("_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole", "changed", "path")
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
@@ -46,6 +47,7 @@ class ResumeDirectory:
         self._disk: Disk | None = None
         self._count = 0
         self._closed = False
+        self._finalizer: Any = None
         # Of each kind of entry the newest one that was stored: its step and its generation.
         self._newest: dict[str, tuple[int, int]] = {}
         self.changed = set[str]()
@@ -198,9 +200,20 @@ class ResumeDirectory:
         if disk is not None:
             disk.close()
 
-    def finish(self) -> None:
-        """Remove what the completed run has left, all at once; one warning if it cannot be removed."""
+    def finish(self, user: object = None) -> None:
+        """
+        Remove what the completed run has left, all at once; one warning if it cannot be removed.
+
+        Args:
+            user: Who may still want it, for another reverse sweep: it is removed when that is gone.
+        """
         agree(False)  # all ranks have come here: what one of them has to begin again with is of no use to it alone
+        if user is None:
+            self._remove()
+        elif self._finalizer is None:
+            self._finalizer = weakref.finalize(user, self._remove)
+
+    def _remove(self) -> None:
         if self._disk is None:
             self._closed = True
             return
@@ -223,7 +236,7 @@ class ResumeDirectory:
                 f"The run is complete, but of what it kept in {self.path} there is still {left}: {error}. Remove it "
                 f"with `ebbtide clean {self.path}`.",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
 
