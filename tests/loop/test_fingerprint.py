@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import ebbtide
@@ -171,6 +172,19 @@ def test_fields_of_a_run():
     assert changed(state=[*state[:2], 6]) == {"initial value of leaf 2"}
     assert base["leaf 1 of the state"] == "float32[2, 2]"
     assert all(len(value) < 80 for value in base.values())
+
+
+def test_arrays_with_gaps_are_not_copied():
+    """An array that a step reaches is told by its elements, however it lies, in a block of memory."""
+    array = np.arange(1 << 20, dtype=float).reshape(1 << 10, 1 << 10)
+    digests = []
+    for held in (array, np.asfortranarray(array), np.repeat(array, 2, axis=1)[:, ::2]):
+        found = []
+        assert peak_bytes(lambda held=held, found=found: found.append(digest_code(make(held)))) < 1 << 20
+        digests += found
+    assert len(set(digests)) == 1
+    array[7, 7] += 1
+    assert digest_code(make(array)) != digests[0]
 
 
 def test_large_states_are_told_in_short():

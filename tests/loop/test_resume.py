@@ -208,6 +208,12 @@ def test_a_retained_pullback_keeps_its_directory(end: str, resumed: bool, tmp_pa
         found.append(pull(cotangent)[0].tobytes())
         assert (directory / "segment").exists()
     assert found == [*expected, expected[0]]
+    child = os.fork()
+    if child == 0:
+        pull.free()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (directory / "segment").exists()
     if end == "freed":
         pull.free()
     elif end == "used up":

@@ -44,6 +44,7 @@ _OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.Wrap
 _NAMES_OF_PYTHON = frozenset({"__module__", "__doc__", "__firstlineno__", "__qualname__"})
 # In so many rounds what is beside a value counts for it; each value counts wherever it is.
 _ROUNDS = 4
+_BLOCK = 1 << 18
 # No more values are followed.
 _MOST = 100_000
 
@@ -296,7 +297,10 @@ class _Graph:
         if plain.dtype.hasobject:
             yield from self._texts(*plain.ravel().tolist())
         else:
-            yield str(compute_crc32c(np.ascontiguousarray(plain)))
+            # Of an array with gaps only a few rows are copied at a time: a loop's budget has no room for all.
+            rows = max(1, _BLOCK // max(1, plain[:1].nbytes)) if plain.ndim else 1
+            parts = [plain[k : k + rows] for k in range(0, len(plain), rows)] if plain.ndim else [plain]
+            yield " ".join([str(compute_crc32c(np.ascontiguousarray(part))) for part in parts])
         if isinstance(value, np.ma.MaskedArray):
             yield str(compute_crc32c(np.ma.getmaskarray(value)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -211,9 +212,11 @@ class ResumeDirectory:
         if user is None:
             self._remove()
         elif self._finalizer is None:
-            self._finalizer = weakref.finalize(user, self._remove)
+            self._finalizer = weakref.finalize(user, self._remove, os.getpid())
 
-    def _remove(self) -> None:
+    def _remove(self, process: int | None = None) -> None:
+        if process not in (None, os.getpid()):
+            return  # a forked child, and it is its parent's
         if self._disk is None:
             self._closed = True
             return

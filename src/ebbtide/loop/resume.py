@@ -162,6 +162,7 @@ class Resumption:
         for function, before in zip(self._functions, self._before, strict=True):
             after = data_of(function)
             self._changed.update(name for name in {**before, **after} if before.get(name) != after.get(name))
+        self._functions, self._before = (), []
         self._journal.save_final(self._place(steps, to_leaves(state), outputs, ran))
         self._saved(ran)
 
