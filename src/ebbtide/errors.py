@@ -83,7 +83,7 @@ class StorageError(EbbtideError, OSError):
 
 
 class ResumeError(EbbtideError, ValueError):
-    """The run that a directory for resuming holds is another one than this call."""
+    """A call cannot be resumed: the directory holds the run of another one, or the bits would not be the same."""
 
 
 class RankError(EbbtideError, SystemExit):

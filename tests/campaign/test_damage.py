@@ -16,7 +16,7 @@ FLIPS, LENGTHS = (10_000, 500) if FULL else (150, 30)
 def test_flipped_bytes_of_a_killed_run(stop: int, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """A byte that changes in any file of a journal costs steps or is an error with file and step, never a bit."""
     damage = Damage(tmp_path, stop)
-    assert set(damage.files) == {"lock", "owner", "segment"}
+    assert set(damage.files) == {"lock", "newest", "owner", "segment"}
     damage.flip(FLIPS // len(PLACES) + 1, seed=SEED)
     for what, count in damage.counts().items():
         record_property(what, count)

@@ -6,6 +6,7 @@ import mmap
 import os
 import signal
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,10 +174,11 @@ def deadly(at):
 
 
 def run_in_child(path, at, progress):
-    """Run in a forked process that dies at its call of number *at*: (signal or 0, result)."""
+    """Run in a forked process that dies at its call of number *at*: (signal or 0, result); no warning is told."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        warnings.simplefilter("error")
         os.write(writer, run(path, deadly(at), progress=progress))
         os._exit(0)
     os.close(writer)

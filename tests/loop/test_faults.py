@@ -23,7 +23,7 @@ from tests.scale import FULL, SEED, bar
 from tests.storages import OutOfOrder
 
 import ebbtide
-from ebbtide import Budget, BudgetError, MutationError, StorageError, grad, timeloop, vjp
+from ebbtide import Budget, BudgetError, MutationError, StorageError, cli, grad, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, system
 from ebbtide.storage.listing import list_storage
@@ -307,3 +307,40 @@ def test_a_users_disk_and_no_room_for_the_initial_state(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="are lost"), pytest.raises(StorageError) as caught:
         gradient(refused.value.least)
     assert "memory for one more state" in caught.value.__notes__[0]
+
+
+def test_a_run_goes_on_where_the_disk_is_full(tmp_path: Path) -> None:
+    """What was saved is taken up where nothing can be written any more, not even who uses it."""
+    path, expected = tmp_path / "run", trouble.gradient("revolve", None)
+    with trouble.Events(30, trouble.interrupt, ("step",)).installed(), pytest.raises(KeyboardInterrupt):
+        trouble.gradient("revolve", path)
+    full = trouble.Events(1, trouble.fail(errno.ENOSPC), ("pwrite", "allocate", "replace"), lasting=True)
+    with full.installed(), pytest.warns(RuntimeWarning, match="could not be written.*from the last save that worked"):
+        assert trouble.gradient("revolve", path) == expected
+    whole = trouble.Events(only=("step",))
+    with whole.installed():
+        trouble.gradient("revolve", None)
+    assert full.steps < whole.steps - 10
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_what_cannot_be_removed_is_told(number: int, tmp_path: Path) -> None:
+    """If a file cannot be removed at the end, the gradient is there, and one warning names what is left."""
+    path, expected = tmp_path / "run", trouble.gradient("revolve", None)
+    counted = trouble.Events(only=("unlink", "rmdir"))
+    with counted.installed():
+        trouble.gradient("revolve", path)
+    assert counted.count >= 5
+    for at in range(1, counted.count + 1):
+        events = trouble.Events(at, trouble.fail(number), ("unlink", "rmdir"))
+        with events.installed(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert trouble.gradient("revolve", path) == expected
+        left = ", ".join(sorted(one.name for one in path.iterdir())) or "the directory"
+        assert [f"there is still {left}: " in str(one.message) for one in caught] == [True]
+        if left == "the directory":
+            path.rmdir()
+        else:
+            assert cli.main(["clean", str(path)]) == 0
+        assert not path.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -205,11 +206,11 @@ def test_any_flipped_byte_is_survived(tmp_path, expected, stop):
 
 
 @pytest.mark.parametrize("stop", PLACES)
-@pytest.mark.parametrize("name", ["segment", "lock"])
+@pytest.mark.parametrize("name", ["segment", "lock", "newest"])
 def test_any_file_may_go(tmp_path, expected, stop, name):
     """A file that was removed costs steps and never changes a bit."""
     path = stopped(tmp_path / "run", stop)
-    assert sorted(found.name for found in path.iterdir()) == ["lock", "segment"]
+    assert sorted(found.name for found in path.iterdir()) == ["lock", "newest", "segment"]
     (path / name).unlink()
     assert resume(path)[0] == expected
 
@@ -237,15 +238,53 @@ def test_damaged_entries_fall_back_one_by_one(tmp_path):
     directory.close()
 
 
-def test_a_place_without_header_is_missed(tmp_path):
-    """If the header of the last place is damaged, the one before is taken, and a warning says that it is alone."""
-    path = stopped(tmp_path / "run", PLACES[2])
-    ends = sorted(int(r.key.rpartition("/")[2]) for r in list_storage(path).entries if "/reverse/" in r.key)
-    damage(path, entry(path, "reverse", ends[0]).offset + 9)
-    directory, journal = begun(path)
-    with pytest.warns(RuntimeWarning, match=f"step {ends[1]}, loop 0, is alone in .*segment"):
-        assert journal.latest_reverse().end == ends[1]
-    directory.close()
+def test_a_damaged_place_costs_little(tmp_path, expected):
+    """If the last place in the forward sweep is damaged, the loop goes on from the one before, not from its start."""
+    path = stopped(tmp_path / "run", STEPS - 5)
+    record = entry(path, "forward", last := (STEPS - 6) // INTERVAL * INTERVAL)
+    damage(path, record.offset + record.length - 1)
+    result, (told,), progress = resume(path)
+    assert f"'forward' of step {last}, loop 0, is damaged" in told
+    assert (result, progress.forward_begin) == (expected, last - INTERVAL)
+
+
+@pytest.mark.parametrize(
+    ("stop", "name"), [(10, "forward"), (STEPS, "forward"), (STEPS + 1, "final"), (PLACES[2], "reverse")]
+)
+def test_a_place_without_header_is_missed(tmp_path, expected, stop, name):
+    """If headers of places are damaged, one or all, a warning says which is missing, once; others are taken."""
+    kept = stopped(tmp_path / "kept", stop)
+    entries = [record for record in list_storage(kept).entries if f"/{name}/" in record.key]
+    steps = sorted((int(record.key.rpartition("/")[2]) for record in entries), reverse=name != "reverse")
+    words = f"'{name}' of step {steps[0]}, loop 0, is missing in .*segment"
+    for lost in range(1, len(steps) + 1):
+        path = shutil.copytree(kept, tmp_path / "run")
+        for step in steps[:lost]:
+            damage(path, entry(kept, name, step).offset + 9)
+        with pytest.warns(RuntimeWarning, match=words) as caught:
+            directory, _ = begun(path)
+        assert len(caught) == 1
+        directory.close()
+        assert resume(path)[:2] == (expected, [])
+
+
+@pytest.mark.parametrize("stop", PLACES)
+def test_a_file_that_is_gone_is_missed(tmp_path, expected, stop):
+    """If the file with all entries was removed, a warning tells of each kind of place; all steps run again."""
+    path = stopped(tmp_path / "run", stop)
+    (path / "segment").unlink()
+    result, told, progress = resume(path)
+    names = ["forward", "final", "reverse"][: 1 + (stop > STEPS) + (stop > STEPS + INTERVAL)]
+    assert [re.search(r"'(\w+)' of step \d+, loop 0, is missing in .*segment", text)[1] for text in told] == names
+    assert (result, progress.forward_begin) == (expected, 0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"loop-0/forward/": [7]}', '{"loop-0/forward/": null}'])
+def test_what_is_missed_may_be_lost(tmp_path, expected, text):
+    """The file that says what ought to be there may be damaged or gone: then nothing is missed."""
+    path = stopped(tmp_path / "run", 10)
+    (path / "newest").write_text(text)
+    assert resume(path)[:2] == (expected, [])
 
 
 def test_a_damaged_restart_state_is_missing(tmp_path):
@@ -446,6 +485,26 @@ def test_a_full_disk_costs_restart_states_first(tmp_path):
     directory.close()
 
 
+def test_a_full_disk_costs_the_older_place_last(tmp_path):
+    """Where restart states are gone and there is room for two places only, the older one makes way."""
+    size = 40_000
+
+    def allocate(descriptor, offset, nbytes):
+        if offset + nbytes > 2.5 * 8 * size:
+            raise OSError(errno.ENOSPC, "No space left")
+
+    directory = ResumeDirectory(tmp_path / "run", system=replace(FAST, allocate=allocate))
+    journal = Journal(directory, {})
+    journal.begin()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(1, 9):
+            journal.save_forward(place(step, np.full(size, step)))
+            assert journal.latest_forward().step == step
+    assert ["with fewer restart states" in str(warning.message) for warning in caught] == [True]
+    directory.close()
+
+
 def test_misuse_is_an_error(tmp_path):
     """An array of Python objects is not a matter of the disk: it is refused, and what was saved is still there."""
     directory, journal = begun(tmp_path / "run")
@@ -487,7 +546,7 @@ def test_the_reverse_sweep_gives_restart_states_up(tmp_path):
         journal.save_reverse(Reverse(end, Leaves([np.ones(2)]), Leaves([]), Leaves([]), 0, 0), met=met)
         kept.append(journal.anchors())
     assert kept == [(10, 20, 30), (10, 20, 30), (10, 20, 30), (10, 30)]
-    assert journal.latest_reverse().before == 15
+    assert journal.latest_reverse().end == 5
     journal.forget_reverse()
     assert journal.latest_reverse() is None
     directory.close()
@@ -564,14 +623,17 @@ def test_saving_takes_no_memory(tmp_path, layout):
 
 
 def test_only_what_is_needed_is_kept(tmp_path):
-    """Of a forward sweep of 50 saves one place is kept; the file does not grow."""
+    """Of a forward sweep of 50 saves two places are kept, and one at its end; the file does not grow."""
     directory, journal = begun(tmp_path / "run")
     sizes = []
     for step in range(1, 51):
         journal.save_forward(place(step, np.ones(2000)))
         sizes.append(directory.storage.nbytes)
     assert len(set(sizes[9:])) == 1
-    assert [key for key in directory.storage.keys() if "forward" in str(key)] == ["loop-0/forward/50"]
+    forward = [f"loop-0/forward/{step}" for step in (49, 50)]
+    assert [key for key in directory.storage.keys() if "forward" in str(key)] == forward
+    journal.save_final(place(50, np.ones(2000)))
+    assert [key for key in directory.storage.keys() if "forward" in str(key)] == forward[1:]
     directory.close()
 
 

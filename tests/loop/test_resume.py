@@ -7,7 +7,6 @@ import platform
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,11 +19,9 @@ from threadpoolctl import threadpool_limits
 
 import ebbtide
 from ebbtide import Budget, ResumeError, grad, timeloop
-from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.fingerprint import fingerprint_of
-from ebbtide.loop.journal import Journal
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
-from ebbtide.storage import system
+from ebbtide.storage import Disk, system
+from ebbtide.storage.listing import list_storage
 
 U = np.linspace(0.5, 1.0, 20)
 FACTOR = np.linspace(0.9, 1.1, 20)
@@ -112,7 +109,7 @@ ROWS = {
     "input read": ({"forcing": changed(FORCING, 4)}, 11, f"inputs read so far: {COUNTED} now, {COUNTED} in"),
     "before the loops": ({"before": 1.5}, 11, f"initial value of leaf 0: {CRC} now, {CRC} in"),
     "between the loops": ({"between": 1.5}, 20, f"Time loop 1 has\n *initial value of leaf 0: {CRC} now, {CRC} in"),
-    "cotangent": ({"after": 1.5}, 25, f"incoming cotangent: {CRC} now, {CRC} in"),
+    "value": ({"after": 1.5}, 25, r"value of the function: np.float64\(.*\) now, np.float64\(.*\) in"),
     "threads of BLAS": ({"threads": 2}, 11, "threads of BLAS: 2 now, 1 in"),
 }
 
@@ -142,6 +139,128 @@ def test_another_schedule_goes_on(schedule: Any, tmp_path: Path) -> None:
             assert np.array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("call", ["grad", "value_and_grad"])
+def test_another_value_is_refused(call: str, tmp_path: Path) -> None:
+    """Other code beside the loops is seen by the value of the function, once it was known; nothing is spoiled."""
+
+    def run(stop: int = 0, add: float = 0.0, beside: float = 0.0) -> Any:
+        system.met_job_step = Ticker(stop).met
+
+        def step(u: Any, i: int) -> Any:
+            system.met_job_step()
+            return np.sin(u)
+
+        def f(u: Any) -> Any:
+            return np.sum(timeloop(step, u, 12, schedule=Revolve(3), resume_every=2)) + add + beside * np.sum(u)
+
+        return getattr(ebbtide, call)(f, resume=tmp_path / "run")(U)
+
+    expected, words = run(), r"The call has\n  value of the function: np.float64\(.*\) now, np.float64\(.*\) in "
+    for other in {"add": 1.0}, {"beside": 1e-9}:
+        for stop in (14, 20):
+            with pytest.raises(KeyboardInterrupt):
+                run(stop)
+            with pytest.raises(ResumeError, match=words):
+                run(**other)
+            assert np.array_equal(run()[-1], expected[-1])
+        # What was not known yet may be another one: nothing came of it.
+        with pytest.raises(KeyboardInterrupt):
+            run(8)
+        found = run(**other)
+        assert np.array_equal(found[-1], run(**other)[-1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_cotangent_is_refused(tmp_path: Path) -> None:
+    """A pullback that goes on has to be called with the cotangent that it was called with before."""
+
+    def pulled(cotangent: Any, stop: int = 0) -> Any:
+        ticker, options = Ticker(stop), {"schedule": Revolve(3), "resume": tmp_path / "run", "resume_every": 2}
+        _, pull = ebbtide.vjp(lambda u: timeloop(lambda x, i: np.sin(x), u, 12, inputs=ticker, **options), U)
+        return pull(cotangent)
+
+    expected = pulled(np.cos(U))
+    with pytest.raises(KeyboardInterrupt):
+        pulled(np.cos(U), 30)
+    with pytest.raises(ResumeError, match=f"incoming cotangent: {CRC} now, {CRC} in"):
+        pulled(np.sin(U))
+    assert np.array_equal(pulled(np.cos(U)), expected)
+
+
+@pytest.mark.parametrize("end", ["freed", "dropped", "used up"])
+@pytest.mark.parametrize("resumed", [False, True], ids=["whole", "resumed"])
+def test_a_retained_pullback_keeps_its_directory(end: str, resumed: bool, tmp_path: Path) -> None:
+    """What is pulled several times needs its directory until it is freed or dropped, and then that is removed."""
+    directory = tmp_path / "run"
+
+    def retained(stop: int = 0, **options: Any) -> Any:
+        ticker, options = Ticker(stop), {"schedule": Revolve(3), "resume_every": 2, **options}
+        return ebbtide.vjp(lambda u: timeloop(lambda x, i: np.sin(x), u, 12, inputs=ticker, **options), U, retain=True)
+
+    _, plain = retained()
+    expected = [plain(cotangent)[0].tobytes() for cotangent in (np.cos(U), np.sin(U))]
+    if resumed:
+        with pytest.raises(KeyboardInterrupt):
+            retained(12, resume=directory)
+    _, pull = retained(resume=directory)
+    found = []
+    for cotangent in (np.cos(U), np.sin(U), np.cos(U)):
+        found.append(pull(cotangent)[0].tobytes())
+        assert (directory / "segment").exists()
+    assert found == [*expected, expected[0]]
+    child = os.fork()
+    if child == 0:
+        pull.free()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (directory / "segment").exists()
+    if end == "freed":
+        pull.free()
+    elif end == "used up":
+        assert pull.pull([np.sin(U)], retain=False)[0].tobytes() == expected[1]
+    else:
+        del pull
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_retained_pullback_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """A kill in the sweep of a pullback that is retained costs no step of the forward sweep."""
+    ran = list[int]()
+
+    def pulled(stop: int) -> Any:
+        ran.clear()
+
+        def step(x: Any, i: int) -> Any:
+            system.met_job_step()
+            ran.append(i)
+            return np.sin(x)
+
+        system.met_job_step = Ticker(stop).met
+        options = {"schedule": Revolve(3), "resume_every": 2, "resume": tmp_path / "run"}
+        _, pull = ebbtide.vjp(lambda u: timeloop(step, u, 12, **options), U, retain=True)
+        forward = len(ran)
+        return forward, pull(np.cos(U))[0].tobytes()
+
+    with pytest.raises(KeyboardInterrupt):
+        pulled(18)
+    forward, found = pulled(0)
+    assert forward < 4
+    assert (12, found) == pulled(0)
+
+
+def test_a_damaged_value_is_not_compared(tmp_path: Path) -> None:
+    """Where the value of the function is damaged, a warning says so, and the run goes on."""
+    with pytest.raises(KeyboardInterrupt):
+        Call().run(tmp_path / "run", 25)
+    (record,) = [one for one in list_storage(tmp_path / "run").entries if one.kind == "value of the function"]
+    with (tmp_path / "run" / "segment").open("r+b") as file:
+        file.seek(record.offset + record.length - 1)
+        file.write(b"\xaa")
+    with pytest.warns(RuntimeWarning, match="value of the function is damaged and not compared: .*segment"):
+        found = Call().run(tmp_path / "run")
+    assert all(map(np.array_equal, found, Call().run(tmp_path / "other")))
+
+
 def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:
     """Inputs of steps that were not run yet may still change: observations that come in while a run is down."""
     with pytest.raises(KeyboardInterrupt):
@@ -152,13 +271,24 @@ def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:
 
 
 def test_another_executor_is_refused(tmp_path: Path) -> None:
-    """A journal of one executor is not taken up by another one."""
-    texts = [fingerprint_of(np.sin, [U], "array", 3, executor=name) for name in ("reference", "machine")]
-    for refused, text in enumerate(texts):
-        directory = ResumeDirectory(tmp_path / "run")
-        with pytest.raises(ResumeError, match="executor: machine now, reference in") if refused else nullcontext():
-            Journal(directory, text).begin()
-        directory.close()
+    """What one executor began is not taken up by another one, nor by other threads; the same goes on."""
+
+    def run(stop: int = 0, **options: Any) -> Any:
+        system.met_job_step = Ticker(stop).met
+        inner = ebbtide.jit(lambda u: u + 0.1 * np.sin(u), **options)
+
+        def step(u: Any, i: int) -> Any:
+            system.met_job_step()
+            return inner(u)
+
+        return grad(lambda u: np.sum(timeloop(step, u, 12, resume_every=2) ** 2), resume=tmp_path / "run")(U)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(8, executor="machine", threads=1)
+    for options in ({}, {"executor": "machine"}, {"executor": "machine", "threads": 2}):
+        with pytest.raises(ResumeError, match=r"executor: (reference|machine( with threads=2)?) now, machine with thr"):
+            run(**options)
+    assert np.array_equal(run(executor="machine", threads=1), run())
 
 
 PROGRAM = """
@@ -333,6 +463,27 @@ def test_a_refused_call_leaves_no_file(of_loop: bool, schedule: Any, tmp_path: P
         grad(objective, budget=budget, **of_the_call)(U)
     assert ran == [0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["restart", "saved"])
+@pytest.mark.parametrize("of_loop", [False, True], ids=["gradient", "loop"])
+def test_a_storage_that_loses_digits_is_refused(of_loop: bool, kind: str, tmp_path: Path) -> None:
+    """What comes back with other bits cannot be resumed to the same ones: nothing is run or written."""
+    of_the_loop, of_the_call = ({"resume": tmp_path / "run"}, {})[:: 1 if of_loop else -1]
+    ran = list[int]()
+
+    def objective(u: Any) -> Any:
+        return np.sum(timeloop(lambda u, i: ran.append(i) or np.sin(u), u, 9, storage=storage, **of_the_loop))
+
+    with Disk(tmp_path, compression={kind: "float32"}) as storage:
+        with pytest.raises(ResumeError, match=f"resume= was given a Disk storage, .* of '{kind}' entries loses digits"):
+            grad(objective, **of_the_call)(U)
+        assert list(tmp_path.iterdir()) == []
+        assert ran == []
+        of_the_loop.clear()
+        grad(objective)(U)
+    with Disk(tmp_path, compression={kind: "lossless"}) as storage:
+        grad(objective, **of_the_call)(U)
 
 
 def test_a_refused_call_leaves_the_earlier_run(tmp_path: Path) -> None:

@@ -182,6 +182,9 @@ def test_the_executor_of_a_jitted_function():
         jit(step, executor="fast")
 
 
-def test_a_loop_may_be_resumed_by_another_executor():
-    """The executor is no part of what a resumed run is told by: its bits are the same."""
-    assert jit(np.sin, executor="machine").made_from == jit(np.sin).made_from
+def test_an_executor_is_a_part_of_what_a_loop_is_told_by():
+    """A run is resumed by the executor and threads that it began with: for these the gradient is one number."""
+    asked = [{}, {"executor": "machine"}, {"executor": "machine", "threads": 2}]
+    made = [jit(np.sin, **options).made_from for options in asked]
+    assert [one[-1] for one in made] == ["reference", "machine", "machine with threads=2"]
+    assert made[0][:-1] == made[1][:-1] == made[2][:-1]

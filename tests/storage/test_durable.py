@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
 from dataclasses import replace
 from itertools import chain, combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,6 +259,69 @@ def test_an_interrupt_while_a_directory_is_locked_leaves_it_free(tmp_path, monke
     with Disk(tmp_path, durable=True) as storage:
         storage.put(0, [np.arange(3)])
         assert storage.take(0)[0].tolist() == [0, 1, 2]
+
+
+def failing(function, at, name=""):
+    """A call of the operating system that fails at its call of number *at* on a path with a name: a full disk."""
+    calls = 0
+
+    def call(*arguments, **options):
+        nonlocal calls
+        calls += name in str(arguments)
+        if calls == at and name in str(arguments):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return function(*arguments, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["theirs", "ours"])
+@pytest.mark.parametrize("name", ["lock", "segment"])
+def test_a_directory_that_cannot_be_used_is_not_left(tmp_path, monkeypatch, name, made):
+    """If a file cannot be made, what was made for it is gone again, and a directory that was there is as it was."""
+    directory, before = tmp_path / "kept", count_descriptors()
+    if not made:
+        directory.mkdir()
+        (directory / "notes").write_text("theirs")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(os.open, 1, name))
+        with pytest.raises(StorageError, match=r"kept.*No space left on device\. Give a directory"):
+            Disk(directory, durable=True)
+    assert count_descriptors() == before
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ([] if made else ["kept", "notes"])
+    with Disk(directory, durable=True) as storage:
+        storage.put(0, [np.arange(3)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(os.open, 1, name))
+        with pytest.raises(StorageError, match="No space left on device"):
+            Disk(directory, durable=True)
+    with Disk(directory, durable=True) as storage:
+        assert storage.keys() == (0,)
+
+
+@pytest.mark.parametrize("call", ["write_text", "replace"])
+def test_a_full_disk_has_no_owner(tmp_path, monkeypatch, call):
+    """Where the owner's name finds no room the lock says enough: others are refused, also by `clean`."""
+    directory = tmp_path / "kept"
+    with Disk(directory, durable=True) as storage:
+        storage.put(0, [np.arange(3)])
+    (directory / "owner").write_text('{"host": "localhost", "pid": 4194305, "start": 7, "since": 1.0}')
+    with monkeypatch.context() as patch:
+        where = Path if call == "write_text" else os
+        patch.setattr(where, call, failing(getattr(where, call), 1, "owner"))
+        storage = Disk(directory, durable=True)
+    assert sorted(path.name for path in directory.iterdir()) == ["lock", "segment"]
+    assert storage.keys() == (0,)
+    program = OPEN + (
+        "from pathlib import Path\nfrom ebbtide.storage.listing import clean\n"
+        "for use in lambda path: Disk(path, durable=True), clean:\n"
+        "    try:\n        use(Path(sys.argv[1]))\n    except StorageLockedError as error:\n        print(error)\n"
+    )
+    _, told, problems = run_python(program, directory)
+    assert [line.count("by the process 0 on an unknown host") for line in told.splitlines()] == [1, 1], problems
+    storage.close()
+    clean(directory)
+    assert not directory.exists()
 
 
 def test_a_number_that_was_used_again_is_no_owner(tmp_path):

@@ -35,8 +35,14 @@ def closed_over(function: FunctionType) -> Iterator[Any]:
         >>> list(closed_over(scaled(3)))
         [3]
     """
+    yield from (value for _, value in named_cells(function))
+
+
+def named_cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a function's closure."""
     empty = CellType()  # that of a variable without a value yet
-    yield from (cell.cell_contents for cell in function.__closure__ or () if cell != empty)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    yield from ((name, cell.cell_contents) for name, cell in cells if cell != empty)
 
 
 def looked_up(
@@ -51,7 +57,7 @@ def looked_up(
         modules: Other modules that it reaches.
 
     Example:
-        >>> [name for name, _ in looked_up(closed_over, is_installed)]
+        >>> [name for name, _ in looked_up(named_cells, is_installed)]
         ['CellType']
     """
     names = sorted(set(names_of(function.__code__)))

@@ -17,12 +17,12 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
 
-from ebbtide.arrays.reach import closed_over, is_installed, looked_up, modules_of
+from ebbtide.arrays.reach import is_installed, looked_up, modules_of, named_cells
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.jit import Jitted
 from ebbtide.storage import compute_crc32c
@@ -33,6 +33,9 @@ _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BYTES = (bytearray, memoryview, array.array)
 _VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 _CACHED = type(functools.lru_cache(len))
+# What is there for what it holds.
+_CONTAINERS = (tuple, list, deque, set, frozenset, dict, types.MappingProxyType, slice, *_BYTES, *_VIEWS)
+_DATA = (*_PLAIN, *_CONTAINERS, np.ndarray, np.generic)
 # Of Python's own modules: objects that are their attributes, and those that their text tells.
 _HOLDERS = ("types", "argparse", "collections")
 _TOLD = ("fractions", "decimal", "_decimal", "datetime", "pathlib", "uuid", "zoneinfo")
@@ -41,11 +44,12 @@ _OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.Wrap
 _NAMES_OF_PYTHON = frozenset({"__module__", "__doc__", "__firstlineno__", "__qualname__"})
 # In so many rounds what is beside a value counts for it; each value counts wherever it is.
 _ROUNDS = 4
+_BLOCK = 1 << 18
 # No more values are followed.
 _MOST = 100_000
 
 
-def digest_code(function: Any) -> str:
+def digest_code(function: Any, without: Collection[str] = ()) -> str:
     """
     Return a short text that is another one when a function, or what it calls or closes over, is.
 
@@ -53,6 +57,7 @@ def digest_code(function: Any) -> str:
 
     Args:
         function: A function, method, `functools.partial` or an object that can be called.
+        without: Names, as `data_of` has them, by which nothing is looked up.
 
     Returns:
         16 hexadecimal digits, the same in every process of one version of Python.
@@ -67,14 +72,48 @@ def digest_code(function: Any) -> str:
         >>> digest_code(functools.partial(np.power, 2)) == digest_code(functools.partial(np.power, 3))
         False
     """
+    return read_code(function, without)[0]
+
+
+def read_code(function: Any, without: Collection[str] = ()) -> tuple[str, set[str]]:
+    """Return the text of `digest_code`, and the executors of all jitted functions that it counts in."""
+    graph = _Graph(function, without)
+    return graph.digest(), graph.executors()
+
+
+def data_of(function: Any) -> Mapping[str, str]:
+    """
+    Return by which names a function finds numbers, arrays and containers, and a short text of what they hold.
+
+    Two calls tell what the function has changed between them.
+
+    Args:
+        function: As for `digest_code`.
+
+    Returns:
+        By names of modules, closures and attributes, and by "defaults of" a function: 16 hexadecimal digits. Where
+        several things have one name, of all of them.
+
+    Example:
+        >>> seen = []
+        >>> def step(x):
+        ...     seen.append(x)
+        >>> before, _, after = data_of(step), step(1), data_of(step)
+        >>> [name for name in after if after[name] != before[name]]
+        ['seen']
+    """
+    return _Graph(function).data()
+
+
+def _module_of(function: Any) -> str:
+    """Return the name of the module that a function is written in."""
     inner = function
     while isinstance(inner, (functools.partial, types.MethodType, Jitted)):
         if isinstance(inner, Jitted):
             inner = inner.made_from[0]
         else:
             inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
-    kind = inner if isinstance(inner, types.FunctionType) else type(inner)
-    return _Graph(kind.__module__).digest(function)
+    return (inner if isinstance(inner, types.FunctionType) else type(inner)).__module__
 
 
 @final
@@ -85,24 +124,53 @@ class _Graph:
     A text is a string, the number of another value, or a tuple of texts whose order does not matter.
 
     Args:
-        module: The name of the module that is read whoever has it installed.
+        function: The function, whose module is read whoever has it installed.
+        without: Names by which nothing is looked up.
     """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, function: Any, without: Collection[str] = ()) -> None:
+        self._module = _module_of(function)
+        self._without = without
         self._numbers: dict[int, int] = {}
         # An id means something as long as its object lives.
         self._values: list[Any] = []
-
-    def digest(self, function: Any) -> str:
-        """Return the digest of a function and of all that it reaches."""
+        self._names: list[tuple[str, Sequence[Any]]] = []
         self._text(function)
         # The list grows while it is gone through.
-        found = [[type(value).__qualname__, *self._parts(value)] for value in self._values]
-        colors = [""] * len(found)
+        self._found = [[type(value).__qualname__, *self._parts(value)] for value in self._values]
+
+    def digest(self) -> str:
+        """Return the digest of the function and of all that it reaches."""
+        colors = [""] * len(self._found)
         for _ in range(_ROUNDS):
-            colors = [digest("\0".join(_colored(texts, colors))) for texts in found]
+            colors = [digest("\0".join(_colored(texts, colors))) for texts in self._found]
         return digest("\0".join([colors[0], *sorted(set(colors))]))
+
+    def executors(self) -> set[str]:
+        """Return who runs the jitted functions."""
+        return {value.made_from[-1] for value in self._values if isinstance(value, Jitted)}
+
+    def data(self) -> dict[str, str]:
+        """Return the digests of what has names, as far as it is data."""
+        named: dict[str, list[str]] = {}
+        for name, texts in self._names:
+            named.setdefault(name, []).append(digest("\0".join(self._inside(texts))))
+        return {name: digest(" ".join(sorted(set(found)))) for name, found in named.items()}
+
+    def _inside(self, texts: Sequence[Any]) -> Iterator[str]:
+        """Yield the texts of data and of what they hold; of functions, classes and objects only that there is one."""
+        waiting, seen = [*texts], set[int]()
+        while waiting:
+            text = waiting.pop()
+            if isinstance(text, str):
+                yield text
+            elif isinstance(text, tuple):
+                waiting += text
+            elif text not in seen:
+                seen.add(text)
+                value = self._values[text]
+                is_data = isinstance(value, _DATA) or type(value).__module__ in _TOLD
+                waiting += self._found[text] if is_data else self._found[text][:1]
 
     def _text(self, value: Any) -> Any:
         """Return the text of a value in those of another one."""
@@ -119,6 +187,14 @@ class _Graph:
     def _texts(self, *values: Any) -> Iterator[Any]:
         return map(self._text, values)
 
+    def _named(self, name: str, *values: Any) -> Sequence[Any]:
+        """Return the texts of what is found by a name, unless that is left out."""
+        if name in self._without:
+            return ()
+        texts = tuple(self._texts(*values))
+        self._names.append((name, texts))
+        return texts
+
     def _is_library(self, module: str | None) -> bool:
         return module != self._module and is_installed(module)
 
@@ -130,7 +206,8 @@ class _Graph:
         elif isinstance(value, types.MethodType):
             yield from self._texts(value.__func__, value.__self__)
         elif isinstance(value, functools.partial):
-            yield from self._texts(value.func, value.args, value.keywords)
+            yield self._text(value.func)
+            yield from self._named("arguments of partial", value.args, value.keywords)
         elif isinstance(value, Jitted):
             yield from self._texts(*value.made_from)  # what it has traced so far is of no interest
         elif isinstance(value, (staticmethod, classmethod)):
@@ -166,11 +243,15 @@ class _Graph:
         known = self._is_library(function.__module__)
         named = f"{_name_version(function.__module__)} {function.__qualname__}"
         yield named if known else self._text(function.__code__)
-        yield from self._texts(function.__defaults__, function.__kwdefaults__, *closed_over(function))
+        defaults = f"defaults of {function.__name__}"
+        yield from self._named(defaults, function.__defaults__, function.__kwdefaults__)
+        for name, value in named_cells(function):
+            yield from self._named(name, value)
         if not known:
-            yield self._text(function.__dict__)
+            for name, value in function.__dict__.items():
+                yield from self._named(name, name, value)
             for name, value in looked_up(function, self._is_library, modules_of(function, self._is_library)):
-                yield from (name, self._text(value))
+                yield from self._named(name, name, value)
 
     def _class_parts(self, kind: type[Any]) -> Iterator[Any]:
         yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
@@ -183,7 +264,7 @@ class _Graph:
             # What Python and its modules keep in a class, as its annotations, has such names, and so have methods.
             hidden = name.startswith("__") and not isinstance(item, (*_PLAIN, *_CALLED, np.ndarray))
             if not is_pythons and not hidden:
-                yield from (name, self._text(item))
+                yield from self._named(name, name, item)
         yield from self._texts(*kind.__bases__)
 
     def _content(self, value: Any) -> Iterator[Any]:
@@ -216,7 +297,10 @@ class _Graph:
         if plain.dtype.hasobject:
             yield from self._texts(*plain.ravel().tolist())
         else:
-            yield str(compute_crc32c(np.ascontiguousarray(plain)))
+            # Of an array with gaps only a few rows are copied at a time: a loop's budget has no room for all.
+            rows = max(1, _BLOCK // max(1, plain[:1].nbytes)) if plain.ndim else 1
+            parts = [plain[k : k + rows] for k in range(0, len(plain), rows)] if plain.ndim else [plain]
+            yield " ".join([str(compute_crc32c(np.ascontiguousarray(part))) for part in parts])
         if isinstance(value, np.ma.MaskedArray):
             yield str(compute_crc32c(np.ma.getmaskarray(value)))
 
@@ -238,7 +322,7 @@ class _Graph:
         else:
             named = {}
         for name in sorted(named):
-            yield from (name, self._text(named[name]))
+            yield from self._named(name, name, named[name])
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import final
+from typing import Any, NoReturn, final
+
+import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
-from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage import Disk, Storage, StorageLockedError
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.places import OWNER, RANK, remove_storage
+from ebbtide.storage.places import NEWEST, OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System
+
+_VALUE, _KEY = "value of the function", "call/value/0"
 
 
 @final
@@ -31,7 +38,7 @@ class ResumeDirectory:
         That of `Disk` without a buffer.
     """
 
-    __slots__ = ("_closed", "_count", "_disk", "_system", "_whole", "path")
+    __slots__ = ("_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole", "changed", "path")
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
@@ -41,6 +48,11 @@ class ResumeDirectory:
         self._disk: Disk | None = None
         self._count = 0
         self._closed = False
+        self._finalizer: Any = None
+        # Of each kind of entry the newest one that was stored: its step and its generation.
+        self._newest: dict[str, tuple[int, int]] = {}
+        self.changed = set[str]()
+        """Names by which steps of the loops so far found what they changed: a resumed run does not change it again."""
 
     @property
     def storage(self) -> Disk:
@@ -58,7 +70,14 @@ class ResumeDirectory:
             self._check_kind()
             if self.path != self._whole:
                 self._make_whole()
-            self._disk = Disk(self.path, durable=True, system=self._system)
+            try:
+                self._disk = Disk(self.path, durable=True, system=self._system)
+            except StorageError:
+                self._remove_whole()
+                raise
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                found = json.loads((self.path / NEWEST).read_text(encoding="utf-8"))
+                self._newest = {kind: (int(step), int(generation)) for kind, (step, generation) in found.items()}
         return self._disk
 
     def _make_whole(self) -> None:
@@ -71,6 +90,12 @@ class ResumeDirectory:
                 "written, or made in one that exists, as resume=.",
                 cause.errno,
             ) from cause
+
+    def _remove_whole(self) -> None:
+        """Remove the directory that holds those of all ranks, if there is none left in it."""
+        if self.path != self._whole:
+            with suppress(OSError):
+                self._whole.rmdir()
 
     def _check_kind(self) -> None:
         """Refuse a directory of one process for many ranks, and the reverse."""
@@ -93,10 +118,81 @@ class ResumeDirectory:
             # To open it will say what is wrong.
             return True
 
+    def note(self, kind: str, step: int, key: str | None) -> None:
+        """
+        Note the newest entry of a kind, so that one that is not found again is missed.
+
+        What is noted is as old as what was stored, or older, whenever the process is killed: it never tells too much.
+
+        Args:
+            kind: The kind.
+            step: The step of the entry.
+            key: Its key; None where none of this kind is to be missed any more.
+        """
+        if key is not None:
+            self._newest[kind] = step, self.storage.generation(key)
+        elif self._newest.pop(kind, None) is None:
+            return
+        with suppress(OSError):
+            (self.path / NEWEST).write_text(json.dumps(self._newest), encoding="utf-8")
+
+    def missing(self, kind: str, keys: Sequence[str]) -> int | None:
+        """Return the step of the newest entry of a kind if it is not among the keys that are there."""
+        step, generation = self._newest.get(kind, (0, 0))
+        return step if generation > max(map(self.storage.generation, keys), default=0) else None
+
     def next_loop(self) -> int:
         """Return the place of the next loop in the call, from 0 on."""
         self._count += 1
         return self._count - 1
+
+    def check_value(self, value: Any) -> None:
+        """
+        Keep the value of the function whose gradient is taken, or compare it with that of the earlier run.
+
+        What is around the loops runs again; it may be another one, and the value shows that before the reverse sweep.
+
+        Args:
+            value: A number or an array without axes.
+
+        Raises:
+            ResumeError: It is another one, bit by bit.
+        """
+        if self._disk is None:
+            return  # there is no loop
+        now, then = np.asarray(value), None
+        if _KEY in self._disk.keys():
+            try:
+                then = self._disk.get(_KEY)[0]
+            except StorageError as error:
+                self._disk.delete(_KEY)
+                warnings.warn(f"The {_VALUE} is damaged and not compared: {error}", RuntimeWarning, stacklevel=4)
+        if then is None:
+            with suppress(StorageError):  # where there is no room, it is not compared
+                self._disk.replace(_KEY, [now], kind=_VALUE)
+        elif (now.dtype, now.tobytes()) != (then.dtype, then.tobytes()):
+            self.refuse("The call", {_VALUE: repr(now[()])}, {_VALUE: repr(then[()])})
+
+    def refuse(self, owner: str, now: Mapping[str, str], then: Mapping[str, str]) -> NoReturn:
+        """
+        Say that what is there belongs to another run.
+
+        Args:
+            owner: What differs: a loop, or the call.
+            now: Texts by name, of this call.
+            then: Those of the run that is there.
+
+        Raises:
+            ResumeError: Always; shows what is not the same.
+        """
+        lines = [
+            f"  {name}: {now.get(name, 'nothing')} now, {then.get(name, 'nothing')} in {self.path}"
+            for name in {**now, **then}
+            if now.get(name) != then.get(name)
+        ]
+        first = f"The directory {self.path} holds the unfinished run of another call. {owner} has"
+        last = f"Make the same call as before, or remove what is there with `ebbtide clean {self.path}`."
+        raise ResumeError("\n".join([first, *lines, last]))
 
     def close(self) -> None:
         """Give the directory up and leave what is in it for a later process; may be called again."""
@@ -105,32 +201,45 @@ class ResumeDirectory:
         if disk is not None:
             disk.close()
 
-    def finish(self) -> None:
-        """Remove what the completed run has left, all at once; one warning if it cannot be removed."""
+    def finish(self, user: object = None) -> None:
+        """
+        Remove what the completed run has left, all at once; one warning if it cannot be removed.
+
+        Args:
+            user: Who may still want it, for another reverse sweep: it is removed when that is gone.
+        """
         agree(False)  # all ranks have come here: what one of them has to begin again with is of no use to it alone
+        if user is None:
+            self._remove()
+        elif self._finalizer is None:
+            self._finalizer = weakref.finalize(user, self._remove, os.getpid())
+
+    def _remove(self, process: int | None = None) -> None:
+        if process not in (None, os.getpid()):
+            return  # a forked child, and it is its parent's
         if self._disk is None:
             self._closed = True
             return
         try:
             # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
-            with suppress(FileNotFoundError):
-                (self.path / SEGMENT).unlink()
+            for name in (NEWEST, SEGMENT, OWNER):
+                with suppress(FileNotFoundError):
+                    (self.path / name).unlink()
             # A kill while the owner's name was written leaves a part of it.
             for part in self.path.glob(f"{OWNER}.*"):
                 part.unlink(missing_ok=True)
             self.close()
             with suppress(StorageLockedError, FileNotFoundError):
                 remove_storage(self.path)
-            if self.path != self._whole:
-                with suppress(OSError):  # of other ranks there is something left, which goes with the last of them
-                    self._whole.rmdir()
+            self._remove_whole()
         except OSError as error:
             self.close()
+            left = ", ".join(sorted(part.name for part in self.path.glob("*"))) or "the directory"
             warnings.warn(
-                f"The run is complete, but what it kept in {self.path} is still there: {error}. Remove it with "
-                f"`ebbtide clean {self.path}`.",
+                f"The run is complete, but of what it kept in {self.path} there is still {left}: {error}. Remove it "
+                f"with `ebbtide clean {self.path}`.",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
 
@@ -148,16 +257,34 @@ def refuse_inner(resume: str | Path | None, context: Context) -> None:
         )
 
 
+def refuse_lossy(storage: Storage | None) -> None:
+    """
+    Refuse a storage from which a loop does not get back what it gave.
+
+    A run that goes on has its states from the journal, and stores others: it would end with other bits.
+
+    Raises:
+        ResumeError: The storage loses digits.
+    """
+    for kind in ("restart", "saved"):
+        if storage is not None and storage.is_lossy(kind):
+            raise ResumeError(
+                f"A time loop with resume= was given a {type(storage).__name__} storage, whose compression of "
+                f"{kind!r} entries loses digits: after a kill the gradient would have other bits than without. Give "
+                "compression=None or 'lossless', or leave resume= out."
+            )
+
+
 @contextmanager
-def resumable(path: str | Path | None) -> Iterator[None]:
+def resumable(path: str | Path | None) -> Iterator[ResumeDirectory | None]:
     """Let the loops of a call keep their journals in a directory, which is removed when the call has succeeded."""
     if path is None:
-        yield
+        yield None
         return
     directory = ResumeDirectory(path)
     try:
         with entered(resume=directory):
-            yield
+            yield directory
     except BaseException:
         directory.close()
         raise

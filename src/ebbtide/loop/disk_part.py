@@ -83,7 +83,7 @@ class DiskPart:
         while True:
             with suppress(BudgetError):
                 return self.choose(*args, **options)
-            if self.whole is None or not self.whole.relieve():
+            if not self.relieve():
                 return self.choose(*args, **options)
 
     def reserve_for(self, records: Any) -> int:
@@ -93,6 +93,10 @@ class DiskPart:
     def learn(self, record: Any) -> None:
         """Take note of what a step has on disk."""
         self._paged = max(self._paged, _paged_bytes(record))
+
+    def relieve(self) -> bool:
+        """Let a loop, this one too, do with less of the disk; return whether one did."""
+        return self.whole is not None and self.whole.relieve()
 
     def give_up(self) -> bool:
         """Do with less, first with what nothing lies in yet; return whether there was anything."""

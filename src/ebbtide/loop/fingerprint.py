@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast, final
@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 
 from ebbtide.arrays.views import bottom
-from ebbtide.loop.code import digest, digest_code
+from ebbtide.loop.code import digest, read_code
 from ebbtide.loop.generators import pack_generator
 from ebbtide.storage import compute_crc32c
 
@@ -51,7 +51,7 @@ def fingerprint_of(
     until: Any = None,
     most: int | None = None,
     inputs: Any = None,
-    executor: str = "reference",
+    without: Collection[str] = (),
 ) -> dict[str, str]:
     """
     Return what must be the same when a time loop is resumed.
@@ -64,7 +64,7 @@ def fingerprint_of(
         until: Says of a state whether the loop ends there; None for a loop of so many steps.
         most: The most steps of such a loop.
         inputs: The inputs of steps, of which a function is told by its code; others are compared as they are read.
-        executor: What runs the steps.
+        without: Names by which nothing is looked up in code, as steps of loops before change what is there.
 
     Returns:
         Short texts by name.
@@ -83,14 +83,15 @@ def fingerprint_of(
         "steps": "not known before" if steps is None else str(steps),
         "structure of the state": _shorten(str(structure)),
         **_describe_state(state),
-        "code of step": digest_code(step),
-        "executor": executor,
     }
     if until is not None:
-        found |= {"code of until": digest_code(until), "most steps": str(most)}
-    if callable(inputs):
-        found["code of inputs"] = digest_code(inputs)
-    return {**found, **describe_libraries()}
+        found["most steps"] = str(most)
+    executors = set[str]()
+    for name, function in {"step": step, "until": until, "inputs": inputs}.items():
+        if callable(function):
+            found[f"code of {name}"], used = read_code(function, without)
+            executors |= used
+    return {**found, "executor": ", ".join(sorted(executors)) or "no jit", **describe_libraries()}
 
 
 def _describe_state(state: Sequence[Any]) -> dict[str, str]:

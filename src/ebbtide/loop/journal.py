@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.errors import ResumeError, StorageError
+from ebbtide.errors import StorageError
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Planned, Reverse, decode, encode
 from ebbtide.storage import StorageFullError
 from ebbtide.storage.codecs import stopwatch
 from ebbtide.storage.segment import NAME as SEGMENT
+
+_PLACES = ("forward", "final", "reverse")
 
 
 @final
@@ -95,6 +96,11 @@ class Journal:
         if self._begun:
             return
         keys = self._keys("")
+        for name in _PLACES:
+            step = self._directory.missing(self._key(name), self._keys(name))
+            if step is not None:
+                self._directory.note(self._key(name), step, None)
+                self._warn(f"is missing in {self._directory.path / SEGMENT}.", name, step)
         if agree(self._load("begin", 0, check=True) is None):
             # If only this entry is lost, the first other one that can be read says whose they are.
             for key in keys:
@@ -133,16 +139,17 @@ class Journal:
     # The forward sweep.
 
     def save_forward(self, place: Forward) -> None:
-        """Keep a place in the forward sweep, in the stead of the one before, when all ranks have kept it."""
-        self._store("forward", place.step, place, f"forward sweep after {place.step} steps", 1)
+        """Keep a place in the forward sweep beside the one before, when all ranks have kept it."""
+        self._store("forward", place.step, place, f"forward sweep after {place.step} steps", 2)
 
     def latest_forward(self) -> Forward | None:
-        """Return the last place in the forward sweep that is whole; None if there is none."""
+        """Return the last place in the forward sweep that is whole, of the two that are kept; None if there is none."""
         return self._latest("forward")
 
     def save_final(self, place: Forward) -> None:
-        """Keep the end of the forward sweep."""
-        self._store("final", place.step, place, "end of the forward sweep", 1)
+        """Keep the end of the forward sweep, and of the places before it only the last."""
+        if self._store("final", place.step, place, "end of the forward sweep", 1):
+            self._prune("forward", 1)
 
     def final(self) -> Forward | None:
         """Return the end of the forward sweep; None if it was not reached, or is damaged."""
@@ -222,8 +229,6 @@ class Journal:
             place: The place.
             met: Steps that a later process has to run again, to meet the static values that they used first.
         """
-        keys = self._keys("reverse")
-        place = replace(place, before=_step_of(keys[-1]) if keys else None)
         self._store("reverse", place.end, place, f"reverse sweep down to step {place.end}", 2)
         ends = [_step_of(key) for key in self._keys("reverse")]
         anchors = self.anchors()
@@ -234,13 +239,7 @@ class Journal:
 
     def latest_reverse(self) -> Reverse | None:
         """Return the last place in the reverse sweep that is whole, of the two that are kept; None if there is none."""
-        keys = self._keys("reverse")
-        found: Reverse | None = self._latest("reverse")
-        if found is not None and found.before is not None and len(keys) == 1:
-            # Two are kept, and of two one has no header any more. It may be the newer one.
-            path = self._directory.path / SEGMENT
-            self._warn(f"is alone in {path}, as another one is damaged and missing.", "reverse", found.end)
-        return found
+        return self._latest("reverse")
 
     def forget_reverse(self) -> None:
         """Give up the reverse sweep, for one that starts from another cotangent."""
@@ -248,21 +247,22 @@ class Journal:
 
     # Entries.
 
-    def _key(self, name: str, step: int) -> str:
+    def _key(self, name: str, step: int | str = "") -> str:
         return f"loop-{self._loop}/{name}/{step}"
 
     def _keys(self, name: str) -> list[str]:
         """Return the keys of a kind, or of all, by age."""
-        prefix = f"loop-{self._loop}/{name}/" if name else f"loop-{self._loop}/"
+        prefix = self._key(name) if name else f"loop-{self._loop}/"
         storage = self._directory.storage
         found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]
         return sorted(found, key=storage.generation)
 
-    def _prune(self, name: str, keep: int) -> None:
-        """Delete all entries of a kind but the newest."""
+    def _prune(self, name: str, keep: int) -> bool:
+        """Delete all entries of a kind but the newest; return whether there were more."""
         keys = self._keys(name)
         for key in keys[: max(0, len(keys) - keep)]:
             self._directory.storage.delete(key)
+        return len(keys) > keep
 
     def _store(self, name: str, step: int, record: Any, kind: str, keep: int) -> bool:
         """Keep an entry, and of its name no more than the newest."""
@@ -278,12 +278,14 @@ class Journal:
                     raise
                 error = caught
             failed, full = agree((error is not None, isinstance(error, StorageFullError)))
-            if full and name != "anchor" and self._thin():
+            if full and name != "anchor" and (self._thin() or any(self._prune(kind, 1) for kind in _PLACES)):
                 self._warn_of_refusal(error, "with fewer restart states, so that a kill costs more")
                 continue
             if failed:
                 self._warn_of_refusal(error, "if it is killed, it resumes from the last save that worked")
                 return False
+            if name in _PLACES:
+                self._directory.note(self._key(name), step, key)
             self._prune(name, keep)
             self.seconds = stopwatch() - start
             return True
@@ -301,7 +303,7 @@ class Journal:
             if not agree(ahead):
                 return found
             if ahead:
-                self._directory.storage.delete(self._key(name, step))
+                self._give_up(name, step)
                 found, reached = None, -math.inf
 
     def _load(self, name: str, step: int, *, check: bool = False) -> Any:
@@ -313,29 +315,26 @@ class Journal:
         try:
             fingerprint, found = decode(storage.get(key), name)
         except (StorageError, ValueError, KeyError, TypeError, IndexError, StopIteration) as error:
-            storage.delete(key)
+            self._give_up(name, step)
             self._warn(f"is damaged and counts as missing: {error}", name, step)
             return None
         if fingerprint == self._fingerprint:
             return found
         if check:
             self._refuse(self._fingerprint, fingerprint)
-        storage.delete(key)
+        self._give_up(name, step)
         self._warn(f"in {self._directory.path} belongs to another run and counts as missing.", name, step)
         return None
+
+    def _give_up(self, name: str, step: int) -> None:
+        """Delete an entry that is no use, and miss it no more."""
+        self._directory.storage.delete(self._key(name, step))
+        self._directory.note(self._key(name), step, None)
 
     # Messages.
 
     def _refuse(self, now: Mapping[str, str], then: Mapping[str, str]) -> None:
-        path = self._directory.path
-        lines = [
-            f"  {name}: {now.get(name, 'nothing')} now, {then.get(name, 'nothing')} in {path}"
-            for name in {**now, **then}
-            if now.get(name) != then.get(name)
-        ]
-        first = f"The directory {path} holds the unfinished run of another call. Time loop {self._loop} has"
-        last = f"Make the same call as before, or remove what is there with `ebbtide clean {path}`."
-        raise ResumeError("\n".join([first, *lines, last]))
+        self._directory.refuse(f"Time loop {self._loop}", now, then)
 
     def _warn(self, reason: str, name: str, step: int) -> None:
         what = f"The entry {name!r} of step {step}, loop {self._loop}, "

@@ -45,6 +45,7 @@ class Forward:
         ran: How many steps were run in all, by all processes.
         statics: For each static value met so far the first step that used it, and a checksum.
         inputs: How many inputs were read, and their running checksum.
+        changed: Names by which the steps found what they changed, and code of later loops does, too.
     """
 
     step: int
@@ -53,6 +54,7 @@ class Forward:
     ran: int
     statics: tuple[tuple[int, int], ...] = ()
     inputs: tuple[int, int] = (0, 0)
+    changed: tuple[str, ...] = ()
 
 
 @final
@@ -68,7 +70,6 @@ class Reverse:
         inputs: The cotangents of inputs so far.
         ran: How many steps were run in all, by all processes.
         incoming: A checksum of the cotangents that the sweep started from.
-        before: The place that was saved before this one; the journal says it.
     """
 
     end: int
@@ -77,7 +78,6 @@ class Reverse:
     inputs: Leaves
     ran: int
     incoming: int
-    before: int | None = None
 
 
 @final

@@ -11,6 +11,7 @@ import numpy as np
 from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.loop.code import data_of
 from ebbtide.loop.every import Every
 from ebbtide.loop.fingerprint import InputsRead
 from ebbtide.loop.generators import pack_generator, unpack_generator
@@ -33,17 +34,26 @@ class Resumption:
         journal: The journal.
         policy: When to save.
         read_input: Returns the leaves of the input of a step.
+        functions: The code of the loop, if later loops share its directory.
+        changed: Names by which code of the loops found what their steps changed; those of this loop are added.
 
     Memory:
         A few numbers, and what was found of an earlier run until it is taken.
     """
 
     __slots__ = (
-        "_is_new", "_journal", "_next", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start",
-        "incoming", "statics",
+        "_before", "_changed", "_functions", "_is_new", "_journal", "_next", "_policy", "_read", "_read_input",
+        "_reversed", "_saved_at", "_start", "incoming", "statics",
     )  # fmt: skip
 
-    def __init__(self, journal: Journal, policy: Every, read_input: Callable[[int], list[Any]]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        policy: Every,
+        read_input: Callable[[int], list[Any]],
+        functions: Sequence[Any] = (),
+        changed: set[str] | None = None,
+    ) -> None:
         self._journal = journal
         self._policy = policy
         self._read_input = read_input
@@ -55,6 +65,9 @@ class Resumption:
         # For each static value in the order of their first use: the step of it, and a checksum.
         self.statics: list[tuple[int, int]] = []
         self.incoming = 0
+        self._functions = functions
+        self._changed = set[str]() if changed is None else changed
+        self._before = [data_of(function) for function in functions]
         self._is_new = agree(not journal.is_there())
         if not self._is_new:
             journal.begin()
@@ -120,6 +133,7 @@ class Resumption:
         self.statics = [(int(step), int(crc)) for step, crc in found.statics]
         self._read_to(found.inputs[0])
         self._saved_at = found.ran
+        self._changed.update(found.changed)
         then = InputsRead(*found.inputs)
         self._journal.check("inputs read so far", str(self._read), str(then))
         return found
@@ -145,6 +159,10 @@ class Resumption:
 
     def final(self, steps: int, state: list[Any], outputs: list[Any], ran: int) -> None:
         """Save the end of the forward sweep."""
+        for function, before in zip(self._functions, self._before, strict=True):
+            after = data_of(function)
+            self._changed.update(name for name in {**before, **after} if before.get(name) != after.get(name))
+        self._functions, self._before = (), []
         self._journal.save_final(self._place(steps, to_leaves(state), outputs, ran))
         self._saved(ran)
 
@@ -167,7 +185,8 @@ class Resumption:
     def _place(self, done: int, state: Leaves, outputs: list[Any], ran: int) -> Forward:
         self._read_to(done)
         kept = Leaves([plain(np.stack(held[:done]) if isinstance(held, list) else held[:done]) for held in outputs])
-        return Forward(done, state, kept, ran, tuple(self.statics), (self._read.count, self._read.checksum))
+        read, changed = (self._read.count, self._read.checksum), tuple(sorted(self._changed))
+        return Forward(done, state, kept, ran, tuple(self.statics), read, changed)
 
     def _read_to(self, count: int) -> None:
         """Read the inputs of steps, whose checksum says whether they are the same when the loop is resumed."""

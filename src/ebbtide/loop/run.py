@@ -41,7 +41,7 @@ class LoopRule(JointRule):
         until: Says of a state whether the loop ends there; None for a loop of `plan.steps` steps.
         watch: Who looks at it.
         resumption: Its journal; None where it is not to be resumed.
-        directory: That of its journal if it is this loop's alone: emptied when the reverse sweep is over.
+        directory: That of its journal if it is this loop's alone: emptied when the last reverse sweep is over.
 
     Memory:
         Snapshots, and the saved values of the steps that the schedule keeps.
@@ -340,8 +340,8 @@ class LoopRule(JointRule):
         self.loss.tell()
         if not retain:
             self.close()
-            if self._directory is not None:
-                self._directory.finish()
+        if self._directory is not None:
+            self._directory.finish(self if retain else None)
         yield from self.links.give(self.cotangent, collector)
 
     def _begin_again(self) -> None:

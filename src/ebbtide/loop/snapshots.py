@@ -17,7 +17,7 @@ from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
 from ebbtide.schedules import Position, Snapshot
-from ebbtide.storage import Disk, EntryLostError, Memory, Storage
+from ebbtide.storage import Disk, EntryLostError, Memory, Storage, StorageFullError
 from ebbtide.storage.failures import without_frames
 
 
@@ -30,6 +30,8 @@ class Snapshots:
         ledger: The account.
         theirs: A storage of the user, for all tiers, who closes it; None to make one for each tier.
         make_disk: Makes the storage of the tier `"disk"` when the first snapshot goes there.
+        relieve: Has a loop do with less of the disk of the budget, where a step saves more than planned; returns
+            whether one did.
 
     Attributes:
         are_theirs: Whether all tiers are a storage of the user.
@@ -40,12 +42,14 @@ class Snapshots:
     """
 
     __slots__ = (
-        "__weakref__", "_adopted", "_counted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_steps",
-        "_storages", "_swaps", "_tiers", "_warned", "are_theirs", "error", "lost",
+        "__weakref__", "_adopted", "_counted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_relieve",
+        "_steps", "_storages", "_swaps", "_tiers", "_warned", "are_theirs", "error", "lost",
     )  # fmt: skip
 
-    def __init__(self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage]) -> None:
-        self._ledger = ledger
+    def __init__(
+        self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage], relieve: Callable[[], bool]
+    ) -> None:
+        self._ledger, self._relieve = ledger, relieve
         self._make_disk = make_disk
         self._name = f"{id(self):x}"
         self._forms: dict[int, list[Any]] = {}
@@ -248,6 +252,9 @@ class Snapshots:
                 storage.check_open()  # else it is a mistake of the caller's, and no failure
                 if not key:
                     raise
+                is_quota = isinstance(error, StorageFullError) and error.__cause__ is None
+                if is_quota and not self.are_theirs and self._relieve():
+                    continue
                 self._lose(key, error)
                 return None
 

@@ -18,7 +18,7 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.collect import stacked
-from ebbtide.loop.directory import ResumeDirectory, refuse_inner
+from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
 from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
@@ -114,7 +114,7 @@ def timeloop(
         BudgetError: Not even one snapshot fits into the budget.
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
-        ResumeError: The directory holds another run; says what differs.
+        ResumeError: The directory holds another run; says what differs. Or the storage loses digits.
         TraceError: `resume` was given to a loop within a time step or a checkpointed function.
 
     Memory:
@@ -190,7 +190,8 @@ def _taped_loop(
             directory.close()
         raise
     verifier = Verifier(paths_of(structure), options.outputs, options.verify)
-    snapshots = Snapshots(ledger, options.storage, partial(_make_disk, allowed, room.disk.snapshots, plan.buffer))
+    make_disk = partial(_make_disk, allowed, room.disk.snapshots, plan.buffer)
+    snapshots = Snapshots(ledger, options.storage, make_disk, room.disk.relieve)
     watch = Watch(ledger, options.progress, options.collect_every, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     try:
@@ -222,13 +223,17 @@ def _find_journal(
     directory = shared if options.resume is None else ResumeDirectory(options.resume)
     if directory is None:
         return None, None
+    refuse_lossy(options.storage)
     try:
         state = [plain(leaf) for leaf in values]
         ranks = {} if context.ranks is None else {"rank": f"{context.ranks.rank} of {context.ranks.size}"}
         others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs}
-        fingerprint = fingerprint_of(stepper.step, state, stepper.structure, steps, **others) | ranks
-        journal = Journal(directory, fingerprint)
-        resumption = Resumption(journal, every(options.resume_every), stepper.read_input)
+        changed = directory.changed
+        found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=changed, **others) | ranks
+        functions = [f for f in (stepper.step, options.until, stepper.inputs) if callable(f) and f is not None]
+        watched = functions if directory is shared else ()
+        policy = every(options.resume_every)
+        resumption = Resumption(Journal(directory, found), policy, stepper.read_input, watched, changed)
     except BaseException:
         directory.close()
         raise

@@ -54,6 +54,12 @@ class Blocks:
         self._spare: list[Block] = []
         self._is_retired = False
 
+    @property
+    def executor(self) -> str:
+        """What `jit` was told of who runs the programs, as a text."""
+        name = "numba" if self.compiled else "machine" if self.chained else "reference"
+        return name if self.threads is None else f"{name} with threads={self.threads}"
+
     def take(self) -> Block:
         """Return a block that nobody runs in; without `give` it is gone with its last name."""
         try:

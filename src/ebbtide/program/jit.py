@@ -206,8 +206,8 @@ class Jitted:
 
     @property
     def made_from(self) -> tuple[Any, ...]:
-        """The function, and what `jit` was told."""
-        return self._f, self._static, self._donated, self._limit
+        """The function, and what `jit` was told: the executor last."""
+        return self._f, self._static, self._donated, self._limit, self._blocks.executor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function: see `jit`."""

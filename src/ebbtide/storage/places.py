@@ -33,6 +33,8 @@ from ebbtide.storage.segment import NAME as SEGMENT
 _FOREIGN = re.compile(r"[^A-Za-z0-9.]")
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
 OWNER, LOCK = "owner", "lock"
+NEWEST = "newest"
+"""A file that says what ought to be there, of who keeps one beside a durable storage."""
 RANK = "rank-"
 """How the durable directories begin that the ranks of a run have in one directory."""
 # What a process that is killed while it writes the file leaves of it.
@@ -186,6 +188,15 @@ def take_lock(descriptor: int, part: int | None = None) -> bool:
 # Durable directories.
 
 
+def _is_lockable(descriptor: int) -> bool:
+    """Return whether the file system of an open file has locks."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _NO_LOCKS
+    return True
+
+
 @final
 class DirectoryLock:
     """
@@ -202,32 +213,51 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptor: int | None = None
-        me = this_process()
+        self._made: list[Path] = []
         try:
-            directory.mkdir(exist_ok=True)
-            owner = read_owner(directory)
-            # The lock would not refuse the process that holds it.
-            if owner is not None and (owner == me or not (owner.is_dead() or self._has_locks())):
-                raise _describe_lock(directory, owner)
-            self._descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if not take_lock(self._descriptor):
-                raise _describe_lock(directory, read_owner(directory) or Owner("an unknown host", 0, 0))
-            _remove_parts(directory)
-            write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}))
-        except StorageError:
-            self._close()
-            raise
-        except OSError as cause:
-            self._close()
+            self._take(directory)
+        except BaseException as cause:
+            # Interrupted: perhaps the file already says that the directory is ours.
+            self.abandon()
+            if isinstance(cause, StorageError) or not isinstance(cause, OSError):
+                raise
             raise make_error(
                 f"Cannot use the directory {directory} for storage: {cause.strerror}. Give a directory that may be "
                 "written as directory=.",
                 cause.errno,
             ) from cause
-        except BaseException:
-            # Interrupted: perhaps the file already says that the directory is ours.
-            self.release()
-            raise
+
+    def _take(self, directory: Path) -> None:
+        lock, me = directory / LOCK, this_process()
+        made = [path for path in (lock, directory) if not path.exists()]
+        directory.mkdir(exist_ok=True)
+        self._made = [path for path in made if path != lock]
+        owner = read_owner(directory)
+        # The lock would not refuse the process that holds it.
+        if owner is not None and (owner == me or not (owner.is_dead() or self._has_locks())):
+            raise _describe_lock(directory, owner)
+        self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not take_lock(self._descriptor):
+            raise _describe_lock(directory, read_owner(directory))
+        self._made = made
+        _remove_parts(directory)
+        try:
+            write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}))
+        except OSError:
+            # On a full disk a run that was killed can be resumed: where there are locks, ours says enough.
+            with suppress(OSError):
+                (directory / OWNER).unlink(missing_ok=True)
+                _remove_parts(directory)
+            if not _is_lockable(self._descriptor):
+                raise
+
+    def abandon(self) -> None:
+        """Give the directory up, and remove what was made for it; entries of others stay."""
+        self.release()
+        made, self._made = self._made, []
+        for path in made:
+            with suppress(OSError):
+                path.rmdir() if path == self._directory else path.unlink()
 
     def release(self) -> None:
         """Give the directory up; may be called again, and in a forked child changes nothing."""
@@ -240,9 +270,7 @@ class DirectoryLock:
         with suppress(OSError):
             descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
             try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                return error.errno not in _NO_LOCKS
+                return _is_lockable(descriptor)
             finally:
                 os.close(descriptor)
         return True
@@ -268,7 +296,8 @@ def write_atomically(path: Path, text: str) -> None:
     other.replace(path)
 
 
-def _describe_lock(directory: Path, owner: Owner) -> StorageLockedError:
+def _describe_lock(directory: Path, owner: Owner | None) -> StorageLockedError:
+    owner = owner or Owner("an unknown host", 0, 0)  # a disk that was full when it began
     return StorageLockedError(
         f"The directory {directory} is used by the process {owner.pid} on {owner.host}. Wait for its end, give "
         f"another directory, or, if that process is gone, remove the file {directory / OWNER}.",
@@ -290,7 +319,7 @@ def is_storage(path: Path) -> bool:
 
 def _has_only_lock(path: Path) -> bool:
     names = {place.name for place in path.iterdir()}
-    return LOCK in names and all(name in {LOCK, OWNER} or _PART.fullmatch(name) for name in names)
+    return LOCK in names and all(name in {LOCK, OWNER, NEWEST} or _PART.fullmatch(name) for name in names)
 
 
 def _remove_parts(path: Path) -> None:
@@ -308,7 +337,7 @@ def in_use(path: Path) -> bool:
     """Return whether a living process, or one of which nothing is known, uses the directory of a storage."""
     owner = owner_of_storage(path)
     if owner is None:
-        return False
+        return is_locked(path / LOCK)
     if owner == this_process():
         return True
     return not owner.is_dead() or is_locked(path / (SEGMENT if owner_in_name(path) else LOCK))
@@ -322,12 +351,11 @@ def remove_storage(path: Path) -> None:
         StorageLockedError: It is in use.
         StorageError: It cannot be removed.
     """
-    owner = owner_of_storage(path)
-    if owner is not None and in_use(path):
-        raise _describe_lock(path, owner)
+    if in_use(path):
+        raise _describe_lock(path, owner_of_storage(path))
     try:
         _remove_parts(path)
-        for name in (SEGMENT, OWNER, LOCK):
+        for name in (NEWEST, SEGMENT, OWNER, LOCK):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
     except OSError as cause:

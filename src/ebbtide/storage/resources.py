@@ -108,6 +108,8 @@ class Resources:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | made
             self._descriptor = descriptor = os.open(path, flags, 0o600)
         except OSError as cause:
+            if self._lock is not None:
+                self._lock.abandon()
             self._let_go()
             raise make_error(
                 f"Cannot make the file {path}: {cause.strerror}. Give a directory that may be written as directory=.",

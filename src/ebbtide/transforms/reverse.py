@@ -88,7 +88,8 @@ def value_and_grad(
         has_aux: Whether *f* returns (value, anything else).
         budget: The bytes that a call may take; None for no bound.
         resume: A directory for the journals of the time loops of a call, in their order: killed and called again
-            with the same arguments, they go on where they were. What is outside of the loops runs again.
+            with the same arguments, they go on where they were. What is outside of the loops runs again, and has to
+            give the same value.
         holomorphic: Promise that *f* is holomorphic in all that is differentiated, all of it complex, with a complex
             result: then the gradient is its complex derivative.
 
@@ -101,6 +102,7 @@ def value_and_grad(
         TypeError: The output is no real scalar (with *holomorphic* no complex one, or an input is real), or an input is
             no floating-point number.
         BudgetError: The budget is too small; says the least that would do.
+        ResumeError: The directory holds another run, or one with another value; says what differs.
         MutationError: An array that *f* used was changed before the reverse sweep came to it.
 
     Memory:
@@ -115,7 +117,7 @@ def value_and_grad(
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with account(budget) as acct, resumable(resume):
+        with account(budget) as acct, resumable(resume) as directory:
             recording = Recording(f, args, kwargs, argument_numbers(argnums, args), acct)
             if holomorphic:
                 check_complex(recording, "grad")
@@ -125,6 +127,8 @@ def value_and_grad(
             single_output(recording.outputs, recording.structure, "grad")
             ((node, value),) = recording.roots()
             value = _scalar(value, "grad", holomorphic=holomorphic)
+            if directory is not None:
+                directory.check_value(bottom(value))
             seed = type_of(value).dtype.type(1)
             seeds = [] if node is None else [(node, seed, False)]
             del node

@@ -1,0 +1,122 @@
+"""Steps that change what they reach, a memo or a counter: the same program goes on, and another one is refused."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import ResumeError, grad, timeloop
+from ebbtide.loop.code import data_of, digest_code
+from ebbtide.schedules import Revolve
+
+U = np.linspace(0.5, 1.0, 20)
+PROGRAM = """
+import numpy as np
+DT = 0.1
+{before}
+def step(u, i):
+    {does}
+    return u + DT * np.sin(u) * factor(i)
+"""
+# What a step does beside its work, and what that needs.
+KINDS = {
+    "memo": ("M = {}\ndef factor(i): return M.setdefault(i, np.cos(0.1 * i))", "pass"),
+    "memo of functions": ("M = {}\ndef factor(i): return M.setdefault(i, lambda: 0.5)()", "pass"),
+    "counter": ("N = [0]\ndef factor(i): return 1.0", "N[0] += 1"),
+    "number": ("N = 0\ndef factor(i): return 1.0", "global N; N += 1"),
+    "array": ("N = np.zeros(3, int)\ndef factor(i): return 1.0", "N[i % 3] += 1"),
+    "made late": ("N = None\ndef factor(i): return 1.0", "global N; N = N if N is not None and i else np.ones(i + 1)"),
+    "attribute": ("def factor(i): return 1.0", "step.calls = getattr(step, 'calls', 0) + 1"),
+    "default": ("def factor(i, seen=[]): seen.append(i); return 1.0", "pass"),
+    "object": ("class N:\n    def met(self): self.n = getattr(self, 'n', 0) + 1\nN = N()\ndef factor(i): return 1.0",
+               "N.met()"),
+    "deep": ("N = {'a': [{'b': [[0]]}]}\ndef factor(i): return 1.0", "N['a'][0]['b'][0][0] += 1"),
+}  # fmt: skip
+
+
+def fresh(kind: str, change: tuple[str, str] = ("", "")) -> Any:
+    """The module of a program as a new process has it."""
+    before, does = KINDS[kind]
+    module = types.ModuleType("of_a_user")
+    source = PROGRAM.format(before=before, does=does)
+    assert change[0] in source
+    exec(source.replace(*change), vars(module))  # noqa: S102 - a user's module
+    return module
+
+
+def run(module: Any, directory: Path | None, stop: int = 0) -> tuple[Any, int]:
+    """The gradient through three loops of one step, and how many inputs it read; Ctrl-C comes at one of them."""
+    calls = 0
+
+    def met(i: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == stop:
+            raise KeyboardInterrupt
+        return i
+
+    class Inputs:  # its values are read by the loops one by one
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, i: int) -> int:
+            return met(range(20)[i])
+
+    def objective(u: Any) -> Any:
+        for _ in range(3):
+            u = timeloop(module.step, u, 20, inputs=Inputs(), schedule=Revolve(3), resume_every=2)
+        return np.sum(u**2)
+
+    return grad(objective, resume=directory)(U), calls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_changes_what_it_reaches_goes_on(kind: str, tmp_path: Path) -> None:
+    """A run that is killed in any loop or sweep, twice, ends with the bits of an undisturbed one."""
+    expected, steps = run(fresh(kind), None)
+    for stop in range(5, steps, 41):
+        for at in (stop, 12):
+            with pytest.raises(KeyboardInterrupt):
+                run(fresh(kind), tmp_path / "run", at)
+        found, _ = run(fresh(kind), tmp_path / "run")
+        assert found.tobytes() == expected.tobytes()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", [("DT = 0.1", "DT = 0.2"), ("np.sin(u)", "np.cos(u)")], ids=["number", "code"])
+def test_another_program_is_refused(kind: str, change: tuple[str, str], tmp_path: Path) -> None:
+    """Whatever the steps change of their own, a constant or code that is another one is refused, in any loop."""
+    with pytest.raises(KeyboardInterrupt):
+        run(fresh(kind), tmp_path / "run", 130)
+    with pytest.raises(ResumeError, match=r"code of step: [0-9a-f]{16} now"):
+        run(fresh(kind, change), tmp_path / "run")
+    # Also where only the last loop has another step.
+    first, last = fresh(kind), fresh(kind, change)
+
+    def objective(u: Any) -> Any:
+        for module in (first, first, last):
+            u = timeloop(module.step, u, 20, inputs=list(range(20)), schedule=Revolve(3), resume_every=2)
+        return np.sum(u**2)
+
+    with pytest.raises(ResumeError, match=r"code of step: [0-9a-f]{16} now"):
+        grad(objective, resume=tmp_path / "run")(U)
+
+
+def test_what_is_left_out_is_what_changed() -> None:
+    """Of what a step reaches, names alone are left out under which data changed, whatever they hold."""
+    for kind in KINDS:
+        module = fresh(kind)
+        before = data_of(module.step)
+        for i in (0, 1):
+            module.step(U, i)
+        after = data_of(module.step)
+        changed = {name for name in {**before, **after} if before.get(name) != after.get(name)}
+        assert changed
+        assert changed.isdisjoint({"DT", "np", "factor", "step"})
+        assert digest_code(module.step, changed) == digest_code(fresh(kind).step, changed)
+        assert digest_code(module.step, changed) != digest_code(fresh(kind, ("DT = 0.1", "DT = 0.2")).step, changed)

@@ -1,0 +1,138 @@
+"""What all loops and pages of a call have on disk at a time is in the budget, and is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.scale import sample
+
+from ebbtide import Budget, BudgetError, grad, timeloop
+from ebbtide.quota import Quota
+from ebbtide.schedules import Costs, Hierarchical, StoreAll
+from ebbtide.storage import Disk, StorageFullError
+
+U = np.linspace(0.2, 1.1, 16384)
+STATE = U.nbytes
+CHEAP = Costs(forward=1.0, reverse=2.0, write=0.01, read=0.01)
+
+
+@pytest.fixture
+def most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Return the most bytes of disk that files below a directory took when something was stored."""
+    seen = [0]
+    put = Disk.put
+
+    def watched(self: Disk, *args: Any, **options: Any) -> int:
+        written = put(self, *args, **options)
+        files = [path.stat() for path in tmp_path.rglob("*") if path.is_file()]
+        seen[0] = max(seen[0], 512 * sum(stat.st_blocks for stat in files))
+        return written
+
+    monkeypatch.setattr(Disk, "put", watched)
+    yield lambda: seen[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def chain(u: Any, loops: int, **options: Any) -> Any:
+    """Run loops one after the other."""
+    for _ in range(loops):
+        u = timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 40, **options)
+    return np.sum(u * u)
+
+
+def nested(u: Any, loops: int, **options: Any) -> Any:
+    """Run a loop in each step of another one."""
+    inner = lambda u: timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 4, **options)
+    return np.sum(timeloop(lambda u, i: inner(u), u, 10 * loops, **options) ** 2)
+
+
+def wider(u: Any, loops: int, **options: Any) -> Any:
+    """Run a loop whose last steps save more than planned, and code after it."""
+
+    def step(u: Any, i: int) -> Any:
+        for _ in range(12 if i >= 40 else 1):
+            u = u + 0.01 * np.sin(u)
+        return u
+
+    u = timeloop(step, u, 40 + 2 * loops, **options)
+    return np.sum(np.exp(np.sin(np.cos(u))))
+
+
+@pytest.mark.parametrize(
+    ("f", "loops", "memory", "disk"),
+    sample([
+        (f, loops, memory, disk)
+        for f in (chain, nested, wider) for loops in (1, 2, 4) for memory in (14, 20) for disk in (8, 50, 200)
+    ], 2),
+)  # fmt: skip
+def test_what_is_on_disk_is_in_the_budget(
+    f: Any, loops: int, memory: int, disk: int, tmp_path: Path, most: Callable[[], int]
+) -> None:
+    """However many loops there are, and whatever their steps page, files take no more than the budget says."""
+    expected = grad(lambda u: f(u, loops, schedule=StoreAll()))(U)
+    budget = Budget(memory=memory * STATE, disk=disk * STATE, directory=tmp_path)
+    try:
+        found = grad(lambda u: f(u, loops, costs=CHEAP), budget=budget)(U)
+    except BudgetError:
+        pytest.fail("there is room for another plan")
+    assert found.tobytes() == expected.tobytes()
+    assert most() <= disk * STATE
+
+
+def test_loops_with_schedules_on_disk_share_the_disk(tmp_path: Path, most: Callable[[], int]) -> None:
+    """A second loop for whose schedule there is too little disk left is refused, with what is left."""
+    budget = Budget(memory=40 * STATE, disk=30 * STATE, directory=tmp_path)
+    gradient = grad(lambda u: chain(u, 2, schedule=Hierarchical(1, 20)), budget=budget)
+    with pytest.raises(BudgetError, match=r"stores \d+ bytes .* on disk, and the budget has \d+ bytes of it left"):
+        gradient(U)
+    enough = Budget(memory=40 * STATE, disk=42 * STATE, directory=tmp_path)
+    found = grad(lambda u: chain(u, 2, schedule=Hierarchical(1, 20)), budget=enough)(U)
+    assert found.tobytes() == grad(lambda u: chain(u, 2, schedule=StoreAll()))(U).tobytes()
+    assert 40 * STATE < most() <= 42 * STATE
+
+
+def test_pages_take_the_disk_of_snapshots(tmp_path: Path, most: Callable[[], int]) -> None:
+    """Values that have to be paged after a loop have the disk of its snapshots, which runs more steps again."""
+
+    def f(u: Any, **options: Any) -> Any:
+        u = timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 40, **options)
+        for _ in range(12):
+            u = np.sin(u)
+        return np.sum(u)
+
+    budget = Budget(memory=8 * STATE, disk=16 * STATE, directory=tmp_path)
+    found = grad(lambda u: f(u, costs=CHEAP), budget=budget)(U)
+    assert found.tobytes() == grad(lambda u: f(u, schedule=StoreAll()))(U).tobytes()
+    assert 10 * STATE < most() <= 16 * STATE
+
+
+def test_a_loop_of_its_own_budget_has_its_own_disk(tmp_path: Path, most: Callable[[], int]) -> None:
+    """A budget of a loop bounds its disk, within that of the call around."""
+    own = Budget(memory=10 * STATE, disk=11 * STATE, directory=tmp_path)
+    around = Budget(memory=60 * STATE, disk=12 * STATE, directory=tmp_path)
+    found = grad(lambda u: chain(u, 2, budget=own, costs=CHEAP), budget=around)(U)
+    assert found.tobytes() == grad(lambda u: chain(u, 2, schedule=StoreAll()))(U).tobytes()
+    assert 10 * STATE < most() <= 12 * STATE
+
+
+def test_storages_share_a_quota(tmp_path: Path) -> None:
+    """Storages of one quota take its bytes together, and each has back what others give up."""
+    whole = Quota(10 * STATE)
+    part = Quota(None, whole)
+    part.promised = 6 * STATE
+    with Disk(tmp_path, limit=part) as snapshots, Disk(tmp_path, limit=whole) as pages:
+        pages.put("a", [U[:-1024]])
+        for key in range(3):
+            pages.put(key, [U[:-1024]])
+        with pytest.raises(StorageFullError, match="limit of this Disk storage is"):
+            pages.put("too many", [U[:-1024]])
+        for key in range(6):
+            snapshots.put(key, [U[:-1024]])
+        snapshots.delete(0)
+        part.promised = 0
+        pages.put("has room", [U[:-1024]])
+    assert whole.held == 0
