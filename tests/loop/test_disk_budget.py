@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.scale import sample
+from tests.measure import peak_bytes
+from tests.scale import FULL, sample
 
 from ebbtide import Budget, BudgetError, grad, timeloop
 from ebbtide.quota import Quota
-from ebbtide.schedules import Costs, Hierarchical, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
 from ebbtide.storage import Disk, StorageFullError
+from ebbtide.storage.system import POSIX
 
 U = np.linspace(0.2, 1.1, 16384)
 STATE = U.nbytes
@@ -136,3 +141,87 @@ def test_storages_share_a_quota(tmp_path: Path) -> None:
         part.promised = 0
         pages.put("has room", [U[:-1024]])
     assert whole.held == 0
+
+
+@pytest.mark.parametrize("schedule", [StoreAll("disk"), Hierarchical(2, 20), Periodic(2, 2), None], ids=str)
+def test_a_disk_that_is_too_small_is_found_at_the_start(
+    schedule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots are allocated before the loop goes on: one warning says what is missing, and it does with less."""
+    told: list[tuple[int, str]] = []
+    ran, free = [0], 12 * STATE
+
+    def small(descriptor: int, offset: int, nbytes: int) -> None:
+        if offset + nbytes > free:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        POSIX.allocate(descriptor, offset, nbytes)
+
+    def step(u: Any, i: Any) -> Any:
+        ran[0] += 1
+        return u + 0.1 * np.sin(u)
+
+    def f(u: Any, **options: Any) -> Any:
+        return np.sum(timeloop(step, u, 40, **options) ** 2)
+
+    expected = grad(lambda u: f(u, schedule=StoreAll()))(U)
+    monkeypatch.setitem(Disk.__init__.__kwdefaults__, "system", replace(POSIX, allocate=small))
+    budget = Budget(memory=(9 if schedule is None else 60) * STATE, disk=200 * STATE, directory=tmp_path)
+    ran[0] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *args, **options: told.append((ran[0], str(message)))
+        found = grad(lambda u: f(u, schedule=schedule, costs=CHEAP), budget=budget)(U)
+    assert found.tobytes() == expected.tobytes()
+    assert len(told) == 1
+    assert "Cannot reserve room" in told[0][1]
+    assert "bytes are missing" in told[0][1]
+    assert told[0][0] <= 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "steps", "after"), [(1000, 40, 60), (8000, 200, 200), (4000, 400, 400)] if FULL else [(1000, 40, 60)]
+)
+@pytest.mark.parametrize("more", [1.0, 1.2])
+def test_small_states_before_long_code(size: int, steps: int, after: int, more: float) -> None:
+    """What a loop holds beside arrays counts while code after it runs, and its table goes with its snapshots."""
+    u = np.linspace(0.1, 1.0, size)
+
+    def f(u: Any) -> Any:
+        u = timeloop(lambda u, i: u + 0.1 * np.sin(u), u, steps, costs=Costs(forward=1.0, reverse=2.0))
+        for _ in range(after):
+            u = np.sin(u)
+        return np.sum(u)
+
+    f(u)
+    alone, least = peak_bytes(lambda: f(u)), 1
+    while True:
+        try:
+            expected = grad(f, budget=Budget(memory=least))(u)
+        except BudgetError as error:
+            least = int(error.least or 0)
+        else:
+            break
+    memory, found = int(more * least), list[Any]()
+    bounded = grad(f, budget=Budget(memory=memory))
+    assert peak_bytes(lambda: found.append(bounded(u))) - alone <= memory
+    assert found[0].tobytes() == expected.tobytes() == grad(f)(u).tobytes()
+
+
+@pytest.mark.parametrize("write", [0.05, 1.0, 5.0])
+@pytest.mark.parametrize("states", [7, 9, 12, 14, 16, 20, 25, 30] if FULL else [9, 14, 25])
+def test_growing_steps_run_at_any_budget_with_disk(states: int, write: float, tmp_path: Path) -> None:
+    """Steps that save ever more go to disk, with whatever schedule the loop began; more memory is not refused."""
+
+    def f(u: Any, **options: Any) -> Any:
+        def step(u: Any, i: int) -> Any:
+            for _ in range(1 + i):
+                u = u + 0.01 * np.sin(u)
+            return u
+
+        return np.sum(timeloop(step, u, 40, **options))
+
+    costs = Costs(forward=1.0, reverse=2.0, write=write, read=write)
+    budget = Budget(memory=states * STATE, disk=2**30, directory=tmp_path)
+    found = grad(lambda u: f(u, costs=costs), budget=budget)(U)
+    assert found.tobytes() == grad(lambda u: f(u, schedule=StoreAll()))(U).tobytes()

@@ -31,12 +31,13 @@ class DiskPart:
     Attributes:
         whole: All of the disk; None without a budget.
         snapshots: The part of it for snapshots.
+        lacks: Bytes of it for which there is no room on the disk itself.
 
     Memory:
         None of its own.
     """
 
-    __slots__ = ("__weakref__", "_paged", "_rule", "snapshots", "whole")
+    __slots__ = ("__weakref__", "_paged", "_rule", "lacks", "snapshots", "whole")
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, *, is_own: bool) -> None:
         self.whole = ledger.quota
@@ -44,12 +45,13 @@ class DiskPart:
             self.whole = Quota(allowed.disk, ledger.quota)
         self.snapshots = Quota(None, self.whole)
         self._rule: Any = None
+        self.lacks = 0
         self._paged = 0  # the most that what one step saves has taken
 
     @property
     def left(self) -> int:
         """The bytes for a plan: what nobody else has."""
-        return max(0, (self.snapshots.left or 0) + self.snapshots.held)
+        return max(0, (self.snapshots.left or 0) + self.snapshots.held - self.lacks)
 
     @property
     def rule(self) -> Any:
@@ -104,6 +106,7 @@ class DiskPart:
         if rule is None or not is_alone():
             return False
         promised, self.snapshots.promised = self.snapshots.promised, 0
+        rule.snapshots.unreserve()
         if promised <= self.snapshots.held and not self._give_up_one(rule):
             return False
         rule.room.stale = True

@@ -281,6 +281,7 @@ class Room:
 
     def settle(self, rule: Any) -> None:
         """Give up as much as any other process did between the two sweeps, so that all follow one schedule."""
+        rule.snapshots.unreserve()  # what is not stored now was needed in the forward sweep, and what is deleted goes
         most = agree(self._given_up) if self.bounded else 0
         self._give_up(rule, lambda: self._given_up >= most)
 

@@ -105,17 +105,31 @@ class Snapshots:
         self._ledger.add(SNAPSHOTS, nbytes - self.counted)
         self._counted["bytes"] = nbytes
 
-    def reserve(self, plan: Plan) -> None:
+    def reserve(self, plan: Plan) -> int:
         """
-        Where there are other processes, make sure that all of them have room for what they will store.
+        Make sure that there is room on the disk for what will be stored, and keep it until `unreserve`.
+
+        Returns:
+            The bytes that the disk lacks, after a warning; 0 where there are other processes.
 
         Raises:
-            StorageError: There is none here.
+            StorageError: There is no room here, and there are other processes.
             RankError: There is none in another process.
         """
+        if is_alone():
+            if self.are_theirs or not plan.predicted_disk_bytes:
+                return 0  # what else a storage of the user has to hold is not known
+            try:
+                self._storage("disk").reserve(1, plan.predicted_disk_bytes)
+            except StorageFullError as error:
+                self._warn(f"{error} The time loop stores less than planned, and runs more steps again.")
+                return max(1, error.missing)
+            except StorageError:
+                pass  # each snapshot will see for itself
+            return 0
         nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self.are_theirs else 0)
-        if is_alone() or not nbytes:
-            return
+        if not nbytes:
+            return 0
         storage, failed = self._storage("disk"), True
         try:
             storage.reserve(1, storage.nbytes + nbytes)
@@ -124,6 +138,12 @@ class Snapshots:
             failed = agree(failed)
         if failed:
             raise RankError("Another rank has no room for the snapshots of a time loop.")
+        return 0
+
+    def unreserve(self) -> None:
+        """Let the file system have the room that is not used."""
+        if is_alone() and not self.are_theirs and "disk" in self._storages:
+            self._storages["disk"].reserve(0, 0)
 
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
@@ -268,14 +288,10 @@ class Snapshots:
         if not is_alone():
             raise error
         _, step, kind = key.rsplit("-", 2)
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"The {kind} values of step {step} of a time loop are lost: {error} The loop goes on without them, and "
-                "runs more steps again.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        self._warn(
+            f"The {kind} values of step {step} of a time loop are lost: {error} The loop goes on without them, and "
+            "runs more steps again."
+        )
         self.lost[key] = without_frames(error)
         tier = self._tiers.pop(key, None)
         if kind == "restart":
@@ -285,6 +301,12 @@ class Snapshots:
         if tier is not None:
             with suppress(StorageError):
                 self._storage(tier).delete(key)
+
+    def _warn(self, text: str) -> None:
+        """Warn of a storage, once."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def close(self) -> None:
         """Give up all snapshots."""

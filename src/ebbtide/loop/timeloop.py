@@ -196,7 +196,8 @@ def _taped_loop(
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     try:
         with room.limited(), entered(ledger=ledger):
-            snapshots.reserve(plan)
+            room.disk.lacks = snapshots.reserve(plan)
+            room.stale = room.disk.lacks > 0 and options.schedule is None
             final = rule.run_forward(values, first)
     except BaseException:
         rule.fail()

@@ -84,7 +84,11 @@ class Segment:
             self._check_quota(grown, None)
             self._check_room(nbytes, nbytes, None)
             self._top = max(self._top, nbytes)
-            self._allocate(self._reserved, nbytes - self._reserved, None)
+            try:
+                self._allocate(self._reserved, nbytes - self._reserved, None)
+            except BaseException:
+                self._cut()  # what blocks were found
+                raise
             self._reserved = nbytes
             for free in self._extents.free:
                 free.clean = free.clean and free.start >= nbytes
@@ -246,14 +250,19 @@ class Segment:
 
     def _truncate(self) -> None:
         self._extents.cut()
+        with suppress(OSError):
+            if self._size() > max(self._extents.end, self._reserved):
+                self._cut()
+
+    def _cut(self) -> None:
+        """Give back all blocks behind what is in use or reserved."""
         end = max(self._extents.end, self._reserved)
         with suppress(OSError):
-            if self._size() > end:
-                if self._target.shared:
-                    self._target.system.punch(self._target.descriptor, end, self._top - end)
-                else:
-                    os.ftruncate(self._target.descriptor, end)
-                self._top = end
+            if self._target.shared:
+                self._target.system.punch(self._target.descriptor, end, self._top - end)
+            else:
+                os.ftruncate(self._target.descriptor, end)
+            self._top = end
 
     def _size(self) -> int:
         """Return the size of the file, or of the part of it."""
