@@ -32,12 +32,14 @@ def step(x: Any, f: Any) -> Any:
 
 
 def stored(storage: Storage, directory: Path) -> Any:
-    """The gradient of a loop with a storage of the user, and what the user keeps in it."""
+    """The gradient of a loop with a storage of the user, where killed runs leave nothing; and what the user has there."""
     with storage:
         if not storage.keys():
             storage.put("mine", [np.arange(3.0)])
         f = lambda u: np.sum(timeloop(step, u, STEPS, inputs=FORCING, storage=storage, **OPTIONS) ** 2)
-        return grad(f, resume=directory)(U), storage.get("mine")
+        found = grad(f, resume=directory)(U)
+        assert storage.keys() == ("mine",)
+        return found, storage.get("mine")
 
 
 def traced_inputs(directory: Path) -> Any:

@@ -74,6 +74,11 @@ class Journal:
         self.seconds = 0.0
         """The seconds that the last save took; 0 before the first."""
 
+    @property
+    def label(self) -> str:
+        """A name of the loop, the same whenever it is resumed."""
+        return f"{self._directory.path}/{self._loop}"
+
     def is_there(self) -> bool:
         """
         Return whether an earlier run left anything of this loop; a directory that is new is not made to see.

@@ -72,6 +72,11 @@ class Resumption:
         if not self._is_new:
             journal.begin()
 
+    @property
+    def label(self) -> str:
+        """See `Journal.label`."""
+        return self._journal.label
+
     def begin(self) -> None:
         """Write from here on: there is a plan."""
         self._journal.begin()

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any, final
 
 from ebbtide.agree import agree, is_alone
@@ -32,6 +33,8 @@ class Snapshots:
         make_disk: Makes the storage of the tier `"disk"` when the first snapshot goes there.
         relieve: Has a loop do with less of the disk of the budget, where a step saves more than planned; returns
             whether one did.
+        label: A name that a later process has for the same loop, so that it removes what a killed one left in a storage
+            of the user; None if there is none.
 
     Attributes:
         are_theirs: Whether all tiers are a storage of the user.
@@ -47,11 +50,16 @@ class Snapshots:
     )  # fmt: skip
 
     def __init__(
-        self, ledger: Any, theirs: Storage | None, make_disk: Callable[[], Storage], relieve: Callable[[], bool]
+        self,
+        ledger: Any,
+        theirs: Storage | None,
+        make_disk: Callable[[], Storage],
+        relieve: Callable[[], bool],
+        label: str | None = None,
     ) -> None:
         self._ledger, self._relieve = ledger, relieve
         self._make_disk = make_disk
-        self._name = f"{id(self):x}"
+        self._name = label or token_hex(8)  # in a storage that lasts there may be what other processes left
         self._forms: dict[int, list[Any]] = {}
         self._adopted: dict[int, Callable[[int], list[Any] | None]] = {}
         # What was lost, by its key; and where the rest is: a schedule may think what is kept for a sweep elsewhere.
@@ -66,6 +74,8 @@ class Snapshots:
         self.are_theirs = theirs is not None
         if theirs is not None:
             self._storages = {"memory": theirs, "disk": theirs}
+            if label is not None:
+                _remove_keys(theirs, self._name)
         self._counted = {"bytes": 0}
         held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
         self._finalizer = weakref.finalize(
@@ -359,13 +369,18 @@ def _give_up(
     for storage in {id(storage): storage for storage in storages.values()}.values():
         before, buffers = storage.memory_nbytes, 0 if theirs else storage.buffer_nbytes
         if theirs:
-            for key in storage.keys():
-                if isinstance(key, str) and key.startswith(f"{name}-"):
-                    # An error is on its way already, or the storage is closed: each key gets its chance.
-                    with suppress(StorageError):
-                        storage.delete(key)
+            _remove_keys(storage, name)
         else:
             storage.close()
         ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
         ledger.add(BUFFERS, -buffers)
     storages.clear()
+
+
+def _remove_keys(storage: Storage, name: str) -> None:
+    """Delete the snapshots of a loop from a storage of the user."""
+    for key in storage.keys():
+        if isinstance(key, str) and key.startswith(f"{name}-"):
+            # An error is on its way already, or the storage is closed: each key gets its chance.
+            with suppress(StorageError):
+                storage.delete(key)

@@ -191,7 +191,8 @@ def _taped_loop(
         raise
     verifier = Verifier(paths_of(structure), options.outputs, options.verify)
     make_disk = partial(_make_disk, allowed, room.disk.snapshots, plan.buffer)
-    snapshots = Snapshots(ledger, options.storage, make_disk, room.disk.relieve)
+    label = None if resumption is None else resumption.label
+    snapshots = Snapshots(ledger, options.storage, make_disk, room.disk.relieve, label)
     watch = Watch(ledger, options.progress, options.collect_every, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     try:
