@@ -32,7 +32,7 @@ def step(x: Any, f: Any) -> Any:
 
 
 def stored(storage: Storage, directory: Path) -> Any:
-    """The gradient of a loop with a storage of the user, where killed runs leave nothing; and what the user has there."""
+    """The gradient of a loop with a storage of the user, where killed runs leave nothing, and what the user keeps."""
     with storage:
         if not storage.keys():
             storage.put("mine", [np.arange(3.0)])
