@@ -196,3 +196,17 @@ def test_pulled_back_several_times(schedule: Any) -> None:
     for k in (3, 0, 7, 3):
         g = np.roll(np.eye(1, 30)[0], k)
         assert np.array_equal(pullback(g)[0], plain(g)[0])
+
+
+@pytest.mark.parametrize("steps", [1, 9, 45, 200])
+@pytest.mark.parametrize("states", [20, None])
+def test_what_is_predicted_is_of_the_length_that_is_found(steps: int, states: int | None) -> None:
+    """When the loop has ended, its plan says how many steps run in all, and not what the most would take."""
+    u = np.linspace(0.2, 1.1, 20_000)
+    budget = None if states is None else Budget(memory=states * u.nbytes)
+    with profile() as p:
+        grad(lambda u: found_out(u, steps, 200, costs=Costs(forward=1.0, reverse=2.0)), budget=budget)(u)
+    plan = p.loops[0].plan
+    assert plan.steps == steps
+    assert p.steps_forward == plan.predicted_steps_forward == p.predicted_steps_forward
+    assert plan.predicted_time == plan.predicted_steps_forward + 2 * steps

@@ -38,6 +38,14 @@ def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
     )
 
 
+def of_known_length(rule: Any) -> Plan:
+    """Return the plan of a loop whose length was not known, and is, with what it has done and is going to do."""
+    plan, steps = rule.plan, rule.position.end
+    forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
+    seconds = plan.costs.time(forward=forward - plan.measuring_steps, reverse=steps) + plan.measuring_time
+    return replace(plan, steps=steps, predicted_steps_forward=forward, predicted_time=seconds)
+
+
 def _choose(rule: Any, memory: int | None, others: int) -> Plan:
     room, position, sizes, costs = rule.room, rule.position, rule.plan.sizes, rule.plan.costs
     choose = partial(

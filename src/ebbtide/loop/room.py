@@ -24,7 +24,7 @@ from ebbtide.loop.given import in_region
 from ebbtide.loop.held import Waiting
 from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
-from ebbtide.loop.replan import choose_again
+from ebbtide.loop.replan import choose_again, of_known_length
 from ebbtide.loop.share import seen_by_none
 from ebbtide.loop.sizes import RESERVE
 from ebbtide.loop.spare import Spare
@@ -354,6 +354,11 @@ class Room:
         with suppress(BudgetError) if is_lean else nullcontext():
             self._replace(rule, choose_again(rule, None if limit is None else limit - others - self._unseen, others))
         return went_back
+
+    def ended(self, rule: Any) -> None:
+        """Tell what a loop of unknown length is going to do, once that is known."""
+        if rule.position.forward_ended:
+            self._replace(rule, of_known_length(rule))
 
     def sheddable_bytes(self, rule: Any) -> int:
         """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""

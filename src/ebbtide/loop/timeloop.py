@@ -200,6 +200,8 @@ def _taped_loop(
             room.disk.lacks = snapshots.reserve(plan)
             room.stale = room.disk.lacks > 0 and options.schedule is None
             final = rule.run_forward(values, first)
+            if options.until is not None:
+                room.ended(rule)
     except BaseException:
         rule.fail()
         raise

@@ -37,7 +37,8 @@ _PAGES = 64
 
 def is_timed(values: list[Any], steps: int) -> bool:
     """Return whether the steps of a loop are measured by running one of them again."""
-    return steps >= LEAST_STEPS and all(isinstance(leaf, (np.ndarray, np.generic, float, complex)) for leaf in values)
+    kinds = (np.ndarray, np.generic, int, float, complex)
+    return steps >= LEAST_STEPS and all(isinstance(leaf, kinds) for leaf in values)
 
 
 def measure_steps(
