@@ -52,11 +52,10 @@ def _choose(rule: Any, memory: int | None, others: int) -> Plan:
         room.disk.choose, position.steps, schedule=None, held=others, open=position.open,
         costs=None if costs == UNKNOWN_COSTS else costs,
     )  # fmt: skip
-    # A loop whose steps have saved more than planned keeps its initial state, for those to come.
-    ways = [(sizes, sizes.restart, 0)] if room.spare.grown else []
-    ways.append((sizes, 0, 0))
-    if room.planned is not None:  # what steps save beyond that goes to disk
-        ways.append((room.planned, 0, room.disk.reserve_for(rule.records.values())))
+    # As many ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those
+    # to come; and what they saved beyond that may go to disk.
+    reserve = 0 if room.planned is None else room.disk.reserve_for(rule.records.values())
+    ways = [(sizes, sizes.restart if room.spare.grown else 0, 0), (sizes, 0, 0), (room.planned or sizes, 0, reserve)]
     for taken, kept, reserve in ways[:-1]:
         with suppress(BudgetError):
             return choose(taken, memory=None if memory is None else memory - kept, reserve=reserve)

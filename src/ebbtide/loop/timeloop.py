@@ -323,7 +323,7 @@ def _first_steps(
         if timed:
             plan, plain = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start)), None
     plan = plan if plain is None else plan.with_measuring(1, None)
-    if allowed is not None and options.storage is None and plan.predicted_disk_bytes > disk.left:
+    if allowed is not None and options.storage is None and agree(plan.predicted_disk_bytes > disk.left):
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
             f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
