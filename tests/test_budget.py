@@ -16,7 +16,7 @@ import ebbtide
 from ebbtide import Budget, BudgetError, grad, value_and_grad, vjp
 from ebbtide.arrays.context import current_or_none
 from ebbtide.budget import format_bytes, parse_bytes
-from ebbtide.schedules import Costs
+from ebbtide.schedules import Costs, StoreAll
 
 STEPS = 100
 
@@ -543,6 +543,10 @@ def test_the_least_does_for_any_clock(name, tmp_path):
     assert type(plans[0].schedule).__name__ == name
     for _, other in CLOCKS.values():
         assert refused(other, least, []) is None
+    # With all steps on disk, which is what transfers that take no time lead to, nothing was refused there.
+    plans.clear()
+    assert refused(0.01, int(9.6 * unit.nbytes), plans) is None
+    assert plans[0].schedule == StoreAll("disk")
     assert list(tmp_path.iterdir()) == []
 
 

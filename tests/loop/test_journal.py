@@ -459,11 +459,8 @@ def test_a_failing_disk_does_not_end_a_run(tmp_path, expected, number, lasting):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_full_disk_costs_restart_states_first(tmp_path):
-    """A restart state that finds no room is told once; for a place in a sweep restart states make room."""
-    size = 40_000
-    limit = 10 * 8 * size
-    used = 0
+def begun_on_a_small_disk(tmp_path, limit):
+    """A journal in a file that can have so many bytes."""
 
     def allocate(descriptor, offset, nbytes):
         if offset + nbytes > limit:
@@ -472,6 +469,13 @@ def test_a_full_disk_costs_restart_states_first(tmp_path):
     directory = ResumeDirectory(tmp_path / "run", system=replace(FAST, allocate=allocate))
     journal = Journal(directory, {})
     journal.begin()
+    return directory, journal
+
+
+def test_a_full_disk_costs_restart_states_first(tmp_path):
+    """A restart state that finds no room is told once; for a place in a sweep restart states make room."""
+    size, used = 40_000, 0
+    directory, journal = begun_on_a_small_disk(tmp_path, 10 * 8 * size)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         while journal.save_anchor(used + 1, Leaves([np.full(size, used)])):
@@ -488,14 +492,7 @@ def test_a_full_disk_costs_restart_states_first(tmp_path):
 def test_a_full_disk_costs_the_older_place_last(tmp_path):
     """Where restart states are gone and there is room for two places only, the older one makes way."""
     size = 40_000
-
-    def allocate(descriptor, offset, nbytes):
-        if offset + nbytes > 2.5 * 8 * size:
-            raise OSError(errno.ENOSPC, "No space left")
-
-    directory = ResumeDirectory(tmp_path / "run", system=replace(FAST, allocate=allocate))
-    journal = Journal(directory, {})
-    journal.begin()
+    directory, journal = begun_on_a_small_disk(tmp_path, 2.5 * 8 * size)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for step in range(1, 9):

@@ -94,9 +94,9 @@ def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]
     return tuple(kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier)
 
 
-def find_cheapest(position: Position, tier: str = "memory") -> Snapshot | None:
-    """Return the spare snapshot that the fewest steps make again from the state below it."""
-    spare, below = find_spare(position, tier), 0
+def find_cheapest(position: Position, tier: str = "memory", kind: str | None = None) -> Snapshot | None:
+    """Return the spare snapshot, of that kind if one is given, which the fewest steps make again from what is below."""
+    spare, below = [kept for kept in find_spare(position, tier) if kind in (None, kept.kind)], 0
     cheapest, least = None, 0
     for kept in position.snapshots:
         distance = kept.step - below + (kept.kind == "saved")

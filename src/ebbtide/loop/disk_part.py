@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import suppress
 from typing import Any, final
 
 from ebbtide.agree import is_alone
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
-from ebbtide.loop import ahead
+from ebbtide.loop import less
 from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.quota import Quota
-from ebbtide.schedules import Delete
 
 
 @final
@@ -83,10 +81,11 @@ class DiskPart:
     def choose_first(self, *args: Any, **options: Any) -> Plan:
         """Return the first plan; where there is none, other loops give up what they have of the disk."""
         while True:
-            with suppress(BudgetError):
+            try:
                 return self.choose(*args, **options)
-            if not self.relieve():
-                return self.choose(*args, **options)
+            except BudgetError:
+                if not self.relieve():
+                    raise
 
     def reserve_for(self, records: Any) -> int:
         """Return the bytes to be left for the pages of the widest step, beside those of the steps at hand."""
@@ -107,22 +106,9 @@ class DiskPart:
             return False
         promised, self.snapshots.promised = self.snapshots.promised, 0
         rule.snapshots.unreserve()
-        if promised <= self.snapshots.held and not self._give_up_one(rule):
-            return False
+        if promised <= self.snapshots.held:
+            return less.give_up_on_disk(rule)
         rule.room.stale = True
-        return True
-
-    def _give_up_one(self, rule: Any) -> bool:
-        """Give up one snapshot; return whether there was one without which the first steps can still run again."""
-        kept = ahead.find_cheapest(rule.position, "disk")
-        if kept is None:
-            if not rule.room.fallback.go_back(rule):
-                return False
-            kept = ahead.find_cheapest(rule.position, "disk")
-        if kept is not None:
-            action = Delete(step=kept.step)
-            rule.delete(action)
-            rule.position = rule.position.after(action)
         return True
 
 

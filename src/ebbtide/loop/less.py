@@ -36,20 +36,27 @@ def give_up_one(rule: Any) -> bool:
     return True
 
 
-def give_up_swapped(rule: Any) -> bool:
-    """Give up what a step saved on disk, of which there are nodes in memory; return whether there was such a step."""
-    room, position = rule.room, rule.position
-    if not any(kept.kind == "saved" and kept.tier == "disk" for kept in position.snapshots):
-        return False
-    if room.fallback.go_back(rule):
-        room.stale = True
-        return True
-    kept = next((one for one in ahead.find_spare(position, "disk") if one.kind == "saved"), None)
+def give_up_on_disk(rule: Any, kind: str | None = None) -> bool:
+    """
+    Give up one snapshot on disk, which the loop plans without from then on.
+
+    Args:
+        rule: The loop.
+        kind: `"saved"` for what a step saved, of which there are nodes in memory; None for any.
+
+    Returns:
+        Whether there was one without which all steps can still run again, from the initial state if need be.
+    """
+    kept = ahead.find_cheapest(rule.position, "disk", kind)
     if kept is None:
-        return False
-    action = Delete(step=kept.step)
-    rule.delete(action)
-    rule.position, room.stale = position.after(action), True
+        is_there = any(one.tier == "disk" and kind in (None, one.kind) for one in rule.position.snapshots)
+        if not is_there or not rule.room.fallback.go_back(rule):
+            return False
+    else:
+        action = Delete(step=kept.step)
+        rule.delete(action)
+        rule.position = rule.position.after(action)
+    rule.room.stale = True
     return True
 
 

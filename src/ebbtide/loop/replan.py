@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ebbtide.agree import agree
 from ebbtide.errors import BudgetError
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
 
@@ -52,10 +53,13 @@ def _choose(rule: Any, memory: int | None, others: int) -> Plan:
         room.disk.choose, position.steps, schedule=None, held=others, open=position.open,
         costs=None if costs == UNKNOWN_COSTS else costs,
     )  # fmt: skip
-    # As many ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those
+    # The same ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those
     # to come; and what they saved beyond that may go to disk.
-    reserve = 0 if room.planned is None else room.disk.reserve_for(rule.records.values())
-    ways = [(sizes, sizes.restart if room.spare.grown else 0, 0), (sizes, 0, 0), (room.planned or sizes, 0, reserve)]
+    has_grown, may_page = agree((room.spare.grown, room.planned is not None))
+    ways = [(sizes, sizes.restart, 0)] if has_grown else []
+    ways.append((sizes, 0, 0))
+    if may_page:
+        ways.append((room.planned or sizes, 0, room.disk.reserve_for(rule.records.values())))
     for taken, kept, reserve in ways[:-1]:
         with suppress(BudgetError):
             return choose(taken, memory=None if memory is None else memory - kept, reserve=reserve)

@@ -315,7 +315,7 @@ class Room:
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before, saved_before = self._ledger.live, self._ledger.held[SAVED]
-        fewer = partial(less.give_up_one, rule), partial(less.give_up_swapped, rule)
+        fewer = partial(less.give_up_one, rule), partial(less.give_up_on_disk, rule, "saved")
         ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule)
         while not is_enough() and any(way() for way in ways):
             self._given_up += 1

@@ -234,7 +234,7 @@ def _find_journal(
         others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs}
         changed = directory.changed
         found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=changed, **others) | ranks
-        functions = [f for f in (stepper.step, options.until, stepper.inputs) if callable(f) and f is not None]
+        functions = [f for f in (stepper.step, options.until, stepper.inputs) if callable(f)]
         watched = functions if directory is shared else ()
         policy = every(options.resume_every)
         resumption = Resumption(Journal(directory, found), policy, stepper.read_input, watched, changed)
