@@ -84,6 +84,9 @@ MUTABLE_TYPES = frozenset(
 TYPE_CHECKING = frozenset({"TYPE_CHECKING", "typing.TYPE_CHECKING"})
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
+# Functions that return iterators of no known length.
+ITERATORS = frozenset({"map", "zip", "filter", "enumerate", "islice", "chain", "from_iterable", "product", "takewhile"})
+
 
 # ------------------------------------------------------------------------------------------------
 # Reading the source
@@ -371,6 +374,20 @@ def reached_from(name: str, calls: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
+def find_tuples_of_iterators(modules: tuple[Module, ...]) -> list[str]:
+    """A tuple of an iterator whose length is not known leaves one more dead tuple to CPython: make it of a list."""
+    found = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "tuple" and node.args):
+                continue
+            given = node.args[0]
+            name = ast.unparse(given.func).rpartition(".")[2] if isinstance(given, ast.Call) else ""
+            if isinstance(given, ast.GeneratorExp) or name in ITERATORS:
+                found.append(f"{module.name}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
 # ------------------------------------------------------------------------------------------------
 # The tests
 
@@ -387,6 +404,7 @@ CHECKS: tuple[Check, ...] = (
     find_module_state,
     find_collector_use,
     find_cyclic_closures,
+    find_tuples_of_iterators,
 )
 
 
@@ -432,6 +450,9 @@ BAD_SOURCES = (
     (find_collector_use, {"a.py": "from gc import collect"}, "gc.collect"),
     (find_cyclic_closures, {"a.py": "def f():\n  def g(n):\n    return g(n - 1)\n  return g(1)"}, "f has cycles of g"),
     (find_cyclic_closures, {"a.py": "def f():\n  def g(): return h()\n  def h(): return g()"}, "cycles of g, h"),
+    (find_tuples_of_iterators, {"a.py": "tuple(2 * k for k in x)"}, "ebbtide.a:1: tuple("),
+    (find_tuples_of_iterators, {"a.py": "tuple(map(f, x))"}, "tuple(map"),
+    (find_tuples_of_iterators, {"a.py": "tuple(itertools.islice(x, 3))"}, "islice"),
 )
 
 # (check, files)
@@ -453,6 +474,7 @@ GOOD_SOURCES = (
     (find_module_state, {"a.py": "def f():\n    a = []\ndef g(self):\n    self.a = {}"}),
     (find_collector_use, {"loop/a.py": "import gc\ngc.collect()", "a.py": "gc.disable()\nstorage.collect()"}),
     (find_cyclic_closures, {"a.py": "def f():\n  def g():\n    return f()\n  def h():\n    return g()"}),
+    (find_tuples_of_iterators, {"a.py": "tuple([2 * k for k in x])\ntuple(x)\ntuple(sorted(x))\ntuple(range(3))"}),
 )
 
 

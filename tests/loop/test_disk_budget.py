@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,26 @@ def test_growing_steps_run_at_any_budget_with_disk(states: int, write: float, tm
     budget = Budget(memory=states * STATE, disk=2**30, directory=tmp_path)
     found = grad(lambda u: f(u, costs=costs), budget=budget)(U)
     assert found.tobytes() == grad(lambda u: f(u, schedule=StoreAll()))(U).tobytes()
+
+
+@pytest.mark.parametrize("write", [0.05, 5.0])
+@pytest.mark.parametrize("states", [9, 9.6, 10, 12, 14, 20, 30, 40] if FULL else [9, 12, 40])
+@pytest.mark.parametrize("size", [4096, 16384] if FULL else [4096])
+def test_growing_steps_keep_the_budget_with_disk(size: int, states: float, write: float, tmp_path: Path) -> None:
+    """Not by what the interpreter takes either, for 120 nodes in each of the last steps, is a budget passed."""
+    u = U[:size].copy()
+
+    def f(u: Any, **options: Any) -> Any:
+        def step(u: Any, i: int) -> Any:
+            for _ in range(1 + i):
+                u = u + 0.01 * np.sin(u)
+            return u
+
+        return np.sum(timeloop(step, u, 40, **options))
+
+    f(u)
+    alone, memory = peak_bytes(lambda: f(u)), int(states * u.nbytes)
+    costs = Costs(forward=1.0, reverse=2.0, write=write, read=write)
+    bounded = grad(lambda u: f(u, costs=costs), budget=Budget(memory=memory, disk=2**30, directory=tmp_path))
+    with suppress(BudgetError) if states < 10 else nullcontext():
+        assert peak_bytes(lambda: bounded(u)) - alone <= memory

@@ -69,7 +69,7 @@ class AbstractTrace:
                 f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
                 "without data. Run it on arrays."
             )
-        bare = tuple(x.present()._value if type(x) is TracedArray else x for x in operands)
+        bare = tuple([x.present()._value if type(x) is TracedArray else x for x in operands])
         made = TracedArray(self, None, primitive.infer(*abstract_types(bare), **(params or {})))
         if self.watch is not None:
             self.watch(primitive, operands, params, made)

@@ -223,7 +223,7 @@ def stand_in_type(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _spread(value: Any) -> Any:
     if type(value) is tuple:
-        return tuple(_spread(v) for v in value)
+        return tuple([_spread(v) for v in value])
     return np.broadcast_to(np.ones((), value.dtype), value.shape) if type(value) is ArrayType else value
 
 

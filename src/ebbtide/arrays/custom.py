@@ -194,7 +194,7 @@ def _declare(
     return Primitive(
         with_vectors if vectors else only_arrays,
         name=name,
-        operands=tuple(_internal(n, output) for n in names),
+        operands=tuple([_internal(n, output) for n in names]),
         pull=pull,
         push=push,
         aliases=not vectors,  # nobody knows what a user's function returns, unless that is copied
@@ -275,7 +275,7 @@ def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) ->
     if inspect.Parameter.VAR_POSITIONAL in places or inspect.Parameter.VAR_KEYWORD in places:
         raise TypeError(f"{name}{signature} takes any number of arguments, and each needs a rule: name them.")
     pairs = zip(signature.parameters, places, strict=True)
-    keywords = tuple(n for n, place in pairs if place is inspect.Parameter.KEYWORD_ONLY)
+    keywords = tuple([n for n, place in pairs if place is inspect.Parameter.KEYWORD_ONLY])
     count = len(places) - len(keywords)
 
     def checked(*args: Any) -> Any:
@@ -325,7 +325,7 @@ def _named(rule: Any, names: tuple[str, ...], output: str, name: str) -> tuple[s
                 f"A rule of {name} asks for {need!r}, which is neither a parameter {names} nor the result "
                 f"{output!r}. The first parameter of a rule is the cotangent, the others are values to save."
             )
-    return tuple(_internal(need, output) for need in needs)
+    return tuple([_internal(need, output) for need in needs])
 
 
 def _internal(name: str, output: str) -> str:
@@ -371,7 +371,7 @@ def _push(
 
 def _positions(rule: Rule, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the numbers of the operands that a rule asks for; -1 for the result."""
-    return tuple(names.index(need) if need in names else -1 for need in needs_of(rule, 1))
+    return tuple([names.index(need) if need in names else -1 for need in needs_of(rule, 1)])
 
 
 def _numbers(result: Any, kind: VectorKind | None, who: str, what: str) -> Any:

@@ -47,7 +47,7 @@ def _signature(ufunc: np.ufunc, keywords: dict[str, Any]) -> Any:
         signature = (None,) * ufunc.nin + (dtype,) * ufunc.nout
     elif isinstance(signature, str):
         signature = signature.replace("->", "")
-    return tuple(None if one is None else np.dtype(one) for one in signature)
+    return tuple([None if one is None else np.dtype(one) for one in signature])
 
 
 def _along(

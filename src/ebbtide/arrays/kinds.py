@@ -88,8 +88,8 @@ def elementwise(
     """
     derivatives = d if isinstance(d, tuple) else (d,)
     names = operands or (UNARY if len(derivatives) == 1 else BINARY)
-    needs = tuple(needs_of(one) for one in derivatives)
-    pulls = tuple(_elementwise_pull(one) for one in derivatives)
+    needs = tuple([needs_of(one) for one in derivatives])
+    pulls = tuple([_elementwise_pull(one) for one in derivatives])
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         by_name = dict(zip(names, values, strict=True), out=out)
@@ -288,7 +288,7 @@ def multilinear(
 
         return Pull(rule, (other,), FRESH, accumulate=into, accumulates=can)
 
-    pulls = tuple(map(make, transposes, "yx", accumulate, accumulates))
+    pulls = (*map(make, transposes, "yx", accumulate, accumulates),)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         terms = []

@@ -31,9 +31,9 @@ def into(target: Any, result: Any, name: str, *, same_type: bool = False) -> Any
         TypeError: The dtypes do not fit.
     """
     if isinstance(result, tuple):
-        return tuple(
+        return tuple([
             one if wanted is None else into(wanted, one, name) for one, wanted in zip(result, target, strict=True)
-        )
+        ])
     target = target[0] if isinstance(target, tuple) else target
     if target is None or target is Ellipsis:
         return result

@@ -86,17 +86,17 @@ class Signature:
         self.primitive = primitive
         rules = [(k, primitive.pull(k)) for k in active]
         rules = sorted(((k, rule) for k, rule in rules if rule is not None), key=lambda pair: pair[1].last)
-        self.active = tuple(k for k, _ in rules)
+        self.active = tuple([k for k, _ in rules])
         needed = list(dict.fromkeys(name for _, rule in rules for name in rule.needs))
         kept = [name for name in needed if name in primitive.keep]
-        self.keeps = tuple(
-            (primitive.keep[name], tuple(primitive.position(n) for n in needs_of(primitive.keep[name])))
+        self.keeps = tuple([
+            (primitive.keep[name], tuple([primitive.position(n) for n in needs_of(primitive.keep[name])]))
             for name in kept
-        )
+        ])
         order = [name for name in needed if name not in primitive.keep] + kept
         # Saved values by position: number of the operand, or -1 for the output; kept values follow.
-        self.saves = tuple(primitive.position(name) for name in order if name not in primitive.keep)
-        uses = [tuple(order.index(name) for name in rule.needs) for _, rule in rules]
+        self.saves = tuple([primitive.position(name) for name in order if name not in primitive.keep])
+        uses = [tuple([order.index(name) for name in rule.needs]) for _, rule in rules]
         pairs = [(rule, used) for (_, rule), used in zip(rules, uses, strict=True)]
         self.pulls = _with_releases(pairs)
         # The same the other way round, of two that may be; see `ordered`.
@@ -121,7 +121,7 @@ class Signature:
 def _with_releases(pulls: list[tuple[Pull, tuple[int, ...]]]) -> tuple[tuple[Pull, Any, tuple[int, ...]], ...]:
     """Return pulls with the saved values that each takes, and those that no later one takes."""
     last = {s: n for n, (_, used) in enumerate(pulls) for s in used}
-    return tuple([(pull, used, tuple(s for s in used if last[s] == n)) for n, (pull, used) in enumerate(pulls)])
+    return tuple([(pull, used, tuple([s for s in used if last[s] == n])) for n, (pull, used) in enumerate(pulls)])
 
 
 @final
@@ -213,7 +213,7 @@ class Primitive:
         """
         found = self._cache.get(active)
         if found is None:
-            found = Signature(self, tuple(k for k in range(count) if active >> k & 1))
+            found = Signature(self, tuple([k for k in range(count) if active >> k & 1]))
             if count <= 4:  # of many operands there are too many subsets to keep
                 self._cache[active] = found
         return found
@@ -315,9 +315,9 @@ def unbroadcast(value: Any, kind: ArrayType) -> Any:
     if shape == kind.shape:
         return value if value.dtype is kind.dtype else matched(value, kind)
     extra = len(shape) - len(kind.shape)
-    axes = tuple(range(extra)) + tuple(
+    axes = tuple(range(extra)) + tuple([
         extra + k for k, n in enumerate(kind.shape) if n == 1 and shape[extra + k] != 1
-    )
+    ])
     value = np.sum(value, axis=axes, keepdims=True)
     return matched(np.reshape(value, kind.shape), kind)
 

@@ -20,7 +20,7 @@ import numpy as np
 from ebbtide.arrays.traced import TracedArray
 
 # Where packages are installed; to ask takes 0.1 ms.
-_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+_INSTALLED = tuple([sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")])
 # No more objects are looked at for arrays.
 _MOST_REACHED = 2000
 

@@ -293,7 +293,7 @@ def check_initial(field: NDArray[Any], problem: Problem) -> Field:
     values = np.array(field, dtype=np.float64, order="C")
     finite = np.isfinite(values)
     if not finite.all():
-        first = tuple(int(i) for i in np.argwhere(~finite)[0])
+        first = tuple([int(i) for i in np.argwhere(~finite)[0]])
         count = values.size - int(finite.sum())
         raise DemoInputError(
             f"The initial field has {count} values that are not finite; the first is {values[first]} at {first}."
@@ -311,7 +311,7 @@ def _check_boundary(values: Field) -> None:
     found = float(on_boundary[where])
     if abs(found) > 1e-12 * float(np.abs(values).max()):
         raise DemoInputError(
-            f"The initial field is {found:.6g} at {tuple(int(i) for i in where)} on the boundary, "
+            f"The initial field is {found:.6g} at {tuple([int(i) for i in where])} on the boundary, "
             "where the velocity is zero: set field[:, [0, -1], :] = 0 and field[:, :, [0, -1]] = 0, "
             "or let the field fade out."
         )

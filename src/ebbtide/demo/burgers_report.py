@@ -120,7 +120,7 @@ def _report(options: Options, decomposition: Decomposition) -> int:
     _print_sizes(case)
     gradient, verdicts = _gradient(case, options.plot)
     verdicts += _taylor(case, *gradient)
-    failed = agree(tuple(not good for good, _ in verdicts))
+    failed = agree(tuple([not good for good, _ in verdicts]))
     print("\nVerdict" + (" of all ranks" if _many(problem) else ""))
     for bad, (_, line) in zip(failed, verdicts, strict=True):
         print(f"  {'FAIL' if bad else 'ok  '}  {line}")

@@ -91,7 +91,7 @@ def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]
     first = next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
     if first is None:
         return ()
-    return tuple(kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier)
+    return tuple([kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier])
 
 
 def find_cheapest(position: Position, tier: str = "memory", kind: str | None = None) -> Snapshot | None:
@@ -149,9 +149,9 @@ def without(plan: Plan, position: Position, lost: Snapshot) -> tuple[Plan, Posit
     if isinstance(schedule, Parts):
         # What the schedule may store there in its stead takes a slot of its own.
         plan = replace(
-            plan, schedule=replace(schedule, starts=tuple(start for start in schedule.starts if start != lost.step))
+            plan, schedule=replace(schedule, starts=tuple([start for start in schedule.starts if start != lost.step]))
         )
-    left = tuple(one for one in position.snapshots if one is not lost)
+    left = tuple([one for one in position.snapshots if one is not lost])
     return plan, replace(position, snapshots=left, state=None)
 
 
@@ -189,7 +189,7 @@ def prefix_of(position: Position) -> Position:
     restart = next((kept for kept in position.snapshots if kept.kind == "restart"), None)
     if restart is None:
         return replace(position, state=None)
-    first = tuple(kept for kept in position.snapshots if kept.step <= restart.step)
+    first = tuple([kept for kept in position.snapshots if kept.step <= restart.step])
     return Position(steps=steps, state=restart.step, snapshots=first)
 
 

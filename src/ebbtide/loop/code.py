@@ -191,7 +191,7 @@ class _Graph:
         """Return the texts of what is found by a name, unless that is left out."""
         if name in self._without:
             return ()
-        texts = tuple(self._texts(*values))
+        texts = (*self._texts(*values),)
         self._names.append((name, texts))
         return texts
 
@@ -274,7 +274,7 @@ class _Graph:
         elif isinstance(value, (tuple, list, deque, *_VIEWS)):
             yield from self._texts(*cast("Sequence[Any]", value))
         elif isinstance(value, (set, frozenset)):
-            yield tuple(self._texts(*cast("set[Any]", value)))
+            yield (*self._texts(*cast("set[Any]", value)),)
         elif isinstance(value, (dict, types.MappingProxyType)):
             for pair in cast("dict[Any, Any]", value).items():
                 yield from self._texts(*pair)

@@ -197,7 +197,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         listed, given_up = [one for one in rule.position.snapshots if one.tier != "memory"], rule.sheddable
         saved = sum(record.nbytes for record in rule.records.values())
         left = listed_bytes(plan, listed) + max(0, held - saved - given_up)
-        others = tuple((fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left)
+        others = tuple([(fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left])
         swapped, last = sum(one.kind != "restart" for one in listed), last_record(rule)
         paged = pageable_bytes_of([one for one in wide_records(rule) if one is last])
         if swapped and _has_way_back(rule):

@@ -140,7 +140,7 @@ def decode(arrays: list[np.ndarray], name: str) -> tuple[dict[str, str], Any]:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return tuple([_tuples(one) for one in value]) if isinstance(value, list) else value
 
 
 def _pack(array: np.ndarray) -> tuple[np.ndarray, Any]:
@@ -156,8 +156,8 @@ def _pack(array: np.ndarray) -> tuple[np.ndarray, Any]:
     turned = [stride < 0 for stride in packed.strides]
     shape = packed.shape
     repeated = [stride == 0 and length > 1 for stride, length in zip(packed.strides, shape, strict=True)]
-    packed = packed[tuple(slice(None, None, -1) if flip else slice(None) for flip in turned)]
-    packed = packed[tuple(slice(0, 1) if once else slice(None) for once in repeated)]
+    packed = packed[tuple([slice(None, None, -1) if flip else slice(None) for flip in turned])]
+    packed = packed[tuple([slice(0, 1) if once else slice(None) for once in repeated])]
     return packed, [axes, turned, shape if any(repeated) else None]
 
 
@@ -166,5 +166,5 @@ def _unpack(packed: np.ndarray, row: Any) -> np.ndarray:
         return packed
     axes, turned, shape = row
     array = packed if shape is None else np.broadcast_to(packed, tuple(shape))
-    array = array[tuple(slice(None, None, -1) if flip else slice(None) for flip in turned)]
+    array = array[tuple([slice(None, None, -1) if flip else slice(None) for flip in turned])]
     return array.transpose(np.argsort(axes))

@@ -218,7 +218,7 @@ def make_plan(
     plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
         raise _describe_least(steps, sizes, memory, disk, enough_bytes(least, beside))
-    others = tuple((held + sizes.fixed + nbytes, nbytes) for nbytes in left)
+    others = tuple([(held + sizes.fixed + nbytes, nbytes) for nbytes in left])
     return replace(_buffered(min(plans, key=_rank), memory), least=least, others=others)
 
 

@@ -135,7 +135,7 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
         state=None,
         saved=(first, found.end) if first < found.end else None,
         forward_ended=True,
-        snapshots=tuple(kept for kept in rule.position.snapshots if kept.step < found.end),
+        snapshots=tuple([kept for kept in rule.position.snapshots if kept.step < found.end]),
     )
     rule.cotangent = [None if leaf is None else (leaf, True) for leaf in from_leaves(found.cotangent)]
     sums = from_leaves(found.statics)

@@ -114,7 +114,7 @@ class Resumption:
 
     def anchors(self, below: int) -> tuple[int, ...]:
         """Return the steps below a limit whose restart states can be loaded."""
-        return tuple(step for step in self._journal.anchors() if step < below)
+        return tuple([step for step in self._journal.anchors() if step < below])
 
     def load_anchor(self, step: int) -> list[Any] | None:
         """Return a restart state; None if it is lost."""

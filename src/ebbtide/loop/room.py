@@ -26,10 +26,10 @@ from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.replan import choose_again, of_known_length
 from ebbtide.loop.share import seen_by_none
-from ebbtide.loop.sizes import RESERVE
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import is_paged
+from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Forward, Reverse
 from ebbtide.tape.pager import Pager
 
@@ -165,9 +165,7 @@ class Room:
     def _excused(self, rule: Any) -> int:
         """Bytes in the ledger that a plan leaves to the function alone; beyond a plan less what a step takes unseen."""
         sizes, excused = rule.plan.sizes, rule.plan.sizes.excused if rule.position.forward_ended else 0
-        # Forecasts of long steps, which are made where these go to disk, leave dead tuples: 50 KB in 50 steps.
-        taken = sizes.unseen + (0 if self.planned is None else 2 * RESERVE)
-        return excused - taken if self.spare.grown else excused
+        return excused - sizes.unseen if self.spare.grown else excused
 
     def _pager(self, outer: Any) -> Pager:
         """Return the pager of a step."""
@@ -235,6 +233,8 @@ class Room:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
         if self._ledger.limit is None:
             return False
+        if free_dead_tuples is not None:
+            free_dead_tuples()  # the nodes of the steps before had some, and no ledger counts those that are dead
         if self._freed:
             # Once for all, before the loop goes on: to follow a schedule takes time, and leaves dead tuples.
             freed, self._freed = self._freed, 0

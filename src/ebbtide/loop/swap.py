@@ -60,7 +60,7 @@ class Swap:
     def _pack(self, array: np.ndarray) -> None:
         axes = tuple(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
         packed = array.transpose(axes)
-        self._forms.append((packed.shape, tuple(np.argsort(axes))))
+        self._forms.append((packed.shape, tuple(np.argsort(axes).tolist())))
         self.arrays.append(packed)
 
     def take(self) -> list[np.ndarray]:

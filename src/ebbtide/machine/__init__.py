@@ -17,11 +17,12 @@ try:
     from ebbtide.machine._meter import Meter
     from ebbtide.machine._products import HAS_SMALL_PRODUCTS, Product, ProductSum, SmallProduct, add_gemm, small_product
     from ebbtide.machine._reductions import Reduction
+    from ebbtide.machine._tuples import free_dead_tuples
     from ebbtide.machine._windows import Convolution, Pooling
     from ebbtide.machine.compiling import compiled
 except ImportError:  # not built
     Chain = Convolution = Elementwise = Indexed = Machine = Meter = Pooling = Product = ProductSum = Reduction = None
-    Form = SmallProduct = add_gemm = are_free = compiled = None
+    Form = SmallProduct = add_gemm = are_free = compiled = free_dead_tuples = None
     small_product, HAS_SMALL_PRODUCTS = np.matmul, False
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
@@ -45,5 +46,6 @@ __all__ = [
     "add_gemm",
     "are_free",
     "compiled",
+    "free_dead_tuples",
     "small_product",
 ]

@@ -195,7 +195,7 @@ def scatter(array: Any, comm: Any, root: int = 0, counts: Sequence[int] | None =
     taken = type_of(array)
     whole = type_for_all(comm, taken, root)
     rows = whole.shape[0]
-    parts = _equal(rows, comm.size) if counts is None else tuple(int(count) for count in counts)
+    parts = _equal(rows, comm.size) if counts is None else tuple([int(count) for count in counts])
     # All ranks look at the counts of the root, so that all of them refuse, or none.
     fits = comm.rank != root or (len(parts) == comm.size and sum(parts) == rows)
     parts = numbers_for_all(comm, parts if fits else (-1,) * comm.size, root)
@@ -225,7 +225,7 @@ def alltoall(array: Any, comm: Any, counts: Sequence[int] | None = None) -> Any:
     """
     array = _rows(array)
     taken = type_of(array)
-    sent = _equal(taken.shape[0], comm.size) if counts is None else tuple(int(count) for count in counts)
+    sent = _equal(taken.shape[0], comm.size) if counts is None else tuple([int(count) for count in counts])
     if len(sent) != comm.size or sum(sent) != taken.shape[0]:
         raise ValueError(f"alltoall was given {taken.shape[0]} rows, and counts={sent} for {comm.size} ranks.")
     received = numbers_from_all(comm, sent)

@@ -74,7 +74,7 @@ class Control:
     @property
     def kinds(self) -> tuple[ArrayType, ...]:
         """Shape and dtype of each leaf of the value."""
-        return tuple(type_of(leaf) for leaf in flatten(self.value)[0])
+        return tuple([type_of(leaf) for leaf in flatten(self.value)[0]])
 
     def gradient(self, cotangent: Any) -> Any:
         """

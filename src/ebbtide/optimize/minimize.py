@@ -186,8 +186,8 @@ class _Form:
     def __init__(self, functional: ReducedFunctional, m0: Any) -> None:
         # The leaves of all controls, in the form that the functional takes and returns.
         leaves, self.structure = flatten(functional.containers(functional.split(m0, "m0")))
-        self.kinds = tuple(kind for control in functional.all_controls for kind in control.kinds)
-        self._numbers = tuple(not isinstance(leaf, np.ndarray) for leaf in leaves)
+        self.kinds = tuple([kind for control in functional.all_controls for kind in control.kinds])
+        self._numbers = tuple([not isinstance(leaf, np.ndarray) for leaf in leaves])
         self.controls = functional.all_controls
         self.several = not isinstance(functional.controls, Control)
         self.start = ravel(leaves)

@@ -82,7 +82,7 @@ class TaylorTest:
 
     def judged(self, order: int) -> tuple[float, ...]:
         """Return the rates that an order is judged by: the last ones above rounding, at the smallest distances."""
-        return tuple(rate for rate in self.rates(order) if not math.isnan(rate))[-JUDGED:]
+        return tuple([rate for rate in self.rates(order) if not math.isnan(rate)])[-JUDGED:]
 
     def rate(self, order: int) -> float:
         """Return the median of the rates that an order is judged by; nan if there is none."""
@@ -201,7 +201,7 @@ def _remainders(
     remainders: list[tuple[float, ...]] = []
     for order in range(len(coefficients)):
         expanded = [sum(c * e**k for k, c in enumerate(coefficients[: order + 1])) for e in distances]
-        remainders.append(tuple(abs(f - x) for f, x in zip(found, expanded, strict=True)))
+        remainders.append(tuple([abs(f - x) for f, x in zip(found, expanded, strict=True)]))
     return tuple(remainders)
 
 
@@ -263,7 +263,7 @@ def taylor_test(
     else:
         chosen = _checked(distances)
         found = [line.at(distance) for distance in chosen]
-    floors = tuple(rounding.floor(there) for there in found)
+    floors = tuple([rounding.floor(there) for there in found])
     test = TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
     _check_seen(test, line.eps)
     return test

@@ -65,7 +65,8 @@ def add_scatters(program: Program) -> Program:
         if len(zeros) > _MOST_PARTS:
             return None
         negative[equation.output] = meeting(before, here)
-        arguments, params = (total, *scatter.arguments), {"index": index, "unsigned": tuple(map(_as_index, zeros))}
+        unsigned = tuple([_as_index(zero) for zero in zeros])
+        arguments, params = (total, *scatter.arguments), {"index": index, "unsigned": unsigned}
         return replace(
             equation, primitive=None, function=plus_scatter, name="add_scatter", arguments=arguments, params=params
         )
@@ -113,7 +114,7 @@ def _with_terms(
             continue
         found.append(one)
         taken.add(term)
-    equations = tuple(equation for equation in found if equation.output not in taken)
+    equations = tuple([equation for equation in found if equation.output not in taken])
     return replace(program, equations=equations, history=(*program.history, note))
 
 

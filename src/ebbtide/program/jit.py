@@ -339,7 +339,7 @@ class Jitted:
             return None
         structure = flatten((args, kwargs))[1]
         fixed = leaves_of(args, self._static)
-        dynamic = tuple(number for number, leaf in enumerate(leaves) if number not in fixed and is_dynamic(leaf))
+        dynamic = tuple([number for number, leaf in enumerate(leaves) if number not in fixed and is_dynamic(leaf)])
         paths = paths_of(structure)
         names = [name_of_leaf(self._f, paths[number]) for number in dynamic]
         found: list[Any] = []

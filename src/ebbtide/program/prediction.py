@@ -91,7 +91,7 @@ def predict(rung: Rung, memory: Memory) -> Prediction:
         found[0] = Held("copies inside of NumPy", moment, program.equations[place].line)
     held = sorted(found.values(), key=lambda value: -value.nbytes)
     at = names[program.equations[place].output]
-    unknown = tuple((names[equation.output], equation.line) for equation in loops_of(program))
+    unknown = tuple([(names[equation.output], equation.line) for equation in loops_of(program)])
     return Prediction(
         memory.held[place], memory.nbytes, at, tuple(held), rung.again, rung.products,
         rung.extra_work, unknown,

@@ -40,7 +40,7 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     made, strides, bases, known = copies.made, copies.strides, copies.bases, copies.known
     # The first part gives what it computes itself: its own copy, which is the first, and not one of the part after it.
     own = {equation.output for equation in program.equations[:forward]}
-    outputs = tuple(x if type(x) is not Variable or x in own else copies.current(x) for x in program.outputs)
+    outputs = tuple([x if type(x) is not Variable or x in own else copies.current(x) for x in program.outputs])
     front = {equation.output for equation in made[:ends]}
     history = (*program.history, "values computed again")
     found = remove_dead(replace(program, equations=tuple(made), outputs=outputs))

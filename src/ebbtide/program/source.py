@@ -325,8 +325,8 @@ class Source:
         """Return the memory that NumPy gives to an array that lies as a value does."""
         shape, strides = variable.type.shape, self._layout.strides[variable]
         order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
-        text = f"np.empty({tuple(shape[axis] for axis in order)}, {self._dtype(variable)})"
-        back = tuple(order.index(axis) for axis in range(len(shape)))
+        text = f"np.empty({tuple([shape[axis] for axis in order])}, {self._dtype(variable)})"
+        back = tuple([order.index(axis) for axis in range(len(shape))])
         return text if list(back) == sorted(back) else f"{text}.transpose{back}"
 
     def _allocated(self, equation: Equation, name: str) -> list[str]:

@@ -66,14 +66,14 @@ def values_of(program: Program, layout: Layout) -> Values:
     repeated = [may_repeat(equation) and equation.output not in lent for equation in program.equations]
     return Values(
         steps=tuple(steps),
-        nbytes=tuple(0 if e.output in layout.bases else e.output.nbytes for e in program.equations),
-        cost=tuple(weighed(e, layout)[0] for e in program.equations),
+        nbytes=tuple([0 if e.output in layout.bases else e.output.nbytes for e in program.equations]),
+        cost=tuple([weighed(e, layout)[0] for e in program.equations]),
         reads=tuple(reads),
-        readers=tuple(map(tuple, readers)),
+        readers=tuple([tuple(each) for each in readers]),
         over=tuple(over),
-        stays=tuple(e.output in escaping or e.output in outputs for e in program.equations),
-        repeats=tuple(may and e.output not in outputs for may, e in zip(repeated, program.equations, strict=True)),
-        cheap=tuple(may and not is_product(e) for may, e in zip(repeated, program.equations, strict=True)),
+        stays=tuple([e.output in escaping or e.output in outputs for e in program.equations]),
+        repeats=tuple([may and e.output not in outputs for may, e in zip(repeated, program.equations, strict=True)]),
+        cheap=tuple([may and not is_product(e) for may, e in zip(repeated, program.equations, strict=True)]),
     )
 
 

@@ -69,7 +69,7 @@ def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         x = x if type(x) is TracedArray else np.asarray(x)
         if x.ndim == 1:
             width = diff(x)
-            width = np.reshape(width, tuple(width.shape[0] if k == axis else 1 for k in range(y.ndim)))
+            width = np.reshape(width, tuple([width.shape[0] if k == axis else 1 for k in range(y.ndim)]))
         else:
             width = diff(x, axis=axes_of(axis, x.ndim)[0])
     return np.sum(width * (y[_part(axis, 1, None)] + y[_part(axis, None, -1)]) / 2.0, axis)
@@ -116,7 +116,7 @@ def _even(f: Any, axis: int, step: Any, order: int) -> list[Any]:
 
 def _uneven(f: Any, axis: int, steps: Any, order: int) -> list[Any]:
     """Return the slopes at the first, inner and last places of uneven distance."""
-    n, along = f.shape[axis], tuple(-1 if k == axis else 1 for k in range(f.ndim))
+    n, along = f.shape[axis], tuple([-1 if k == axis else 1 for k in range(f.ndim)])
     one, two = steps[:-1], steps[1:]
     weights = (-two / (one * (one + two)), (two - one) / (one * two), one / (two * (one + two)))
     inner = _weighted(f, axis, (0, 1, 2), n - 2, [np.reshape(w, along) for w in weights])

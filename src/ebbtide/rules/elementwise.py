@@ -106,7 +106,7 @@ def power(x: Any, y: Any) -> Any:
 def _float_power(x: Any, y: Any) -> Any:
     """Return x ** y in double precision, whatever the operands are."""
     double = np.result_type(type_of(x).dtype, type_of(y).dtype, np.float64)
-    return _power_in_double.bind(tuple(v if type(v) in NUMBERS else v.astype(double) for v in (x, y)))
+    return _power_in_double.bind(tuple([v if type(v) in NUMBERS else v.astype(double) for v in (x, y)]))
 
 
 register(np.power, power)

@@ -190,7 +190,7 @@ def _shift(sign: int) -> Callable[..., Any]:
 
     def handler(x: Any, axes: Any = None) -> Any:
         axes = tuple(range(x.ndim)) if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)
-        return np.roll(x, tuple(sign * (x.shape[axis] // 2) for axis in axes), axes)
+        return np.roll(x, tuple([sign * (x.shape[axis] // 2) for axis in axes]), axes)
 
     return handler
 

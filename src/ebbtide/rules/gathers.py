@@ -59,7 +59,7 @@ def _gather_of(count: int) -> Primitive:
             return made.bind((values[0], *aligned(values[1:], mapped[1:])))
         return _GATHERS[count + 1].bind((values[0], *_of_members(values[1:], mapped[1:], size)))
 
-    needs = tuple(f"operand{k}" for k in range(1, count + 1))
+    needs = tuple([f"operand{k}" for k in range(1, count + 1)])
     made = Primitive(
         lambda x, *indices: x[indices],
         name="gather",
@@ -80,7 +80,7 @@ def _added_of(count: int) -> Primitive:
         operands = (full(values[0], mapped[0], size), *_of_members(values[1:], mapped[1:], size))
         return _ADDED[count + 1].bind(operands, {"whole": ArrayType((size, *whole.shape), whole.dtype)})
 
-    needs = tuple(f"operand{k}" for k in range(1, count + 1))
+    needs = tuple([f"operand{k}" for k in range(1, count + 1)])
     back = Pull(lambda g, kind, params, *indices: matched(_GATHERS[count].bind((g, *indices)), kind), needs, FRESH)
     made = Primitive(
         _add_at,
@@ -123,7 +123,7 @@ def _put_of(count: int) -> Primitive:
         ndim = max(np.ndim(index) for index in indices) - 1 + base.ndim - 1 - count
         return _PUTS[count + 1].bind((base, widened(value, ndim), *indices))
 
-    needs = tuple(f"operand{k}" for k in range(2, count + 2))
+    needs = tuple([f"operand{k}" for k in range(2, count + 2)])
     pulls = (Pull(of_base, needs, FRESH, temporaries=1), Pull(of_value, needs, FRESH, temporaries=3))
     made = Primitive(
         _put,

@@ -192,7 +192,7 @@ def histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = N
     _, edges = np.histogramdd(points, bins, range)
     places = [np.searchsorted(ends, x, "right") - (x == ends[-1]) for ends, x in zip(edges, points.T, strict=True)]
     # With a bin at both ends of each axis for what lies outside, as NumPy does it.
-    shape = tuple(len(ends) + 1 for ends in edges)
+    shape = tuple([len(ends) + 1 for ends in edges])
     sums = np.bincount(np.ravel_multi_index(places, shape), weights, math.prod(shape))
     counts = np.reshape(sums, shape)[(slice(1, -1),) * len(edges)]
     if density:

@@ -78,7 +78,7 @@ def _moment(function: Callable[..., Any], operands: tuple[str, ...], slopes: tup
     def infer(*kinds: ArrayType, **_: int) -> ArrayType:
         return ArrayType(np.broadcast_shapes(*[k.shape for k in kinds]), np.result_type(*[k.dtype for k in kinds]))
 
-    pulls = tuple(map(make, range(len(operands))))
+    pulls = tuple([make(k) for k in range(len(operands))])
     primitive = Primitive(
         run,
         name=function.__name__.strip("_"),

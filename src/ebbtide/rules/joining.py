@@ -96,7 +96,7 @@ def _at_least(ndim: int) -> Any:
             shape = (1,) * (ndim - a.ndim) + a.shape
         return np.reshape(a, shape)
 
-    return lambda *arys: one(arys[0]) if len(arys) == 1 else tuple(one(a) for a in arys)
+    return lambda *arys: one(arys[0]) if len(arys) == 1 else tuple([one(a) for a in arys])
 
 
 answer(np.atleast_1d, _at_least(1))
@@ -175,7 +175,7 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str =
     places = list(range(len(xi)))
     if indexing == "xy" and len(xi) > 1:
         places[:2] = 1, 0
-    shapes = [tuple(-1 if k == place else 1 for k in range(len(xi))) for place in places]
+    shapes = [tuple([-1 if k == place else 1 for k in range(len(xi))]) for place in places]
     grids: Any = [np.reshape(x, shape) for x, shape in zip(xi, shapes, strict=True)]
     if not sparse:
         grids = np.broadcast_arrays(*grids)
@@ -198,7 +198,7 @@ answer(np.ix_, _ix)
 
 
 def _resize(a: Any, new_shape: Any) -> Any:
-    shape = (int(new_shape),) if np.ndim(new_shape) == 0 else tuple(int(n) for n in new_shape)
+    shape = (int(new_shape),) if np.ndim(new_shape) == 0 else tuple([int(n) for n in new_shape])
     size = int(np.prod(shape))
     a = np.ravel(a)
     if not a.shape[0] or not size:

@@ -241,7 +241,7 @@ def decomposition(
 
         return Pull(rule, needs, FRESH, temporaries=4)
 
-    pulls = tuple(pull(k) for k in range(len(operands)))
+    pulls = tuple([pull(k) for k in range(len(operands))])
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         known = dict(zip(operands, values, strict=True), out=unpack(out, params["parts"]))

@@ -12,7 +12,7 @@ from ebbtide.rules.reductions import axes_of
 
 _roll = linear(
     np.roll,
-    lambda g, kind, shift, axis: np.roll(g, tuple(-s for s in shift), axis),
+    lambda g, kind, shift, axis: np.roll(g, tuple([-s for s in shift]), axis),
     infer=lambda kind, shift, axis: kind,
     batch=lambda x, shift, axis: np.roll(x, shift, tuple([a + 1 for a in axis])),
     name="roll",
@@ -24,9 +24,9 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if axis is None:
         return np.reshape(roll(np.reshape(a, -1), shift, 0), a.shape)
     pairs = np.broadcast(shift, axis)
-    axes = axes_of(tuple(k for _, k in pairs), a.ndim)
+    axes = axes_of(tuple([k for _, k in pairs]), a.ndim)
     pairs.reset()
-    shifts = tuple(int(s) for s, _ in pairs)
+    shifts = tuple([int(s) for s, _ in pairs])
     return _roll.bind((a,), {"shift": shifts, "axis": axes})
 
 
@@ -36,7 +36,7 @@ answer(np.roll, roll)
 def flip(m: Any, axis: Any = None) -> Any:
     """Return a view with the order of elements reversed along axes."""
     axes = axes_of(axis, m.ndim)
-    return m[tuple(slice(None, None, -1) if k in axes else slice(None) for k in range(m.ndim))]
+    return m[tuple([slice(None, None, -1) if k in axes else slice(None) for k in range(m.ndim)])]
 
 
 answer(np.flip, flip)
@@ -65,9 +65,9 @@ def _tile(A: Any, reps: Any) -> Any:
     ndim = max(A.ndim, len(reps))
     shape = (1,) * (ndim - A.ndim) + A.shape
     reps = (1,) * (ndim - len(reps)) + reps
-    spread = np.reshape(A, tuple(n for size in shape for n in (1, size)))
-    wide = np.broadcast_to(spread, tuple(n for pair in zip(reps, shape, strict=True) for n in pair))
-    return np.reshape(wide, tuple(r * n for r, n in zip(reps, shape, strict=True)))
+    spread = np.reshape(A, tuple([n for size in shape for n in (1, size)]))
+    wide = np.broadcast_to(spread, tuple([n for pair in zip(reps, shape, strict=True) for n in pair]))
+    return np.reshape(wide, tuple([r * n for r, n in zip(reps, shape, strict=True)]))
 
 
 answer(np.repeat, _repeat)

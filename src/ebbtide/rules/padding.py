@@ -22,14 +22,14 @@ from ebbtide.rules.originals import is_traced
 
 
 def _pad_transpose(g: Any, kind: ArrayType, widths: Any, values: Any) -> Any:
-    return g[tuple(slice(before, before + n) for (before, _), n in zip(widths, kind.shape, strict=True))]
+    return g[tuple([slice(before, before + n) for (before, _), n in zip(widths, kind.shape, strict=True)])]
 
 
 _pad_constant = linear(
     lambda x, widths, values: np.pad(x, widths, constant_values=values),
     _pad_transpose,
     infer=lambda kind, widths, values: ArrayType(
-        tuple(a + n + b for (a, b), n in zip(widths, kind.shape, strict=True)), kind.dtype
+        tuple([a + n + b for (a, b), n in zip(widths, kind.shape, strict=True)]), kind.dtype
     ),
     batch=lambda x, widths, values: np.pad(x, ((0, 0), *widths), constant_values=values),
     name="pad",
@@ -136,7 +136,7 @@ def _constant(x: Any, widths: tuple[tuple[int, int], ...], values: Any) -> Any:
     if np.all(np.equal(values, 0)):
         return _pad_constant.bind((x,), {"widths": widths, "values": 0})
     padded = constant_like(x, np.pad(np.zeros(x.shape, x.dtype), widths, constant_values=values))
-    padded[tuple(slice(before, before + n) for (before, _), n in zip(widths, x.shape, strict=True))] = x
+    padded[tuple([slice(before, before + n) for (before, _), n in zip(widths, x.shape, strict=True)])] = x
     return padded
 
 

@@ -195,7 +195,7 @@ def _dot_type(x: ArrayType, y: ArrayType) -> ArrayType:
 
 
 def _dot_left(g: Any, y: Any, kind: ArrayType) -> Any:
-    kept = tuple(k for k in range(y.ndim) if k != max(y.ndim - 2, 0))
+    kept = tuple([k for k in range(y.ndim) if k != max(y.ndim - 2, 0)])
     return np.tensordot(g, y, (tuple(range(len(kind.shape) - 1, g.ndim)), kept))
 
 
@@ -256,11 +256,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     if isinstance(axes, int):
         axes = (tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes)))
     left, right = axes_of(axes[0], a.ndim), axes_of(axes[1], b.ndim)
-    kept_a = tuple(k for k in range(a.ndim) if k not in left)
-    kept_b = tuple(k for k in range(b.ndim) if k not in right)
-    rows, columns = tuple(a.shape[k] for k in kept_a), tuple(b.shape[k] for k in kept_b)
-    inner = tuple(a.shape[k] for k in left)
-    if inner != tuple(b.shape[k] for k in right):
+    kept_a = tuple([k for k in range(a.ndim) if k not in left])
+    kept_b = tuple([k for k in range(b.ndim) if k not in right])
+    rows, columns = tuple([a.shape[k] for k in kept_a]), tuple([b.shape[k] for k in kept_b])
+    inner = tuple([a.shape[k] for k in left])
+    if inner != tuple([b.shape[k] for k in right]):
         raise ValueError(f"tensordot: shapes {a.shape} and {b.shape} do not match over the axes {axes}.")
     size = prod(inner)
     first = np.reshape(np.transpose(a, (*kept_a, *left)), (prod(rows), size))
@@ -283,10 +283,10 @@ def _kron(a: Any, b: Any) -> Any:
     a = np.reshape(a, (1,) * (ndim - a.ndim) + a.shape)
     b = np.reshape(b, (1,) * (ndim - b.ndim) + b.shape)
     wide = np.multiply(
-        np.reshape(a, tuple(n for size in a.shape for n in (size, 1))),
-        np.reshape(b, tuple(n for size in b.shape for n in (1, size))),
+        np.reshape(a, tuple([n for size in a.shape for n in (size, 1)])),
+        np.reshape(b, tuple([n for size in b.shape for n in (1, size)])),
     )
-    return np.reshape(wide, tuple(m * n for m, n in zip(a.shape, b.shape, strict=True)))
+    return np.reshape(wide, tuple([m * n for m, n in zip(a.shape, b.shape, strict=True)]))
 
 
 _vecdot = multilinear(
@@ -343,7 +343,7 @@ answer(np.dot, dot)
 answer(np.tensordot, tensordot)
 answer(np.inner, _inner)
 answer(np.outer, _outer)
-answer(np.vdot, lambda a, b, /: _vdot.bind(tuple(np.reshape(v, -1) for v in _arrays(a, b))))
+answer(np.vdot, lambda a, b, /: _vdot.bind(tuple([np.reshape(v, -1) for v in _arrays(a, b)])))
 answer(np.kron, _kron)
 answer(np.linalg.matmul, lambda x1, x2, /: np.matmul(x1, x2))
 answer(np.linalg.outer, lambda x1, x2, /: np.outer(x1, x2))

@@ -174,7 +174,7 @@ def _median(function: Callable[..., Any], skip: bool) -> Callable[..., Any]:
         if not a.size:
             return function(np.zeros(a.shape, a.dtype), axis=axes, keepdims=bool(keepdims))
         found = _found(primitive, _rows(a, axes), half, half, "linear", skip, {})
-        found = np.reshape(found, tuple(1 if k in axes else n for k, n in enumerate(a.shape)))
+        found = np.reshape(found, tuple([1 if k in axes else n for k, n in enumerate(a.shape)]))
         return placed(dropped(found, a, axes, keepdims), out, function.__name__)
 
     return handler
@@ -243,10 +243,10 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
         else:
             weights = weights if type(weights) is TracedArray else np.asarray(weights)
             found = _at(_rows(a, axes), choice(a, q, weights, axes))
-        rest = tuple(1 if k in axes else n for k, n in enumerate(a.shape))
-        rest = rest if keepdims and keepdims is not np._NoValue else tuple(
+        rest = tuple([1 if k in axes else n for k, n in enumerate(a.shape)])
+        rest = rest if keepdims and keepdims is not np._NoValue else tuple([
             n for k, n in enumerate(a.shape) if k not in axes
-        )
+        ])
         return placed(np.reshape(np.transpose(found), (*np.shape(q), *rest)), out, function.__name__)
 
     return handler

@@ -26,15 +26,15 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    return tuple(np.lib.array_utils.normalize_axis_index(int(a), ndim) for a in axes)
+    return tuple([np.lib.array_utils.normalize_axis_index(int(a), ndim) for a in axes])
 
 
 def reduced(kind: ArrayType, axis: tuple[int, ...], keepdims: bool) -> ArrayType:
     """Return the type of a reduction over *axis*."""
     if keepdims:
-        shape = tuple(1 if k in axis else n for k, n in enumerate(kind.shape))
+        shape = tuple([1 if k in axis else n for k, n in enumerate(kind.shape)])
     else:
-        shape = tuple(n for k, n in enumerate(kind.shape) if k not in axis)
+        shape = tuple([n for k, n in enumerate(kind.shape) if k not in axis])
     return ArrayType(shape, kind.dtype)
 
 
@@ -230,7 +230,7 @@ def others(x: Any, axis: tuple[int, ...]) -> Any:
     one = np.ones((*flat.shape[:-1], 1), type_of(x).dtype)
     before = np.cumprod(np.concatenate([one, flat[..., :-1]], axis=-1), axis=-1)
     after = np.cumprod(np.concatenate([one, flat[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
-    return np.transpose(np.reshape(before * after, shape), tuple(int(k) for k in np.argsort(order)))
+    return np.transpose(np.reshape(before * after, shape), tuple([int(k) for k in np.argsort(order)]))
 
 
 def product_slope(x: Any, where: Any, params: Any) -> Any:

@@ -39,7 +39,7 @@ _reshape = linear(
 _transpose = linear(
     np.transpose,
     lambda g, kind, axes: np.transpose(g, _inverse(axes)),
-    infer=lambda kind, axes: ArrayType(tuple(kind.shape[a] for a in axes), kind.dtype),
+    infer=lambda kind, axes: ArrayType(tuple([kind.shape[a] for a in axes]), kind.dtype),
     aliases=True,
     put=lambda base, params, view: np.transpose(view, _inverse(params["axes"])),
     batch=lambda x, axes: np.transpose(x, (0, *[a + 1 for a in axes])),
@@ -48,7 +48,7 @@ _transpose = linear(
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(axes.index(k) for k in range(len(axes)))
+    return tuple([axes.index(k) for k in range(len(axes))])
 
 
 def _view(primitive: Any, x: Any, params: dict[str, Any]) -> Any:
@@ -59,12 +59,12 @@ def _view(primitive: Any, x: Any, params: dict[str, Any]) -> Any:
 def reshape(a: Any, /, shape: Any = None, order: Any = "C", *, newshape: Any = None, copy: Any = None) -> Any:
     """Return the elements in another shape."""
     shape = newshape if shape is None else shape
-    shape = tuple(int(n) for n in (shape if isinstance(shape, (tuple, list)) else (shape,)))
+    shape = tuple([int(n) for n in (shape if isinstance(shape, (tuple, list)) else (shape,))])
     size = math.prod(a.shape)
     known = math.prod(n for n in shape if n != -1)
     if -1 in shape:
         rest = size // known if known else 0
-        shape = tuple(rest if n == -1 else n for n in shape)
+        shape = tuple([rest if n == -1 else n for n in shape])
     if math.prod(shape) != size:
         raise ValueError(f"cannot reshape array of size {size} into shape {shape}")
     if order not in ("C", "F"):
@@ -100,7 +100,7 @@ def _expand_dims(a: Any, axis: Any) -> Any:
     ndim = a.ndim + len(axes)
     inserted = axes_of(axes, ndim)
     rest = iter(a.shape)
-    return reshape(a, tuple(1 if k in inserted else next(rest) for k in range(ndim)))
+    return reshape(a, tuple([1 if k in inserted else next(rest) for k in range(ndim)]))
 
 
 def _squeeze(a: Any, axis: Any = None) -> Any:
@@ -108,7 +108,7 @@ def _squeeze(a: Any, axis: Any = None) -> Any:
     for k in dropped:
         if a.shape[k] != 1:
             raise ValueError(f"cannot squeeze axis {k} of size {a.shape[k]}")
-    return reshape(a, tuple(n for k, n in enumerate(a.shape) if k not in dropped))
+    return reshape(a, tuple([n for k, n in enumerate(a.shape) if k not in dropped]))
 
 
 def ravel(a: Any, order: Any = "C") -> Any:
@@ -150,7 +150,7 @@ def _diagonal_transpose(g: Any, kind: ArrayType, offset: int, axis1: int, axis2:
     rows = np.arange(g.shape[-1]) - min(offset, 0)
     columns = np.arange(g.shape[-1]) + max(offset, 0)
     order = [k for k in range(len(kind.shape)) if k not in (axis1, axis2)] + [axis1, axis2]
-    moved = tuple(kind.shape[k] for k in order)
+    moved = tuple([kind.shape[k] for k in order])
     full = np.zeros(moved, kind.dtype)
     if type(g) is TracedArray:
         full = constant_like(g, full)
@@ -159,7 +159,7 @@ def _diagonal_transpose(g: Any, kind: ArrayType, offset: int, axis1: int, axis2:
 
 
 def _diagonal_type(kind: ArrayType, offset: int, axis1: int, axis2: int) -> ArrayType:
-    rest = tuple(n for k, n in enumerate(kind.shape) if k not in (axis1, axis2))
+    rest = tuple([n for k, n in enumerate(kind.shape) if k not in (axis1, axis2)])
     rows, columns = kind.shape[axis1] + min(offset, 0), kind.shape[axis2] - max(offset, 0)
     return ArrayType((*rest, max(0, min(rows, columns))), kind.dtype)
 
@@ -217,7 +217,7 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
 answer(np.broadcast_to, broadcast_to)
 answer(
     np.broadcast_arrays,
-    lambda *args, subok=False: tuple(
+    lambda *args, subok=False: tuple([
         np.broadcast_to(a, np.broadcast_shapes(*[np.shape(b) for b in args])) for a in args
-    ),
+    ]),
 )

@@ -141,7 +141,7 @@ def _trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     front, back = (not len(places) or letter in trim.lower() for letter in "fb")
     axes = axes_of(axis, filt.ndim)
     ends = [slice(int(a) if front else None, int(b) if back else None) for a, b in zip(start, stop, strict=True)]
-    return filt[tuple(part if k in axes else slice(None) for k, part in enumerate(ends))]
+    return filt[tuple([part if k in axes else slice(None) for k, part in enumerate(ends)])]
 
 
 answer(np.partition, partition)

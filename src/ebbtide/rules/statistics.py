@@ -36,10 +36,10 @@ def _weights_along(weights: Any, a: Any, axis: Any) -> Any:
     if axis is None:
         raise TypeError("Axis must be specified when shapes of a and weights differ.")
     axes = axes_of(axis, a.ndim)
-    if weights.shape != tuple(a.shape[k] for k in axes):
+    if weights.shape != tuple([a.shape[k] for k in axes]):
         raise ValueError("Shape of weights must be consistent with shape of a along specified axis.")
-    turned = np.transpose(weights, tuple(int(k) for k in np.argsort(axes)))
-    return np.reshape(turned, tuple(n if k in axes else 1 for k, n in enumerate(a.shape)))
+    turned = np.transpose(weights, tuple([int(k) for k in np.argsort(axes)]))
+    return np.reshape(turned, tuple([n if k in axes else 1 for k, n in enumerate(a.shape)]))
 
 
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = False) -> Any:

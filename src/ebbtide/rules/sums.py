@@ -24,7 +24,7 @@ def _sum_type(*kinds: ArrayType, terms: tuple[str, ...], out: str, optimize: Any
     for term, kind in zip(terms, kinds, strict=True):
         for letter, size in zip(term, kind.shape, strict=True):
             sizes[letter] = size if size != 1 else sizes.get(letter, 1)
-    return ArrayType(tuple(sizes[c] for c in out), np.result_type(*[kind.dtype for kind in kinds]))
+    return ArrayType(tuple([sizes[c] for c in out]), np.result_type(*[kind.dtype for kind in kinds]))
 
 
 def _contracted(operands: tuple[Any, ...], terms: tuple[str, ...], out: str) -> Any:
@@ -79,10 +79,10 @@ def _of(count: int) -> Primitive:
             part = _contracted((g, *others), (out, *theirs), "".join(known))
             # Where all others are broadcast along a letter, so is their product.
             sizes = dict(zip(known, part.shape, strict=True))
-            shape = tuple(sizes.get(c, 1) for c in terms[k])
+            shape = tuple([sizes.get(c, 1) for c in terms[k]])
             return matched(np.positive(np.broadcast_to(np.reshape(part, shape), kind.shape)), kind)
 
-        return Pull(rule, tuple(f"operand{j}" for j in range(count) if j != k), FRESH, temporaries=2)
+        return Pull(rule, tuple([f"operand{j}" for j in range(count) if j != k]), FRESH, temporaries=2)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         terms = [
@@ -105,7 +105,7 @@ def _of(count: int) -> Primitive:
 
 
 # One for each number of operands, as a rule names what it saves.
-_SUMS = tuple(_of(count) for count in range(1, 9))
+_SUMS = tuple([_of(count) for count in range(1, 9)])
 
 
 def _parsed(subscripts: str, operands: list[Any]) -> tuple[list[str], str]:
@@ -172,8 +172,8 @@ def einsum(*args: Any, optimize: Any = False, dtype: Any = None, order: Any = "K
     if len(pairs) == 1 and sorted(pairs[0][1]) == sorted(out):
         operand, term = pairs[0]
         return np.transpose(operand, [term.index(c) for c in out])
-    params = {"terms": tuple(t for _, t in pairs), "out": out, "optimize": optimize}
-    return _SUMS[len(pairs) - 1].bind(tuple(o for o, _ in pairs), params)
+    params = {"terms": tuple([t for _, t in pairs]), "out": out, "optimize": optimize}
+    return _SUMS[len(pairs) - 1].bind(tuple([o for o, _ in pairs]), params)
 
 
 answer(np.einsum, einsum)

@@ -153,7 +153,7 @@ def _choose_above_saved(position: Position, choose: Callable[[Position], Action]
         reversed=position.reversed,
         state=None if state is None or state < first else state - first,
         forward_ended=position.forward_ended,
-        snapshots=tuple(Snapshot(one.step - first, one.kind, one.tier) for one in held),
+        snapshots=tuple([Snapshot(one.step - first, one.kind, one.tier) for one in held]),
         open=position.open,
     )
     action = shift(choose(above), first)

@@ -332,7 +332,7 @@ class Position(_Fields):
                 saved=None if saved is None else (saved[0], saved[1]),
                 forward_ended=bool(record["forward_ended"]),
                 finished=bool(record["finished"]),
-                snapshots=tuple(Snapshot(step, kind, tier) for step, kind, tier in rows),
+                snapshots=tuple([Snapshot(step, kind, tier) for step, kind, tier in rows]),
                 open=bool(record["open"]),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:

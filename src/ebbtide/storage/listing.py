@@ -108,7 +108,7 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
     try:
         entries = tuple(sorted(scan(path, descriptor), key=lambda record: record.generation))
         target = Target(path, descriptor, POSIX, Codecs(), durable=False)
-        damaged = tuple(_find_damage(target, entries)) if check else ()
+        damaged = (*_find_damage(target, entries),) if check else ()
         return _listing(directory, os.fstat(descriptor).st_blocks * 512, entries, damaged)
     finally:
         os.close(descriptor)

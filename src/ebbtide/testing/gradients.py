@@ -186,5 +186,5 @@ def compare(found: Any, expected: Any, limits: dict[str, float], what: str) -> N
     if not error[worst] <= limit:
         raise AssertionError(
             f"{what}: the derivative is {found[worst]}, and {expected[worst]} was expected, at index "
-            f"{tuple(map(int, worst))}. They differ by {error[worst]:.3g}; the tolerance is {limit:.3g}."
+            f"{tuple([int(k) for k in worst])}. They differ by {error[worst]:.3g}; the tolerance is {limit:.3g}."
         )

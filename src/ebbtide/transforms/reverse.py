@@ -29,7 +29,7 @@ def argument_numbers(argnums: int | Sequence[int], args: tuple[Any, ...]) -> tup
                 f"argnums={argnums!r} asks for argument {k}, but the function was called with {len(args)} "
                 "positional arguments. Only positional arguments can be differentiated."
             )
-    found = tuple(k % len(args) for k in numbers)
+    found = tuple([k % len(args) for k in numbers])
     if len(set(found)) < len(found):
         raise TypeError(f"argnums={argnums!r} asks for an argument twice. Ask once, and use its gradient twice.")
     return found

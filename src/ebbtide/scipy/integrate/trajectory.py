@@ -120,7 +120,7 @@ def trajectory(func: Callable[..., Any], solve: Any, solver: Solver, y0: Any, ti
         if kind.dtype.kind != "f":
             raise refusal(f"An argument of a differential equation is {kind}, and derivatives are by real arrays.")
     flow = Flow(
-        func, solve, solver, tuple(map(_unless_traced, leaves)), structure, kinds, _unless_traced(y0),
+        func, solve, solver, tuple([_unless_traced(leaf) for leaf in leaves]), structure, kinds, _unless_traced(y0),
         _unless_traced(times), (np.shape(times)[0], np.shape(y0)[0]),
     )  # fmt: skip
     ends = [x for x in (y0, times) if type(x) is TracedArray]

@@ -94,7 +94,7 @@ def solve_banded(
     Memory:
         A record saves the diagonals and the result.
     """
-    return _solve_banded.bind((as_array(ab), as_array(b)), {"bands": tuple(int(n) for n in l_and_u)})
+    return _solve_banded.bind((as_array(ab), as_array(b)), {"bands": tuple([int(n) for n in l_and_u])})
 
 
 def _halves(count: int, lower: bool, dtype: Any) -> Any:

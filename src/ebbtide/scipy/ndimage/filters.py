@@ -67,7 +67,8 @@ def _correlated(
     w = np.conjugate(w) if conjugate and w.dtype.kind == "c" else w
     if w.dtype.kind not in "fc":
         w = w.astype(np.float64)
-    params = {"axis": axis, "mode": mode, "cval": cval, "origins": tuple(map(int, origins)), "dtype": output}
+    places = tuple([int(origin) for origin in origins])
+    params = {"axis": axis, "mode": mode, "cval": cval, "origins": places, "dtype": output}
     return correlation.bind((x, w), params)
 
 

@@ -158,7 +158,7 @@ _oaconvolve = _by_axes(signal.oaconvolve)
 
 def _signals(in1: Any, in2: Any) -> tuple[Any, Any]:
     """Return two signals as arrays; SciPy's messages say what is wrong with their shapes."""
-    return tuple(x if hasattr(x, "shape") else np.asarray(x) for x in (in1, in2))  # pyright: ignore[reportReturnType]
+    return tuple([x if hasattr(x, "shape") else np.asarray(x) for x in (in1, in2)])  # pyright: ignore[reportReturnType]
 
 
 def _product(x: Any, y: Any, function: Any) -> Any:

@@ -29,7 +29,7 @@ def _declare(function: Any, name: str, operands: tuple[str, ...], pulls: tuple[A
     def make(pull: Any) -> Pull:
         return Pull(lambda g, kind, params, *values: matched(pull(g, *values), kind), operands, FRESH, temporaries=3)
 
-    made = tuple(map(make, pulls))
+    made = tuple([make(pull) for pull in pulls])
     primitive = Primitive(
         function,
         name=name,
