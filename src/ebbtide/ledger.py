@@ -147,8 +147,8 @@ class Ledger:
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out", "lenders", "limit",
-        "peak", "phase", "quota", "report", "saved", "timeline", "watched",
+        "__weakref__", "_hearers", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out",
+        "lenders", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False) -> None:
@@ -167,6 +167,8 @@ class Ledger:
         self.lenders: list[Any] = []
         # What they gave up until now: whoever measures by differences of `held` has to know.
         self.given_up: dict[str, int] = dict.fromkeys(KINDS, 0)
+        # Who wants to know what lenders of theirs give up: (these, what they gave up).
+        self._hearers: list[tuple[list[Any], dict[str, int]]] = []
         # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes, entry of the first].
         self._owners: dict[tuple[str, int], list[Any]] = {}
         self._tickets: dict[int, _Ticket] = {}
@@ -230,13 +232,26 @@ class Ledger:
 
     def relieve(self, nbytes: int) -> int:
         """Let time loops give up at least *nbytes* bytes if they can, at the price of more work; return how many."""
-        freed, before = 0, dict(self.held)
-        for lender in [reference() for reference in self.lenders]:
+        freed = 0
+        for reference in list(self.lenders):
+            lender, before = reference(), dict(self.held)
             if lender is not None and freed < nbytes:
                 freed += lender.shed(nbytes - freed)
-        for kind, held in before.items():
-            self.given_up[kind] += held - self.held[kind]
+                heard = [found for known, found in self._hearers if any(one is reference for one in known)]
+                for found in (self.given_up, *heard):
+                    for kind, held in before.items():
+                        found[kind] += held - self.held[kind]
         return freed
+
+    @contextmanager
+    def hearing(self) -> Iterator[dict[str, int]]:
+        """Give what is given up in the block, by kind, by those who are lenders when it begins."""
+        heard: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._hearers.append((list(self.lenders), heard))
+        try:
+            yield heard
+        finally:
+            self._hearers.pop()
 
     @property
     def lent(self) -> int:

@@ -350,6 +350,25 @@ def test_a_wide_step_keeps_the_budget_wherever_it_is(place: str, name: str, disk
     assert found[0].tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("disk", [0, 400])
+@pytest.mark.parametrize("name", ["maxima of 8", "sum of 16"])
+def test_nested_loops_run_above_their_least(name: str, disk: int, tmp_path: Path) -> None:
+    """What loops in the steps of another one hold they give up for it, when it is measured, later, and at the end."""
+
+    def f(u: Any) -> Any:
+        return nested(WIDE[name], u)
+
+    def bounded(memory: int) -> Any:
+        return grad(f, budget=Budget(memory=memory, disk=disk * STATE, directory=tmp_path))
+
+    expected, alone = grad(f)(U), peak_bytes(lambda: f(U))
+    least = least_of(bounded, U)
+    for times in (1.05, 1.1, 1.2, 1.5, 2.0) if FULL else (1.1, 1.5):
+        memory, found = int(times * least), list[Any]()
+        assert peak_bytes(lambda memory=memory, found=found: found.append(bounded(memory)(U))) - alone <= memory
+        assert found[0].tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize(
     ("name", "shape"), sample(list(product(DERIVATIVES, ["maxima of 8", "sines of 8", "drawn by 3", "sum of 16"])), 6)
 )

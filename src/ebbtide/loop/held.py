@@ -93,16 +93,22 @@ def held_bytes(rule: Any) -> int:
     return int(sum(stored) + first + at_hand + rule.snapshots.left_behind)
 
 
+def at_hand_bytes(rule: Any) -> int:
+    """Return the bytes of what steps saved and is at hand, without the last step of the forward sweep."""
+    position, sizes = rule.position, rule.plan.sizes
+    count = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
+    return max(0, count) * int(sizes.saved - sizes.passed_on)
+
+
 def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
-    position, each = rule.position, rule.plan.sizes.saved - rule.plan.sizes.passed_on
+    position = rule.position
     paged = pageable_bytes_of(wide_records(rule)) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
     if not rule.room.spare.is_there:
         return sum(size_of(rule, kept) for kept in ahead.find_spare(position)) + paged
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     held = [kept for kept in position.snapshots if kept.tier == "memory"]
-    at_hand = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
-    found = max(0, at_hand) * each + sum(size_of(rule, kept) for kept in held)
+    found = at_hand_bytes(rule) + sum(size_of(rule, kept) for kept in held)
     return max(found, rule.plan.sizes.data if position.forward_ended else 0) + paged
 
 

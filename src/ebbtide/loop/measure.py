@@ -119,7 +119,7 @@ def measure_alone(
         ledger: The account.
 
     Returns:
-        (sizes that say what the function alone takes, the seconds of the step, the bytes that others gave up for it);
+        (sizes that say what the function alone takes, the seconds of the step, the bytes that went to disk for it);
         the same sizes, None and 0 where that is of no use or cannot be known.
 
     Memory:
@@ -135,11 +135,12 @@ def measure_alone(
         # The function alone takes a state at least, for what it returns.
         unseen = 0 if is_plain(first) else first.taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
-    before, outer = ledger.live, None if stepper.region is None else stepper.region.outer.pager
-    ledger.relieve(before + 2 * sizes.state - ledger.limit)
+    outer = None if stepper.region is None else stepper.region.outer.pager
+    ledger.relieve(ledger.live + 2 * sizes.state - ledger.limit)
+    before = ledger.live
     if outer is not None:
         outer.reserve(2 * sizes.state)
-    freed, meter = before - ledger.live, Meter()
+    paged, meter = before - ledger.live, Meter()
     seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
@@ -147,7 +148,30 @@ def measure_alone(
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = first.taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
-    return replace(sizes, run=max(sizes.run, run if takes else 0)), seconds, freed
+    return replace(sizes, run=max(sizes.run, run if takes else 0)), seconds, paged
+
+
+def without_spare(first: First, sizes: Sizes, ledger: Ledger, lenders: list[Any]) -> Sizes:
+    """
+    Return what a step takes when the loops in it have given up what they can do without, which they do.
+
+    Args:
+        first: The taped first step.
+        sizes: What it takes as it is.
+        ledger: The account.
+        lenders: Weak references to those who may be asked for room, and were before the step.
+    """
+    record = first.record
+    assert record is not None
+    found = [one() for one in ledger.lenders if not any(one is known for known in lenders)]
+    saved, sweep = ledger.held[SAVED], record.forecast()
+    for inner in found:
+        if inner is not None:
+            inner.shed(inner.sheddable)
+    saved, sweep = saved - ledger.held[SAVED], sweep - record.forecast()
+    record.nbytes -= saved
+    nodes = None if sizes.nodes is None else max(0, sizes.nodes - saved)
+    return replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=sizes.run - saved, nodes=nodes)
 
 
 def _most_that_waits(first: First, sizes: Sizes) -> int:

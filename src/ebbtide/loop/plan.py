@@ -162,6 +162,7 @@ def make_plan(
     costs: Costs | None,
     open: bool = False,  # noqa: A002 - the word of `Position`
     beside: Sequence[Sequence[tuple[int, int]]] = (),
+    limit: int = 0,
 ) -> Plan:
     """
     Return the plan of a loop: of the schedules that fit the one with the least predicted time.
@@ -179,6 +180,7 @@ def make_plan(
         costs: Seconds of steps and transfers; None if they are not known, and a transfer is as dear as a step.
         open: Whether the length is not known, and *steps* is its upper bound.
         beside: The `others` of loops before this one.
+        limit: Bytes that are known not to be enough where nothing fits, whatever others would give up.
 
     Returns:
         The plan. Of an open loop it is for the upper bound as if that were known.
@@ -217,7 +219,8 @@ def make_plan(
         found, left = find_candidates(bounds), find_left(bounds)
     plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
-        raise _describe_least(steps, sizes, memory, disk, enough_bytes(least, beside))
+        enough = enough_bytes(least, beside)
+        raise _describe_least(steps, sizes, memory, disk, enough if enough > limit else limit + least - held - memory)
     others = tuple([(held + sizes.fixed + nbytes, nbytes) for nbytes in left])
     return replace(_buffered(min(plans, key=_rank), memory), least=least, others=others)
 

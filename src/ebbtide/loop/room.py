@@ -299,18 +299,23 @@ class Room:
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
         before = self._ledger.live
-        sizes = rule.plan.sizes
-        if self.spare.is_there and rule.position.forward_ended and nbytes <= sizes.data:
-            as_planned = self._ledger.held[SAVED] - self._saved_before <= sizes.saved + sizes.shared
-            if as_planned and not self.spare.grown:
+        if self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
+            data = rule.plan.sizes.data
+            # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
+            if held.at_hand_bytes(rule) <= data or (nbytes <= data and self._runs):
                 self.spare.drop(rule)
-                self._count(rests=not self._runs)
-                return before - self._ledger.live
-        freed = self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
+        freed = before - self._ledger.live
+        if freed < nbytes:
+            freed += self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
         if freed < nbytes:
             less.page(rule, nbytes - freed)
         self._count(rests=not self._runs)
         return before - self._ledger.live
+
+    def _widens(self, rule: Any) -> bool:
+        """Return whether a step has saved more than planned, as others may, or the one in work does."""
+        sizes, saved = rule.plan.sizes, self._ledger.held[SAVED] - self._saved_before
+        return self.spare.grown or (self._runs and saved > sizes.saved + sizes.shared)
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""

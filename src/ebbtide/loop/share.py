@@ -8,7 +8,7 @@ from ebbtide.ledger import Ledger
 from ebbtide.loop.plan import Sizes
 
 
-def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> int:
+def claim(region: Any, ledger: Ledger, lenders: list[Any], held: int, sizes: Sizes, steps: int) -> int:
     """
     Let the loops before one more give up what is more than their share; return how many bytes.
 
@@ -17,19 +17,21 @@ def claim(region: Any, ledger: Ledger, held: int, sizes: Sizes, steps: int) -> i
     Args:
         region: The region of the steps of the one more.
         ledger: The account.
-        held: Bytes in it without those of the first step.
+        lenders: Weak references to those who were there before the first step, in which there may be others.
+        held: Bytes in the account without those of the first step.
         sizes: Those of its steps.
         steps: Their number.
     """
     if ledger.limit is None:
         return 0
-    lenders, before, pager = _lenders(ledger), ledger.live, region.outer.pager
-    loops = [one for one in lenders if hasattr(one, "stepper")]
+    before, pager = ledger.live, region.outer.pager
+    known = [one for one in [each() for each in lenders] if one is not None]
+    loops = [one for one in known if hasattr(one, "stepper")]
     beside = [one for one in loops if one.stepper.region.outer is region.outer]
     left = ledger.limit - held - seen_by_none(ledger)
     share = (left + sum(one.sheddable for one in beside)) // (1 + len(beside)) if beside else 0
     wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
-    for one in [*beside, *lenders]:
+    for one in [*beside, *known]:
         one.shed(wanted - left - (before - ledger.live))
     if pager is not None:
         pager.reserve(wanted + seen_by_none(ledger) - before + held)

@@ -29,7 +29,7 @@ from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.masked import masked_loop
-from ebbtide.loop.measure import measure_alone, measure_sizes
+from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
 from ebbtide.loop.plan import Plan
@@ -292,17 +292,20 @@ def _first_steps(
     allocated = 0 if report is None else report.allocated - bytes_of(values)
     account = ledger if ledger.watched else Ledger(watched=True)
     _page_before(stepper.region)
-    before, given_up = dict(account.held), dict(account.given_up)
-    first = run_first(stepper, values, account, allowed)
-    traced = first.traced
-    before = {kind: held - account.given_up[kind] + given_up[kind] for kind, held in before.items()}
-    sizes = measure_sizes(stepper, values, first, account, before, rows)
-    sizes, plain, freed = measure_alone(stepper, values, first, sizes, account)
+    before, others = dict(account.held), list(account.lenders)
+    with account.hearing() as given_up:
+        first = run_first(stepper, values, account, allowed)
+        traced, known = first.traced, {kind: held - given_up[kind] for kind, held in before.items()}
+        sizes = measure_sizes(stepper, values, first, account, known, rows)
+        sizes, plain, paged = measure_alone(stepper, values, first, sizes, account)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
-    held = sum(before.values()) - freed
-    held -= claim(stepper.region, account, held, sizes, steps)
+    held = sum(before.values()) - sum(given_up.values()) - paged
+    held -= claim(stepper.region, account, others, held, sizes, steps)
     available = None if ledger.limit is None else ledger.limit - held - seen_by_none(account)
+    if available is not None and sizes.fixed + sizes.restart > available:
+        sizes = without_spare(first, sizes, account, others)
     outside = {"held": held + held_outside(stepper.region, account), "beside": other_ways(account)}
+    outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, memory=available, open=is_open, **outside)
     plan = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
     if plan is not None and not agree(not _fits(plan, available, disk)):
@@ -323,17 +326,23 @@ def _first_steps(
         if timed:
             plan, plain = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start)), None
     plan = plan if plain is None else plan.with_measuring(1, None)
-    if allowed is not None and options.storage is None and agree(plan.predicted_disk_bytes > disk.left):
-        raise BudgetError(
-            f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
-            f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
-            plan.predicted_peak_bytes,
-        )
+    if allowed is not None and options.storage is None:
+        _check_disk(plan, disk)
     if report is None:
         return first, plan, None
     plan = plan.with_whole(traced, allocated, report.allocated_peak)
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
+
+
+def _check_disk(plan: Plan, disk: DiskPart) -> None:
+    """Raise if a plan, of a schedule that was asked for, stores more on disk than there is."""
+    if agree(plan.predicted_disk_bytes > disk.left):
+        raise BudgetError(
+            f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
+            f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
+            plan.predicted_peak_bytes,
+        )
 
 
 def _page_before(region: Region) -> None:

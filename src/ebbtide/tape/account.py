@@ -135,9 +135,9 @@ def _settle(pager: Pager, seeds: list[Any]) -> None:
         if pager.on_disk and pager.pages is None and pager.forecast(seeds).peak <= limit:
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
             return
-        # A time loop took room for snapshots before it was known what comes after it.
+        # A time loop took room for snapshots before it was known what comes after it; and so did those in its steps.
         forecast = _forecast(pager, seeds)
-        while forecast.peak > limit and forecast.shed(forecast.peak - limit):
+        while (over := forecast.peak - limit) > 0 and (forecast.shed(over) or pager.ledger.relieve(over)):
             forecast = _forecast(pager, seeds)
         if forecast.peak <= limit:
             return
