@@ -165,8 +165,8 @@ class Ledger:
         self.report: Any = None
         # Weak references to those who hold what they could do without: time loops, the oldest first.
         self.lenders: list[Any] = []
-        # What they gave up until now: whoever measures by differences of `held` has to know.
-        self.given_up: dict[str, int] = dict.fromkeys(KINDS, 0)
+        # The bytes that they gave up until now: whoever measures by differences of what is held has to know.
+        self.given_up = 0
         # Who wants to know what lenders of theirs give up: (these, what they gave up).
         self._hearers: list[tuple[list[Any], dict[str, int]]] = []
         # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes, entry of the first].
@@ -235,12 +235,14 @@ class Ledger:
         freed = 0
         for reference in list(self.lenders):
             lender, before = reference(), dict(self.held)
-            if lender is not None and freed < nbytes:
-                freed += lender.shed(nbytes - freed)
-                heard = [found for known, found in self._hearers if any(one is reference for one in known)]
-                for found in (self.given_up, *heard):
+            if lender is None or freed >= nbytes:
+                continue
+            freed += lender.shed(nbytes - freed)
+            self.given_up += sum(before.values()) - self.live
+            for known, heard in self._hearers:
+                if any(one is reference for one in known):
                     for kind, held in before.items():
-                        found[kind] += held - self.held[kind]
+                        heard[kind] += held - self.held[kind]
         return freed
 
     @contextmanager

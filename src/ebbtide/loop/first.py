@@ -95,7 +95,7 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
     pager = Pager(ledger, bound, around=stepper.region.outer.pager)
     meter = None if ledger.limit is None or Meter is None else Meter()
-    given_up = sum(ledger.given_up.values())
+    given_up = ledger.given_up
     with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
         start, begun = time.perf_counter(), time.process_time()
         with meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
@@ -104,5 +104,5 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     is_busy = busy > (count_processors() - _FREE) * seconds
     taken = 0 if meter is None else meter.peak + pager.overhead.total
     traced = None if peak is None else peak.nbytes
-    dead = max(0, held.nbytes - ledger.live - sum(ledger.given_up.values()) + given_up)
+    dead = max(0, held.nbytes - ledger.live - ledger.given_up + given_up)
     return First(record, after, output, seconds, is_busy=is_busy, taken=taken, dead=dead, traced=traced)

@@ -2,10 +2,10 @@
 """
 What the interpreter keeps of tuples that are dead.
 
-CPython has a list of up to 2000 dead tuples for each length below 20, for the next one to be made, and gives them up in a
-full collection. `tuple()` of an iterator whose length is not known makes a tuple of ten and shortens it, so that each of
-them adds one to the list of its final length and takes none from it: `np.roll` does that twice. Up to 112 KB of pairs are
-held that way, in no ledger.
+CPython has a list of up to 2000 dead tuples for each length below 20, for the next one to be made, and gives them up
+in a full collection. `tuple()` of an iterator whose length is not known makes a tuple of ten and shortens it, so that
+each of them adds one to the list of its final length and takes none from it: `np.roll` does that. Up to 112 KB of pairs
+are held that way, in no ledger.
 """
 
 cdef extern from "Python.h":
