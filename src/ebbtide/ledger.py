@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, final
 
 import numpy as np
@@ -135,6 +136,32 @@ class _Ticket(weakref.ref[Any]):
 
 
 @final
+class Lender(weakref.ref[Any]):
+    """A weak reference to one who holds what it could do without, with its *number* in the order in which they came."""
+
+    __slots__ = ("number",)
+
+    number: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """
+    Where an account stood.
+
+    Args:
+        lenders: How many lenders there had been.
+        saved: Bytes of saved values that were held.
+        snapshots: Bytes of snapshots.
+    """
+
+    lenders: int
+    saved: int
+    snapshots: int
+
+
+@final
 class Ledger:
     """
     The account of one outermost call.
@@ -148,7 +175,7 @@ class Ledger:
 
     __slots__ = (
         "__weakref__", "_hearers", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out",
-        "lenders", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "watched",
+        "lenders", "lendings", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False) -> None:
@@ -163,12 +190,13 @@ class Ledger:
         self.timeline: Timeline | None = None
         self.entries: dict[tuple[Any, ...], SavedEntry] | None = None
         self.report: Any = None
-        # Weak references to those who hold what they could do without: time loops, the oldest first.
-        self.lenders: list[Any] = []
+        # Those who hold what they could do without: time loops and programs, the oldest first; and how many there were.
+        self.lenders: list[Lender] = []
+        self.lendings = 0
         # The bytes that they gave up until now: whoever measures by differences of what is held has to know.
         self.given_up = 0
-        # Who wants to know what lenders of theirs give up: (these, what they gave up).
-        self._hearers: list[tuple[list[Any], dict[str, int]]] = []
+        # Who wants to know what lenders from before give up: (how many there were, what they gave up).
+        self._hearers: list[tuple[int, dict[str, int]]] = []
         # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes, entry of the first].
         self._owners: dict[tuple[str, int], list[Any]] = {}
         self._tickets: dict[int, _Ticket] = {}
@@ -230,17 +258,48 @@ class Ledger:
         finally:
             found.nbytes, self.peak = self.peak, max(before, self.peak)
 
-    def relieve(self, nbytes: int) -> int:
-        """Let time loops give up at least *nbytes* bytes if they can, at the price of more work; return how many."""
+    def lend(self, lender: Any) -> None:
+        """Let one be asked for what it could do without, as long as it lives."""
+        self.lendings += 1
+        reference = Lender(lender)
+        reference.number = self.lendings
+        self.lenders.append(reference)
+
+    def mark(self) -> Mark:
+        """Return where the account stands."""
+        return Mark(self.lendings, self.held[SAVED], self.held[SNAPSHOTS])
+
+    def lenders_since(self, mark: Mark) -> list[Lender]:
+        """Return those who came after a mark, the youngest first."""
+        return list(takewhile(lambda one: one.number > mark.lenders, reversed(self.lenders)))
+
+    def lenders_before(self, mark: Mark) -> list[Lender]:
+        """Return those who were there at a mark."""
+        return [one for one in self.lenders if one.number <= mark.lenders]
+
+    def kept_since(self, mark: Mark) -> tuple[int, int]:
+        """Return the bytes of what was saved since a mark, and of snapshots that loops since then cannot do without."""
+        lenders = [one() for one in self.lenders_since(mark)]
+        spare = sum(lender.sheddable for lender in lenders if lender is not None)
+        return self.held[SAVED] - mark.saved, max(0, self.held[SNAPSHOTS] - mark.snapshots - spare)
+
+    def relieve(self, nbytes: int, lenders: Iterable[Lender] | None = None) -> int:
+        """
+        Let time loops give up at least *nbytes* bytes if they can, at the price of more work; return how many.
+
+        Args:
+            nbytes: The bytes.
+            lenders: Those who are asked; None for all.
+        """
         freed = 0
-        for reference in list(self.lenders):
+        for reference in list(self.lenders if lenders is None else lenders):
             lender, before = reference(), dict(self.held)
             if lender is None or freed >= nbytes:
                 continue
             freed += lender.shed(nbytes - freed)
             self.given_up += sum(before.values()) - self.live
             for known, heard in self._hearers:
-                if any(one is reference for one in known):
+                if reference.number <= known:
                     for kind, held in before.items():
                         heard[kind] += held - self.held[kind]
         return freed
@@ -249,7 +308,7 @@ class Ledger:
     def hearing(self) -> Iterator[dict[str, int]]:
         """Give what is given up in the block, by kind, by those who are lenders when it begins."""
         heard: dict[str, int] = dict.fromkeys(KINDS, 0)
-        self._hearers.append((list(self.lenders), heard))
+        self._hearers.append((self.lendings, heard))
         try:
             yield heard
         finally:

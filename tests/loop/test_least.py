@@ -8,8 +8,9 @@ tells how many they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from tests.scale import FULL, sample, sample_of_each
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jit, jvp, profile, timeloop, vjp, vmap
 from ebbtide.loop import measure
+from ebbtide.loop.candidates import Bounds, find_candidates
 from ebbtide.loop.sizes import RESERVE
+from ebbtide.schedules import Mixed, Revolve, Schedule
 from ebbtide.tape.blocks import BLOCK
 
 U = np.linspace(0.2, 1.1, 8 * 16384)
@@ -367,6 +370,47 @@ def test_nested_loops_run_above_their_least(name: str, disk: int, tmp_path: Path
         memory, found = int(times * least), list[Any]()
         assert peak_bytes(lambda memory=memory, found=found: found.append(bounded(memory)(U))) - alone <= memory
         assert found[0].tobytes() == expected.tobytes()
+
+
+TURNS: dict[str, Callable[[], Iterator[bool]]] = {
+    "in memory": lambda: cycle([True]),
+    "on disk": lambda: cycle([False]),
+    "by turns": lambda: cycle([True, False]),
+    "first on disk": lambda: chain([False], cycle([True])),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"), sample(list(product(["maxima of 8", "sines of 8", "sum of 16"], TURNS)), 4)
+)
+def test_nested_loops_run_at_their_least_whatever_they_choose(
+    name: str, measured: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Measured times decide whether an inner loop has snapshots in memory or on disk, and may do so otherwise later."""
+
+    def bounded(turns: str, memory: int) -> Any:
+        turn = TURNS[turns]()
+
+        def found(bounds: Bounds) -> list[tuple[Schedule, bool]]:
+            every = list(find_candidates(bounds))
+            if bounds.steps == COUNT:
+                return every
+            in_memory = next(turn)
+            return [one for one in every if isinstance(one[0], (Revolve, Mixed)) == in_memory] or every
+
+        monkeypatch.setattr("ebbtide.loop.plan.find_candidates", found)
+        return grad(f, budget=Budget(memory=memory, disk=400 * STATE, directory=tmp_path))
+
+    def f(u: Any) -> Any:
+        return nested(WIDE[name], u)
+
+    expected, alone = grad(f)(U), peak_bytes(lambda: f(U))
+    least = least_of(partial(bounded, measured), U)
+    for times, turns in product((1.0, 1.05, 1.2, 1.5) if FULL else (1.0, 1.2), TURNS):
+        derivative, gradient = bounded(turns, int(times * least)), list[Any]()
+        peak = peak_bytes(lambda derivative=derivative, gradient=gradient: gradient.append(derivative(U)))
+        assert peak - alone <= int(times * least)
+        assert gradient[0].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import Snapshot
 from ebbtide.tape.holders import pageable_bytes
-from ebbtide.tape.joint import Holding
+from ebbtide.tape.joint import Holding, Ways
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.saved import parts_of
 
@@ -93,11 +93,19 @@ def held_bytes(rule: Any) -> int:
     return int(sum(stored) + first + at_hand + rule.snapshots.left_behind)
 
 
-def at_hand_bytes(rule: Any) -> int:
-    """Return the bytes of what steps saved and is at hand, without the last step of the forward sweep."""
+def counted_bytes(rule: Any) -> int:
+    """Return the bytes in the ledger of what a loop holds, with buffers, which it can do without."""
+    buffers = rule.snapshots.buffer_nbytes + sum(map(buffer_nbytes, rule.records.values()))
+    return int(held_bytes(rule) + rule.room.waiting.nbytes + rule.snapshots.counted + buffers)
+
+
+def beyond_initial_bytes(rule: Any) -> int:
+    """Return the bytes of snapshots and of what steps saved, which are free where it goes back to its initial state."""
     position, sizes = rule.position, rule.plan.sizes
+    # Not of the last step of the forward sweep.
     count = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
-    return max(0, count) * int(sizes.saved - sizes.passed_on)
+    stored = [size_of(rule, kept) for kept in position.snapshots if kept.tier == "memory"]
+    return max(0, count) * int(sizes.saved - sizes.passed_on) + sum(stored)
 
 
 def sheddable_bytes(rule: Any) -> int:
@@ -107,9 +115,7 @@ def sheddable_bytes(rule: Any) -> int:
     if not rule.room.spare.is_there:
         return sum(size_of(rule, kept) for kept in ahead.find_spare(position)) + paged
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
-    held = [kept for kept in position.snapshots if kept.tier == "memory"]
-    found = at_hand_bytes(rule) + sum(size_of(rule, kept) for kept in held)
-    return max(found, rule.plan.sizes.data if position.forward_ended else 0) + paged
+    return max(beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0) + paged
 
 
 def _has_way_back(rule: Any) -> bool:
@@ -156,10 +162,13 @@ def needed_bytes(rule: Any, paged: int = 0) -> int:
     if planned is None:
         taped = sizes.saved + sizes.shared if rule.records else 0  # those of the last step are held already
     else:
-        # Of a step that saves more than planned, what has to goes to disk.
-        record, sweep = last_record(rule), min(sweep, planned.sweep_beyond)
-        taped = 0 if record is None else planned.saved + planned.shared
-        taped = record.nbytes - paged if record is not None and record.nbytes > taped else taped
+        record, known = last_record(rule), planned.saved + planned.shared
+        taped, more = 0 if record is None else known, 0
+        if record is not None and record.nbytes > known:
+            # Of a step that saves more than planned, what has to goes to disk; snapshots of loops in it cannot.
+            taped, left = record.nbytes - paged, record.nbytes - pageable_bytes_of([record])
+            more = max(0, min(record.within, left - known))
+        sweep = min(sweep, planned.sweep_beyond + more)
     return int(max(0, sweep - taped) + sizes.gradients)
 
 
@@ -197,13 +206,14 @@ def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
 
 def holding(rule: Any, bare: bool) -> Holding:
     """Return what a loop holds; see `JointRule.holding`."""
-    plan, held, others, more = rule.plan, held_bytes(rule), (), 0
+    plan, held, more = rule.plan, held_bytes(rule), 0
+    others: tuple[Ways, ...] = ()
     beyond = beyond_now(rule)
     if bare:
         listed, given_up = [one for one in rule.position.snapshots if one.tier != "memory"], rule.sheddable
         saved = sum(record.nbytes for record in rule.records.values())
         left = listed_bytes(plan, listed) + max(0, held - saved - given_up)
-        others = tuple([(fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left])
+        others = tuple([(fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left]), *plan.within
         swapped, last = sum(one.kind != "restart" for one in listed), last_record(rule)
         paged = pageable_bytes_of([one for one in wide_records(rule) if one is last])
         if swapped and _has_way_back(rule):

@@ -11,7 +11,7 @@ import numpy as np
 from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.reach import arrays_of
-from ebbtide.ledger import SAVED, Ledger
+from ebbtide.ledger import Ledger, Mark
 from ebbtide.loop.first import First
 from ebbtide.loop.generators import working_nbytes
 from ebbtide.loop.likeness import is_known, is_lone, is_plain, taken_beside
@@ -29,7 +29,7 @@ from ebbtide.tape.saved import bytes_of as bytes_saved
 
 
 def measure_sizes(
-    stepper: Stepper, values: list[Any], first: First, ledger: Ledger, before: dict[str, int], rows: int
+    stepper: Stepper, values: list[Any], first: First, ledger: Ledger, held: int, mark: Mark, rows: int
 ) -> Sizes:
     """
     Return what the parts of a loop take, from its first step.
@@ -39,13 +39,15 @@ def measure_sizes(
         values: Leaves of the initial state.
         first: The taped step.
         ledger: The account in which it is counted.
-        before: Bytes in it before the step, by kind.
+        held: Bytes in it without those of the step.
+        mark: Where it stood before the step, without what others have given up since.
         rows: Bytes of the gradient with respect to the inputs.
     """
     record = first.record
     assert record is not None
     kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
-    counted = ledger.held[SAVED] - before[SAVED] + record.tape.pager.overhead.uncounted
+    saved, record.within = ledger.kept_since(mark)
+    counted = saved + record.within + record.tape.pager.overhead.uncounted
     shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
     record.nbytes = counted
     return Sizes(
@@ -53,7 +55,7 @@ def measure_sizes(
         saved=counted - shared,
         shared=shared,
         nodes=max(0, counted - shared - swappable_bytes(record)),
-        sweep=record.forecast() + record.tape.pager.overhead.uncounted - sum(before.values()) + working_nbytes(values),
+        sweep=record.forecast() + record.tape.pager.overhead.uncounted - held + working_nbytes(values),
         gradients=sum(kinds) + rows,
         stored=entry_nbytes(pack(values).arrays),
         leaves=len(values),
@@ -99,7 +101,7 @@ def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
 
 
 def measure_alone(
-    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark
 ) -> tuple[Sizes, float | None, int]:
     """
     Run the first step once more, on plain values, if it takes more than most: the function alone takes some too.
@@ -117,9 +119,10 @@ def measure_alone(
         first: The taped first step.
         sizes: What it takes.
         ledger: The account.
+        mark: Where it stood before the step.
 
     Returns:
-        (sizes that say what the function alone takes, the seconds of the step, the bytes that went to disk for it);
+        (sizes that say what the function alone takes, the seconds of the step, the bytes that others gave up for it);
         the same sizes, None and 0 where that is of no use or cannot be known.
 
     Memory:
@@ -135,12 +138,14 @@ def measure_alone(
         # The function alone takes a state at least, for what it returns.
         unseen = 0 if is_plain(first) else first.taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
-    outer = None if stepper.region is None else stepper.region.outer.pager
-    ledger.relieve(ledger.live + 2 * sizes.state - ledger.limit)
-    before = ledger.live
+    outer, room = None if stepper.region is None else stepper.region.outer.pager, 2 * sizes.state
+    freed = ledger.relieve(ledger.live + room - ledger.limit, ledger.lenders_before(mark))
+    if ledger.live + room > ledger.limit:
+        sizes = without_spare(first, sizes, ledger, mark)
+    before, meter = ledger.live, Meter()
     if outer is not None:
-        outer.reserve(2 * sizes.state)
-    paged, meter = before - ledger.live, Meter()
+        outer.reserve(room)
+    freed += before - ledger.live
     seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
@@ -148,10 +153,10 @@ def measure_alone(
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = first.taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
-    return replace(sizes, run=max(sizes.run, run if takes else 0)), seconds, paged
+    return replace(sizes, run=max(sizes.run, run if takes else 0)), seconds, freed
 
 
-def without_spare(first: First, sizes: Sizes, ledger: Ledger, lenders: list[Any]) -> Sizes:
+def without_spare(first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Sizes:
     """
     Return what a step takes when the loops in it have given up what they can do without, which they do.
 
@@ -159,16 +164,13 @@ def without_spare(first: First, sizes: Sizes, ledger: Ledger, lenders: list[Any]
         first: The taped first step.
         sizes: What it takes as it is.
         ledger: The account.
-        lenders: Weak references to those who may be asked for room, and were before the step.
+        mark: Where it stood before the step.
     """
     record = first.record
     assert record is not None
-    found = [one() for one in ledger.lenders if not any(one is known for known in lenders)]
-    saved, sweep = ledger.held[SAVED], record.forecast()
-    for inner in found:
-        if inner is not None:
-            inner.shed(inner.sheddable)
-    saved, sweep = saved - ledger.held[SAVED], sweep - record.forecast()
+    saved, sweep = sum(ledger.kept_since(mark)), record.forecast()
+    ledger.relieve(ledger.lent, ledger.lenders_since(mark))
+    saved, sweep = saved - sum(ledger.kept_since(mark)), sweep - record.forecast()
     record.nbytes -= saved
     nodes = None if sizes.nodes is None else max(0, sizes.nodes - saved)
     return replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=sizes.run - saved, nodes=nodes)

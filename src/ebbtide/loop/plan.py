@@ -16,6 +16,7 @@ from ebbtide.loop.predict import buffer_of, predict, spare_tier
 from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.tape.blocks import BLOCK
+from ebbtide.tape.joint import Ways
 
 __all__ = ["Plan", "Sizes", "make_plan"]
 
@@ -48,6 +49,7 @@ class Plan:
         least: The bytes in the ledger, those of calls around included, without which there would be no plan.
         others: Of plans that other costs may lead to: from how many bytes in the ledger on there is one, and what it
             holds of snapshots when it has given up all that it can.
+        within: The same of loops in the first step, and how many bytes more they hold.
         predicted_whole_bytes: The peak of `tracemalloc` in the block of a profile, with the step's own temporaries;
             None where it does not run.
     """
@@ -66,7 +68,8 @@ class Plan:
     measuring_steps: int = 0
     measuring_time: float = 0.0
     least: int = 0
-    others: tuple[tuple[int, int], ...] = ()
+    others: Ways = ()
+    within: tuple[Ways, ...] = ()
     predicted_whole_bytes: int | None = None
 
     @property
@@ -161,7 +164,7 @@ def make_plan(
     held: int,
     costs: Costs | None,
     open: bool = False,  # noqa: A002 - the word of `Position`
-    beside: Sequence[Sequence[tuple[int, int]]] = (),
+    beside: Sequence[Ways] = (),
     limit: int = 0,
 ) -> Plan:
     """

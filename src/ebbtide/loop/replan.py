@@ -9,7 +9,32 @@ from typing import Any
 
 from ebbtide.agree import agree
 from ebbtide.errors import BudgetError
+from ebbtide.ledger import Ledger
+from ebbtide.loop.held import counted_bytes
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+
+
+def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
+    """
+    Return the plan with which a loop goes on beside others, who give up what they can where nothing fits.
+
+    Args:
+        rule: The loop.
+        ledger: The account.
+        unseen: Bytes that the interpreter takes for the others, which no ledger counts.
+
+    Raises:
+        BudgetError: Nothing fits.
+    """
+    # Those in steps at hand are lenders, too, and hold what they can run again.
+    lenders = [one for one in ledger.lenders if one() is not rule]
+    while True:
+        others = ledger.live - counted_bytes(rule)
+        try:
+            return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others)
+        except BudgetError:
+            if not ledger.relieve(ledger.lent, lenders):
+                raise
 
 
 def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
@@ -36,6 +61,7 @@ def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
         measuring_time=known.measuring_time,
         least=known.least,
         others=known.others,
+        within=known.within,
     )
 
 

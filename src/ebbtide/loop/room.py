@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import current
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import SAVED, Ledger
+from ebbtide.ledger import Ledger
 from ebbtide.loop import ahead, held, less
 from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.fallback import Fallback
@@ -24,7 +23,7 @@ from ebbtide.loop.given import in_region
 from ebbtide.loop.held import Waiting
 from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
-from ebbtide.loop.replan import choose_again, of_known_length
+from ebbtide.loop.replan import choose_beside, of_known_length
 from ebbtide.loop.share import seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
@@ -61,7 +60,7 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_freed", "_given_up", "_held", "_ledger", "_own", "_peak", "_runs", "_saved_before",
+        "_allowed", "_freed", "_given_up", "_held", "_ledger", "_mark", "_own", "_peak", "_runs",
         "_unseen", "disk", "fallback", "lean", "planned", "spare", "stale", "waiting",
     )  # fmt: skip
 
@@ -70,7 +69,7 @@ class Room:
         self._allowed = allowed
         self._own = None if own is None else own.memory
         self._held = 0
-        self._saved_before = 0
+        self._mark = ledger.mark()  # before the step in work
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self._given_up = self._freed = 0  # how often the loop did with less, and by how much since its last plan
         self._runs = False  # whether a sweep of the loop is under way
@@ -121,7 +120,7 @@ class Room:
     def enlist(self, rule: Any) -> None:
         """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
         if self.bounded:
-            self._ledger.lenders.append(weakref.ref(rule))
+            self._ledger.lend(rule)
         self.disk.enlist(rule)
         if self._allowed is not None and self._allowed.disk:
             self.planned = rule.plan.sizes
@@ -170,7 +169,7 @@ class Room:
     def _pager(self, outer: Any) -> Pager:
         """Return the pager of a step."""
         ledger, allowed = self._ledger, self._allowed
-        self._saved_before = ledger.held[SAVED]
+        self._mark = ledger.mark()
         if ledger.limit is None or allowed is None:
             return Pager(ledger, None, around=outer)
         self._peak, ledger.peak = ledger.peak, ledger.live
@@ -196,7 +195,9 @@ class Room:
         if pager is None or not self.bounded:
             return action
         pager.overhead.settle()
-        record.nbytes = record.nbytes or self._ledger.held[SAVED] - self._saved_before
+        if not record.nbytes:
+            saved, record.within = self._ledger.kept_since(self._mark)
+            record.nbytes = saved + record.within
         self.disk.learn(record)
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
         if passed or record.nbytes > sizes.saved + sizes.shared:
@@ -289,7 +290,7 @@ class Room:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
         limit = self._ledger.limit
         if limit is not None:
-            others = self._ledger.live - self._held_by(rule)
+            others = self._ledger.live - held.counted_bytes(rule)
             rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
         self.settle(rule)
         self.spare.drop(rule)  # another sweep begins with the saved values, which are not given up from now on
@@ -302,7 +303,7 @@ class Room:
         if self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
             data = rule.plan.sizes.data
             # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
-            if held.at_hand_bytes(rule) <= data or (nbytes <= data and self._runs):
+            if held.beyond_initial_bytes(rule) <= data or (nbytes <= data and self._runs):
                 self.spare.drop(rule)
         freed = before - self._ledger.live
         if freed < nbytes:
@@ -314,18 +315,20 @@ class Room:
 
     def _widens(self, rule: Any) -> bool:
         """Return whether a step has saved more than planned, as others may, or the one in work does."""
-        sizes, saved = rule.plan.sizes, self._ledger.held[SAVED] - self._saved_before
+        sizes, saved = rule.plan.sizes, sum(self._ledger.kept_since(self._mark))
         return self.spare.grown or (self._runs and saved > sizes.saved + sizes.shared)
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
-        before, saved_before = self._ledger.live, self._ledger.held[SAVED]
+        before, mark = self._ledger.live, self._ledger.mark()
         fewer = partial(less.give_up_one, rule), partial(less.give_up_on_disk, rule, "saved")
         ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule)
         while not is_enough() and any(way() for way in ways):
             self._given_up += 1
         freed = before - self._ledger.live
-        self._saved_before -= saved_before - self._ledger.held[SAVED]
+        after, known = self._ledger.mark(), self._mark
+        saved, snapshots = known.saved + after.saved - mark.saved, known.snapshots + after.snapshots - mark.snapshots
+        self._mark = replace(known, saved=saved, snapshots=snapshots)
         self._freed += freed
         return freed
 
@@ -355,9 +358,8 @@ class Room:
         """
         went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
         is_lean, self.lean, self._freed = self.lean, False, 0
-        limit, others = self._ledger.limit, self._ledger.live - self._held_by(rule)
         with suppress(BudgetError) if is_lean else nullcontext():
-            self._replace(rule, choose_again(rule, None if limit is None else limit - others - self._unseen, others))
+            self._replace(rule, choose_beside(rule, self._ledger, self._unseen))
         return went_back
 
     def ended(self, rule: Any) -> None:
@@ -370,11 +372,6 @@ class Room:
         if self._runs and not is_alone():
             return 0
         return held.sheddable_bytes(rule) + int(rule.snapshots.buffer_nbytes)
-
-    def _held_by(self, rule: Any) -> int:
-        """Bytes in the ledger of what a loop holds, with buffers, which it can do without."""
-        buffers = rule.snapshots.buffer_nbytes + sum(map(held.buffer_nbytes, rule.records.values()))
-        return int(held.held_bytes(rule) + self.waiting.nbytes + rule.snapshots.counted + buffers)
 
     def _replace(self, rule: Any, plan: Plan) -> None:
         """Give a loop a plan, and tell it to the report, which knows by now what code after the loop has taken."""
@@ -391,5 +388,5 @@ class Room:
         """Return the error for a step that does not fit."""
         assert self._allowed is not None
         assert self._ledger.limit is not None
-        least = peak, self._ledger.live - self._held_by(rule) - record.nbytes
+        least = peak, self._ledger.live - held.counted_bytes(rule) - record.nbytes
         return describe_larger(index, rule.plan.sizes, self._allowed, self._ledger.limit, *least)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import Ledger, Lender
 from ebbtide.loop.plan import Sizes
+from ebbtide.tape.joint import Ways
 
 
-def claim(region: Any, ledger: Ledger, lenders: list[Any], held: int, sizes: Sizes, steps: int) -> int:
+def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: Sizes, steps: int) -> int:
     """
     Let the loops before one more give up what is more than their share; return how many bytes.
 
@@ -17,7 +19,7 @@ def claim(region: Any, ledger: Ledger, lenders: list[Any], held: int, sizes: Siz
     Args:
         region: The region of the steps of the one more.
         ledger: The account.
-        lenders: Weak references to those who were there before the first step, in which there may be others.
+        lenders: Those who were there before the first step, in which there may be others.
         held: Bytes in the account without those of the first step.
         sizes: Those of its steps.
         steps: Their number.
@@ -25,14 +27,14 @@ def claim(region: Any, ledger: Ledger, lenders: list[Any], held: int, sizes: Siz
     if ledger.limit is None:
         return 0
     before, pager = ledger.live, region.outer.pager
-    known = [one for one in [each() for each in lenders] if one is not None]
-    loops = [one for one in known if hasattr(one, "stepper")]
-    beside = [one for one in loops if one.stepper.region.outer is region.outer]
+    known: list[tuple[Lender, Any]] = [(one, one()) for one in lenders]
+    loops = [(one, loop) for one, loop in known if hasattr(loop, "stepper")]
+    beside = {one: loop.sheddable for one, loop in loops if loop.stepper.region.outer is region.outer}
     left = ledger.limit - held - seen_by_none(ledger)
-    share = (left + sum(one.sheddable for one in beside)) // (1 + len(beside)) if beside else 0
+    share = (left + sum(beside.values())) // (1 + len(beside)) if beside else 0
     wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
-    for one in [*beside, *known]:
-        one.shed(wanted - left - (before - ledger.live))
+    for asked in (beside, lenders):
+        ledger.relieve(wanted - left - (before - ledger.live), asked)
     if pager is not None:
         pager.reserve(wanted + seen_by_none(ledger) - before + held)
     return before - ledger.live
@@ -66,9 +68,9 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     return others + int(pager.ledger.live)
 
 
-def other_ways(ledger: Ledger) -> list[tuple[tuple[int, int], ...]]:
-    """Return what the loops before one more may hold next time, with the plans that other costs lead to."""
-    return [one.holding(True).others for one in _lenders(ledger)]
+def other_ways(lenders: Iterable[Lender]) -> tuple[Ways, ...]:
+    """Return what loops may hold next time, and those in their steps, with the plans that other costs lead to."""
+    return tuple([ways for one in lenders if (loop := one()) is not None for ways in loop.holding(True).others])
 
 
 def _lenders(ledger: Ledger) -> list[Any]:

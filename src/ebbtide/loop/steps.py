@@ -37,7 +37,9 @@ class TapedStep:
         output_nodes: Nodes of the leaves of its output.
         state_leaves: Leaves of the state that it started from; None for leaves that are no floating-point arrays.
         input_leaves: Leaves of its input.
-        nbytes: What it saves, as the ledger counts it; 0 where nobody looks.
+        nbytes: What it saves, as the ledger counts it, and snapshots that loops in it cannot do without; 0 where nobody
+            looks.
+        within: These snapshots.
 
     Memory:
         The saved values of the step, until it is swept.
@@ -49,6 +51,7 @@ class TapedStep:
     state_leaves: list[Node | None]
     input_leaves: list[Node | None]
     nbytes: int = 0
+    within: int = 0
 
     def forecast(self, lent: bool = False) -> int:
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger
 from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
@@ -32,7 +33,7 @@ from ebbtide.loop.masked import masked_loop
 from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
-from ebbtide.loop.plan import Plan
+from ebbtide.loop.plan import Plan, Sizes
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
 from ebbtide.loop.room import Room
@@ -292,19 +293,16 @@ def _first_steps(
     allocated = 0 if report is None else report.allocated - bytes_of(values)
     account = ledger if ledger.watched else Ledger(watched=True)
     _page_before(stepper.region)
-    before, others = dict(account.held), list(account.lenders)
-    with account.hearing() as given_up:
-        first = run_first(stepper, values, account, allowed)
-        traced, known = first.traced, {kind: held - given_up[kind] for kind, held in before.items()}
-        sizes = measure_sizes(stepper, values, first, account, known, rows)
-        sizes, plain, paged = measure_alone(stepper, values, first, sizes, account)
+    mark = account.mark()
+    first, sizes, plain, held = _measure_first(stepper, values, account, allowed, rows)
+    traced = first.traced
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
-    held = sum(before.values()) - sum(given_up.values()) - paged
-    held -= claim(stepper.region, account, others, held, sizes, steps)
+    held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = None if ledger.limit is None else ledger.limit - held - seen_by_none(account)
     if available is not None and sizes.fixed + sizes.restart > available:
-        sizes = without_spare(first, sizes, account, others)
-    outside = {"held": held + held_outside(stepper.region, account), "beside": other_ways(account)}
+        sizes = without_spare(first, sizes, account, mark)
+    outside = {"held": held + held_outside(stepper.region, account), "beside": other_ways(account.lenders)}
+    within = other_ways(account.lenders_since(mark))
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, memory=available, open=is_open, **outside)
     plan = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
@@ -326,6 +324,7 @@ def _first_steps(
         if timed:
             plan, plain = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start)), None
     plan = plan if plain is None else plan.with_measuring(1, None)
+    plan = replace(plan, within=within)
     if allowed is not None and options.storage is None:
         _check_disk(plan, disk)
     if report is None:
@@ -333,6 +332,25 @@ def _first_steps(
     plan = plan.with_whole(traced, allocated, report.allocated_peak)
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
+
+
+def _measure_first(
+    stepper: Stepper, values: list[Any], account: Ledger, allowed: Budget | None, rows: int
+) -> tuple[First, Sizes, float | None, int]:
+    """
+    Run the first step on a tape and measure it.
+
+    Returns:
+        (the step, what it takes, the seconds of a plain one if that was run, the bytes that others hold after it).
+    """
+    held, mark = account.live, account.mark()
+    with account.hearing() as given_up:
+        first = run_first(stepper, values, account, allowed)
+    held -= sum(given_up.values())
+    known = replace(mark, saved=mark.saved - given_up[SAVED], snapshots=mark.snapshots - given_up[SNAPSHOTS])
+    sizes = measure_sizes(stepper, values, first, account, held, known, rows)
+    sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark)
+    return first, sizes, plain, held - freed
 
 
 def _check_disk(plan: Plan, disk: DiskPart) -> None:

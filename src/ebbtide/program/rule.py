@@ -90,7 +90,7 @@ class ProgramRule(JointRule):
             self._node = weakref.ref(node)
             lenders = self._pager.ledger.lenders
             lenders[:] = [one for one in lenders if one() is not None]
-            lenders.append(weakref.ref(self))
+            self._pager.ledger.lend(self)
 
     def _held(self) -> dict[Variable, SavedValue]:
         """Return what its node saves and it could do without: no inputs."""

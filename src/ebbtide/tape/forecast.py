@@ -140,7 +140,7 @@ class Forecast:
 
     def enough(self, least: int) -> int:
         """Return the bytes that do whichever way rules are recorded next time, of the ways that fit into these."""
-        return enough_bytes(least, [rule.holding(True).others for rule in self.joints])
+        return enough_bytes(least, [ways for rule in self.joints for ways in rule.holding(True).others])
 
     def shed(self, nbytes: int) -> int:
         """Let the rules that are not done at the peak give up *nbytes* bytes if they can; return how many they did."""
