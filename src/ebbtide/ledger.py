@@ -160,6 +160,10 @@ class Mark:
     saved: int
     snapshots: int
 
+    def without(self, saved: int, snapshots: int) -> Mark:
+        """Return the mark as if what went later had not been there."""
+        return replace(self, saved=self.saved - saved, snapshots=self.snapshots - snapshots)
+
 
 @final
 class Ledger:

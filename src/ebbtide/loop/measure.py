@@ -170,10 +170,12 @@ def without_spare(first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Siz
     assert record is not None
     saved, sweep = sum(ledger.kept_since(mark)), record.forecast()
     ledger.relieve(ledger.lent, ledger.lenders_since(mark))
-    saved, sweep = saved - sum(ledger.kept_since(mark)), sweep - record.forecast()
+    left, record.within = ledger.kept_since(mark)
+    saved, sweep = saved - left - record.within, sweep - record.forecast()
     record.nbytes -= saved
-    nodes = None if sizes.nodes is None else max(0, sizes.nodes - saved)
-    return replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=sizes.run - saved, nodes=nodes)
+    nodes, run, seen = sizes.nodes, sizes.run - saved, sizes.seen - saved
+    nodes = None if nodes is None else max(0, nodes - saved)
+    return replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=run, seen=seen, nodes=nodes)
 
 
 def _most_that_waits(first: First, sizes: Sizes) -> int:

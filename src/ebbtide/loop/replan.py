@@ -33,7 +33,8 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
         try:
             return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others)
         except BudgetError:
-            if not ledger.relieve(ledger.lent, lenders):
+            # All processes try again, or none.
+            if not agree(ledger.relieve(ledger.lent, lenders)):
                 raise
 
 

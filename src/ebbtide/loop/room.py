@@ -299,7 +299,7 @@ class Room:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
-        before = self._ledger.live
+        before, mark = self._ledger.live, self._ledger.mark()
         if self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
             data = rule.plan.sizes.data
             # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
@@ -310,6 +310,8 @@ class Room:
             freed += self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
         if freed < nbytes:
             less.page(rule, nbytes - freed)
+        after = self._ledger.mark()  # what goes while a step runs is no part of that
+        self._mark = self._mark.without(mark.saved - after.saved, mark.snapshots - after.snapshots)
         self._count(rests=not self._runs)
         return before - self._ledger.live
 
@@ -320,15 +322,12 @@ class Room:
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
-        before, mark = self._ledger.live, self._ledger.mark()
+        before = self._ledger.live
         fewer = partial(less.give_up_one, rule), partial(less.give_up_on_disk, rule, "saved")
         ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule)
         while not is_enough() and any(way() for way in ways):
             self._given_up += 1
         freed = before - self._ledger.live
-        after, known = self._ledger.mark(), self._mark
-        saved, snapshots = known.saved + after.saved - mark.saved, known.snapshots + after.snapshots - mark.snapshots
-        self._mark = replace(known, saved=saved, snapshots=snapshots)
         self._freed += freed
         return freed
 

@@ -16,7 +16,7 @@ from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger
+from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
@@ -294,7 +294,7 @@ def _first_steps(
     account = ledger if ledger.watched else Ledger(watched=True)
     _page_before(stepper.region)
     mark = account.mark()
-    first, sizes, plain, held = _measure_first(stepper, values, account, allowed, rows)
+    first, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows)
     traced = first.traced
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
@@ -335,7 +335,7 @@ def _first_steps(
 
 
 def _measure_first(
-    stepper: Stepper, values: list[Any], account: Ledger, allowed: Budget | None, rows: int
+    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int
 ) -> tuple[First, Sizes, float | None, int]:
     """
     Run the first step on a tape and measure it.
@@ -343,11 +343,11 @@ def _measure_first(
     Returns:
         (the step, what it takes, the seconds of a plain one if that was run, the bytes that others hold after it).
     """
-    held, mark = account.live, account.mark()
+    held = account.live
     with account.hearing() as given_up:
         first = run_first(stepper, values, account, allowed)
     held -= sum(given_up.values())
-    known = replace(mark, saved=mark.saved - given_up[SAVED], snapshots=mark.snapshots - given_up[SNAPSHOTS])
+    known = mark.without(given_up[SAVED], given_up[SNAPSHOTS])
     sizes = measure_sizes(stepper, values, first, account, held, known, rows)
     sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark)
     return first, sizes, plain, held - freed
