@@ -10,6 +10,7 @@ import pytest
 
 from ebbtide import Budget, BudgetError
 from ebbtide.ledger import Ledger
+from ebbtide.loop import replan
 from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.plan import Sizes
 from ebbtide.loop.replan import choose_again, of_known_length
@@ -138,3 +139,19 @@ def test_the_plan_of_a_loop_that_ended_has_its_length() -> None:
     assert found.steps == 12
     assert found.predicted_steps_forward == 14 + plan.schedule.forward_steps_left(position)
     assert found.predicted_time == found.predicted_steps_forward - 2 + 2 * 12 + plan.measuring_time
+
+
+def test_all_processes_plan_again_if_one_could_give_up_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning is a thing that all do together: one that had nothing to give up would leave the others waiting."""
+    tried, freed, ledger = list[int](), iter([1, 0]), Ledger(watched=True)
+
+    def choose(rule: Any, memory: int | None, others: int) -> Any:
+        tried.append(others)
+        raise BudgetError("nothing fits", 1)
+
+    monkeypatch.setattr(replan, "counted_bytes", lambda rule: 0)
+    monkeypatch.setattr(replan, "choose_again", choose)
+    monkeypatch.setattr(replan, "agree", lambda nbytes: next(freed))
+    with pytest.raises(BudgetError):
+        replan.choose_beside(object(), ledger, 0)
+    assert len(tried) == 2
