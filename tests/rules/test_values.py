@@ -10,7 +10,7 @@ import optree
 import pytest
 from tests.scale import FULL, sample_of_each
 
-from ebbtide import jvp, vjp
+from ebbtide import jit, jvp, vjp
 from ebbtide.arrays.registry import HANDLERS
 from ebbtide.testing import check_grads
 
@@ -116,6 +116,19 @@ def test_power_operator(dtype, exponent):
     x = (np.abs(M) + (0.1j if np.dtype(dtype).kind == "c" else 0)).astype(dtype)
     value = vjp(lambda x: operator.pow(x, exponent), x)[0]
     assert bits_of(value) == bits_of(x**exponent)
+
+
+@pytest.mark.parametrize("of", [lambda x: x, np.array, lambda x: np.array([x])], ids=["scalar", "0-d", "1-d"])
+@pytest.mark.parametrize("function", [np.multiply, operator.mul], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128], ids=lambda dtype: dtype.__name__)
+def test_products_of_one_element(dtype, function, of):
+    """With AVX-512 NumPy has two: that of its operator on scalars and that of its function on arrays."""
+    for x, y in (np.random.default_rng(5).standard_normal((100, 2, 2)) @ [1, 1j]).astype(dtype):
+        a, b = of(x), of(y)
+        results = [np.multiply(a, b), np.reshape(x * y, np.shape(a))]
+        found = [vjp(function, a, b)[0], jvp(function, (a, b), (a, b))[0], jit(function)(a, b)]
+        assert {bits_of(one)[2] for one in found} <= {bits_of(one)[2] for one in results}
+        assert {bits_of(one)[:2] for one in found} == {bits_of(results[0])[:2]}
 
 
 @pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.complex128, smooth=True), 5), ids=label)
