@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import tracemalloc
 
 import numpy as np
@@ -152,10 +153,43 @@ def test_paging_is_counted(tmp_path):
     with profile() as p:
         grad(wave, budget=Budget(8 * UNIT, "1 GiB", tmp_path))(x)
     assert 11 * UNIT <= p.bytes_written <= 15 * UNIT
+    assert 11 <= p.disk_writes == p.disk_reads <= 15
+    assert f"to disk, in {p.disk_writes} parts" in str(p)
+    assert f"from disk, in {p.disk_reads} parts" in str(p)
     assert p.held_bytes <= 9 * UNIT  # a new value is counted before an old one is paged for it
     with profile() as p:
         grad(wave)(x)
-    assert p.bytes_written == 0
+    assert (p.bytes_written, p.disk_writes, p.disk_reads, p.disk_seconds) == (0, 0, 0, 0)
+
+
+STORAGES = {
+    "own": lambda directory: None,
+    "memory": lambda directory: ebbtide.storage.Memory(),
+    "disk": ebbtide.storage.Disk,
+    "tiered": lambda directory: ebbtide.storage.Tiered(5 * UNIT, ebbtide.storage.Disk(directory)),
+}
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_transfers_of_a_loop(name, tmp_path):
+    """Snapshots that are written to disk and read there are counted, and the time that the sweeps waited."""
+    schedule = ebbtide.schedules.StoreAll("disk")
+
+    def f(u):
+        run = ebbtide.timeloop(lambda u, _: np.sin(u), u, 10, schedule=schedule, storage=storage)
+        return np.sum(run)
+
+    storage, start = STORAGES[name](tmp_path), time.perf_counter()
+    with profile() as p:
+        grad(f)(np.linspace(0, 1, N))
+    # Beside what nine steps saved, a loop's own disk has the initial state, and a buffer that the last ones come from.
+    writes, reads = {"own": (10, 6), "memory": (0, 0), "disk": (9, 9), "tiered": (4, 4)}[name]
+    assert p.disk_writes == writes
+    assert reads <= p.disk_reads <= (9 if name == "own" else reads)
+    assert p.disk_reads * UNIT <= p.bytes_read <= p.disk_reads * (UNIT + 4096)
+    assert p.disk_writes * UNIT <= p.bytes_written <= p.disk_writes * (UNIT + 4096)
+    assert (p.disk_seconds > 0) == (p.disk_writes > 0)
+    assert p.disk_seconds < time.perf_counter() - start
 
 
 def test_steps_of_a_loop():

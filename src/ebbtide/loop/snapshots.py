@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -334,23 +335,26 @@ class Snapshots:
         before = storage.memory_nbytes
         self._tiers[key] = tier
         self.lost.pop(key, None)
+        start = time.perf_counter()
         written = self._attempt(storage, lambda: storage.put(key, arrays, kind=kind), key)
         if written is None:
             return
         held = storage.memory_nbytes - before
         self._ledger.add(SNAPSHOTS, held)
-        if self._ledger.report is not None and not held:
-            self._ledger.report.bytes_written += written
+        if self._ledger.report is not None and not held and not isinstance(storage, Memory):
+            self._ledger.report.wrote(written, start)
 
     def _get(self, step: int, kind: str, *, keep: bool) -> list[Any] | None:
         key = self._key(step, kind)
-        storage = self._storage(self._tiers[key])
-        before = storage.memory_nbytes
+        storage, start = self._storage(self._tiers[key]), time.perf_counter()
+        before, read = storage.memory_nbytes, storage.bytes_read
         arrays = self._attempt(storage, lambda: storage.get(key) if keep else storage.take(key), key)
         self.error = storage.relative_error if storage.is_lossy(kind) else None
         if not keep:
             self._tiers.pop(key, None)
         self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
+        if self._ledger.report is not None and storage.bytes_read > read:
+            self._ledger.report.read(storage.bytes_read - read, start)
         return arrays
 
     def _key(self, step: int, kind: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,10 @@ class Profile:
         steps_forward: Steps of time loops that were run, recomputed ones included.
         predicted_steps_forward: What the plans predicted.
         bytes_written: Bytes written to disk.
+        bytes_read: Bytes read from there.
+        disk_writes: How many snapshots and saved values were written there.
+        disk_reads: How many were read from there; what was still in a buffer is not.
+        disk_seconds: How long the sweeps waited for it, in seconds: what a thread did behind them is not in it.
         gradient_error: Estimate of the relative error that lossy compression of snapshots (asked for by name) makes in
             the gradients, within a factor of 10 for gradients of many numbers; 0 without, NaN where it is not known.
         saved: What each line of the program saved, the largest first.
@@ -47,8 +52,9 @@ class Profile:
     """
 
     __slots__ = (
-        "_ledger", "_limit", "_on_plan", "_peak", "_predicted_peak", "bytes_written", "gradient_error", "held_bytes",
-        "loops", "predicted_steps_forward", "steps_forward",
+        "_ledger", "_limit", "_on_plan", "_peak", "_predicted_peak", "bytes_read", "bytes_written", "disk_reads",
+        "disk_seconds", "disk_writes", "gradient_error", "held_bytes", "loops", "predicted_steps_forward",
+        "steps_forward",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, peak: Peak, on_plan: Callable[[Any], None] | None = None) -> None:
@@ -60,7 +66,8 @@ class Profile:
         self.held_bytes = 0
         self.steps_forward = 0
         self.predicted_steps_forward = 0
-        self.bytes_written = 0
+        self.bytes_written = self.bytes_read = self.disk_writes = self.disk_reads = 0
+        self.disk_seconds = 0.0
         self.gradient_error = 0.0
         self.loops: list[LoopReport] = []
 
@@ -143,6 +150,18 @@ class Profile:
         if self._on_plan is not None:
             self._on_plan(plan)
 
+    def wrote(self, nbytes: int, since: float) -> None:
+        """Count what was brought to disk, begun at a time of `time.perf_counter`."""
+        self.bytes_written += nbytes
+        self.disk_writes += 1
+        self.disk_seconds += time.perf_counter() - since
+
+    def read(self, nbytes: int, since: float) -> None:
+        """Count what was brought back from disk, begun at a time of `time.perf_counter`."""
+        self.bytes_read += nbytes
+        self.disk_reads += 1
+        self.disk_seconds += time.perf_counter() - since
+
     def rounded(self, error: float) -> None:
         """Take over the estimate of a time loop of how much rounded snapshots changed its gradient."""
         self.gradient_error = math.hypot(self.gradient_error, error)
@@ -167,7 +186,9 @@ class Profile:
             f"held          {format_bytes(self.held_bytes):>12}  at most by the library, by its ledger",
             f"predicted     {format_bytes(self.predicted_peak_bytes):>12}  beyond the function alone",
             f"steps         {self.steps_forward:>12,}  run forward, {self.predicted_steps_forward:,} predicted",
-            f"written       {format_bytes(self.bytes_written):>12}  to disk",
+            f"written       {format_bytes(self.bytes_written):>12}  to disk, in {self.disk_writes:,} parts",
+            f"read          {format_bytes(self.bytes_read):>12}  from disk, in {self.disk_reads:,} parts",
+            f"waited        {self.disk_seconds:>10.3g} s  of the sweeps, for the disk",
             *([f"rounded       {self.gradient_error:>12.1e}  of the gradient, estimated"][: bool(self.gradient_error)]),
             *[f"loop          {loop.line}" for loop in self.loops[:_MOST_LOOPS]],
             "",

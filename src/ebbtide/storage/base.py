@@ -151,6 +151,11 @@ class Storage(ABC):
         """The most bytes of main memory that copies on their way to and from the storage ever take together."""
         return 0
 
+    @property
+    def bytes_read(self) -> int:
+        """The bytes that were ever read from a disk."""
+        return 0
+
     def is_lossy(self, kind: str) -> bool:
         """Return whether entries of a kind come back rounded: somebody asked by name for compression with loss."""
         del kind

@@ -151,6 +151,11 @@ class Tiered(Storage):
         """See `Storage.buffer_nbytes`; that of the disk."""
         return self._disk.buffer_nbytes
 
+    @property
+    def bytes_read(self) -> int:
+        """See `Storage.bytes_read`; that of the disk."""
+        return self._disk.bytes_read
+
     def is_lossy(self, kind: str) -> bool:
         """See `Storage.is_lossy`; on disk only."""
         return self._disk.is_lossy(kind)

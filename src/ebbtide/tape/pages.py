@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from typing import Any, final
@@ -83,13 +84,14 @@ class Pages:
         if not packed.flags.c_contiguous:
             axes, packed = sorted(axes), cell.value
         order = tuple([axes.index(k) for k in range(len(axes))])
+        start, report = time.perf_counter(), self._ledger.report
         try:
             written = storage.put(key, [packed])
         except StorageFullError as error:
             error.add_note(f"The budget is {self._budget}: give it more disk for saved values, or more memory.")
             raise
-        if self._ledger.report is not None:
-            self._ledger.report.bytes_written += written
+        if report is not None:
+            report.wrote(written, start)
         self._waiting[key] = weakref.ref(cell)
         shape, nbytes = packed.shape, packed.nbytes
         del packed
@@ -109,10 +111,13 @@ class Pages:
 
     def _load(self, key: int) -> Any:
         assert self._storage is not None
+        start, before, report = time.perf_counter(), self._storage.bytes_read, self._ledger.report
         if self.buffer_nbytes:
             self._storage.prefetch(self._next_keys(self._storage))
         array = self._storage.take(key)[0]
         del self._waiting[key]
+        if report is not None:
+            report.read(self._storage.bytes_read - before, start)
         return array
 
     def _next_keys(self, storage: Disk) -> list[int]:
