@@ -24,7 +24,7 @@ def test_a_change_between_steps_is_told():
     constancy.meet(array)
     array[1, 2] = 3.0
     constancy.begin()
-    with pytest.raises(MutationError, match=r"shape \(2, 3\) and dtype float32"):
+    with pytest.raises(MutationError, match=r"array array of shape \(2, 3\) and dtype float32"):
         constancy.meet(array)
 
 

@@ -24,7 +24,7 @@ def line_in(function, text):
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
 def test_plain_operand(n, dtype):
-    """A plain operand that changes is an error with operation, line, shape and dtype, and what to do."""
+    """A plain operand that changes is an error with its name, shape and dtype, operation, line, and what to do."""
     c = np.ones(n, dtype)
 
     def f(x):
@@ -32,9 +32,25 @@ def test_plain_operand(n, dtype):
 
     _, pullback = vjp(f, np.ones(n, dtype))
     c[n // 2] = 3
-    message = f"shape ({n},) and dtype {np.dtype(dtype)} was changed after multiply at {line_in(f, '# used')}"
+    message = f"array c of shape ({n},) and dtype {np.dtype(dtype)} was changed after multiply at {line_in(f, '# used')}"
     with pytest.raises(MutationError, match=re.escape(message)):
         pullback(np.ones(n, dtype))
+
+
+FIELD = np.ones(3)
+
+
+def test_array_of_a_module():
+    """An array of a module has its name there; one that no variable of a running function has is told by its type."""
+    _, pullback = vjp(lambda x: x * FIELD, np.ones(3))
+    FIELD[1] += 1
+    with pytest.raises(MutationError, match=r"The array FIELD of shape \(3,\)"):
+        pullback(np.ones(3))
+    parts = [np.ones(3)]
+    _, pullback = vjp(lambda x: x * parts[0], np.ones(3))
+    parts[0][1] = 3
+    with pytest.raises(MutationError, match=r"The array of shape \(3,\) and dtype float64 was"):
+        pullback(np.ones(3))
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -45,6 +45,18 @@ def user_line() -> str:
     return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def describe_array(array: np.ndarray) -> str:
+    """Return "array", its name in the functions that are running outside of the library or in their modules, its type."""
+    frame, name = user_frame(2), None
+    while frame is not None and name is None:
+        if frame.f_code.co_filename not in OURS:
+            own = {**frame.f_globals, **frame.f_locals}
+            name = next((key for key, value in reversed(own.items()) if value is array), None)
+        frame = frame.f_back
+    named = "" if name is None else f"{name} "
+    return f"array {named}of shape {array.shape} and dtype {array.dtype}"
+
+
 def line_of(code: CodeType | None, instruction: int) -> str:
     """Return file and line of an instruction of a code object."""
     if code is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, final
 
-from ebbtide.arrays.location import user_line
+from ebbtide.arrays.location import describe_array, user_line
 from ebbtide.errors import MutationError
 from ebbtide.storage import compute_crc32c
 
@@ -47,7 +47,7 @@ class Constancy:
                 self._met = {key: entry for key, entry in self._met.items() if entry[0]() is not None}
         elif known[1] != crc:
             raise MutationError(
-                f"An array of shape {array.shape} and dtype {array.dtype} that the step uses at {user_line()} has "
-                "changed since an earlier step used it, so the step cannot be run again with the same result. "
-                "Put it into the state if the step changes it, or into inputs if it is given from outside."
+                f"The {describe_array(array)} that the step uses at {user_line()} has changed since an "
+                "earlier step used it, so the step cannot be run again with the same result. Put it into the state if "
+                "the step changes it, or into inputs if it is given from outside."
             )

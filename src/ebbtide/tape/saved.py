@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.location import describe_array
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, ReleasedValueError
@@ -69,9 +70,9 @@ class SavedValue:
             raise ReleasedValueError(f"The saved value of {node.name} at {node.line} was given up.")
         if self.crc is not None and checksum(self.value) != self.crc:
             raise MutationError(
-                f"An array of shape {self.value.shape} and dtype {self.value.dtype} was changed after "
-                f"{node.name} at {node.line} had used it, so its gradient would be wrong. Do not change "
-                "arrays in place between the forward run and the reverse sweep, or give the operation a copy."
+                f"The {describe_array(bottom(self.value))} was changed after {node.name} at {node.line} had "
+                "used it, so its gradient would be wrong. Do not change arrays in place between the forward run and "
+                "the reverse sweep, or give the operation a copy."
             )
         return self.value
 
