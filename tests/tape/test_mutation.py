@@ -32,7 +32,8 @@ def test_plain_operand(n, dtype):
 
     _, pullback = vjp(f, np.ones(n, dtype))
     c[n // 2] = 3
-    message = f"array c of shape ({n},) and dtype {np.dtype(dtype)} was changed after multiply at {line_in(f, '# used')}"
+    place = line_in(f, "# used")
+    message = f"array c of shape ({n},) and dtype {np.dtype(dtype)} was changed after multiply at {place}"
     with pytest.raises(MutationError, match=re.escape(message)):
         pullback(np.ones(n, dtype))
 

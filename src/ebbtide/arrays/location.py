@@ -46,7 +46,7 @@ def user_line() -> str:
 
 
 def describe_array(array: np.ndarray) -> str:
-    """Return "array", its name in the functions that are running outside of the library or in their modules, its type."""
+    """Return "array", the name that a running function of the user or its module has for it, and its type."""
     frame, name = user_frame(2), None
     while frame is not None and name is None:
         if frame.f_code.co_filename not in OURS:
