@@ -173,12 +173,9 @@ def large_of(nbytes: int, count: int, runs: int) -> None:
     states = [generator(k).standard_normal(nbytes // 8) for k in range(count)]
     for directory in directories():
         raw = {"raw": lambda stack, d=directory: by_hand(stack, d, states)}
-        alone = {
-            **raw,
-            **{name: lambda stack, d=directory, n=name: by_hand(stack, d, states, n) for name in CONTROLS},
-            "at once": lambda stack, d=directory: ours(stack, d, states),
-        }
-        later = {**raw, "buffer": lambda stack, d=directory: ours(stack, d, states, 2 * nbytes)}
+        controls = {name: lambda stack, d=directory, n=name: by_hand(stack, d, states, n) for name in CONTROLS}
+        alone = {**raw, **controls, "at once": lambda stack, d=directory: ours(stack, d, states)}
+        later = {**raw, **controls, "buffer": lambda stack, d=directory: ours(stack, d, states, 2 * nbytes)}
         synchronized = {
             "raw": lambda stack, d=directory: by_hand(stack, d, states, durable=True),
             "durable": lambda stack, d=directory: ours(stack, d, states, durable=True),
