@@ -153,3 +153,31 @@ def test_nothing_of_it_is_written(steps: int, schedule: Any, tmp_path: Path) -> 
     assert large == small
     # States are the same however often it is used; what a step saves is not.
     assert len(set(small)) == 1 or schedule == StoreAll("disk")
+
+
+@pytest.mark.parametrize("disk", [0, 400])
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("first", [1, 7, 39])
+def test_one_that_comes_late_is_refused_once_more(first: int, rows: int, disk: int) -> None:
+    """Of a static value that no first step met a refusal after the forward run tells, with a budget that does."""
+    k = np.linspace(0.5, 1.5, rows * U.size)
+
+    def step(u: Any, k: Any, i: int) -> Any:
+        if i < first:
+            return 0.9 * np.sin(u) + 0.01 * u
+        return 0.9 * np.sin(u) + 0.01 * np.sum(k.reshape(rows, -1), axis=0) * u
+
+    f = lambda u, k: np.sum(timeloop(lambda u, i: step(u, k, i), u, 40) ** 2)
+    bounded = lambda memory: grad(f, (0, 1), budget=Budget(memory=memory, disk=disk * STATE))(U, k)
+    named, found = [STATE], []
+    while not found:
+        # Of a step that is wider than the first, with disk, the sweep may tell of some more bytes.
+        assert len(named) <= 3 + (disk > 0)
+        try:
+            peak = peak_bytes(lambda: found.append(bounded(named[-1]))) - peak_bytes(lambda: f(U, k))
+        except BudgetError as error:
+            named.append(error.least)
+    expected = [g.tobytes() for g in grad(f, (0, 1))(U, k)]
+    assert STATE < named[1] < named[2] <= named[-1] <= (8 + 4 * rows) * STATE
+    assert peak <= named[-1]
+    assert [g.tobytes() for g in found[0]] == expected

@@ -150,6 +150,11 @@ def pageable_bytes_of(records: list[Any]) -> int:
     return pageable_bytes(nodes, records[0].tape.ledger.holds) if nodes else 0
 
 
+def sums_bytes(rule: Any) -> int:
+    """Return the bytes of the running sums, those for static values that later steps than the first met included."""
+    return max(int(rule.plan.sizes.gradients), sum(met.nbytes for met in rule.statics.values()))
+
+
 def needed_bytes(rule: Any, paged: int = 0) -> int:
     """
     Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`.
@@ -158,7 +163,7 @@ def needed_bytes(rule: Any, paged: int = 0) -> int:
         rule: The loop.
         paged: Bytes of what the last step saved that go to disk before.
     """
-    sizes, sweep, planned = rule.plan.sizes, rule.plan.sizes.sweep_beyond, rule.room.planned
+    sizes, sweep, planned, sums = rule.plan.sizes, rule.plan.sizes.sweep_beyond, rule.room.planned, sums_bytes(rule)
     if planned is None:
         taped = sizes.saved + sizes.shared if rule.records else 0  # those of the last step are held already
     else:
@@ -168,8 +173,11 @@ def needed_bytes(rule: Any, paged: int = 0) -> int:
             # Of a step that saves more than planned, what has to goes to disk; snapshots of loops in it cannot.
             taped, left = record.nbytes - paged, record.nbytes - pageable_bytes_of([record])
             more = max(0, min(record.within, left - known))
+        # Nor can what a step adds to the sum for a static value that was not known when the plan was made.
+        added = max([met.nbytes for met in rule.statics.values()], default=0)
+        more += min(added, max(0, sums - planned.gradients))
         sweep = min(sweep, planned.sweep_beyond + more)
-    return int(max(0, sweep - taped) + sizes.gradients)
+    return int(max(0, sweep - taped)) + sums
 
 
 def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:

@@ -199,6 +199,8 @@ class Room:
             saved, record.within = self._ledger.kept_since(self._mark)
             record.nbytes = saved + record.within
         self.disk.learn(record)
+        if (sums := held.sums_bytes(rule)) > rule.plan.sizes.gradients:
+            rule.plan = replace(rule.plan, sizes=replace(rule.plan.sizes, gradients=sums))
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
         if passed or record.nbytes > sizes.saved + sizes.shared:
             # Where it passed, all that could be given up was, before it held most.

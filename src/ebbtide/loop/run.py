@@ -248,11 +248,11 @@ class LoopRule(JointRule):
                 record, self.state, output = self.room.taped(self, index)
                 if again:
                     self.verifier.taped(index, self.state)
+            if not again:
+                self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
             done = self.room.judge(self, action, index, record)
             if index == self.position.steps - 1 and not self.position.open:
                 self.verifier.ended(self.position.steps, self.state)
-            if not again:
-                self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
             if done.save:
                 self.records[index] = record
             elif done.snapshot and done.kind == "saved":
