@@ -179,7 +179,7 @@ class Ledger:
 
     __slots__ = (
         "__weakref__", "_hearers", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out",
-        "lenders", "lendings", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "watched",
+        "lenders", "lendings", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "warned", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False) -> None:
@@ -194,6 +194,7 @@ class Ledger:
         self.timeline: Timeline | None = None
         self.entries: dict[tuple[Any, ...], SavedEntry] | None = None
         self.report: Any = None
+        self.warned = False  # of a storage that failed
         # Those who hold what they could do without: time loops and programs, the oldest first; and how many there were.
         self.lenders: list[Lender] = []
         self.lendings = 0

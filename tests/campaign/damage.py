@@ -84,8 +84,8 @@ class Damage:
         written = [place for entry in entries for place in range(entry.offset, entry.offset + entry.length)]
         random = np.random.default_rng([seed, *self._expected[:4]])
         for case in bar(range(count), "flips under a loop"):
-            name = "owner" if case % 20 == 1 else "segment"
-            inside = name == "segment" and case % 10
+            name = {1: "owner", 11: "newest"}.get(case % 20, "segment")
+            inside = name == "segment" and case % 10 > 0
             content = bytearray(self.files[name])
             place = int(random.choice(written) if inside else random.integers(len(content)))
             content[place] ^= int(random.integers(1, 256))

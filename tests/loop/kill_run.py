@@ -24,15 +24,11 @@ from tests.scale import bar
 import ebbtide
 from ebbtide.storage.listing import list_storage
 
-
-def bound_of(name: str) -> int:
-    """
-    The most steps that a kill costs.
-
-    That is what was run since the last save, of reversed steps up to four times; the first step; and those up to the
-    first use of the late static value. Saved values of all steps die with their process, and are made again.
-    """
-    return 4 * EVERY + 1 + 8 + (STEPS if name in {"store", "store on disk"} else 0)
+# The most steps that a kill costs: those since the last save, of reversed steps up to four times; the first step; and
+# those up to the first use of the late static value.
+BOUND = 4 * EVERY + 1 + 8
+# What all steps saved dies with its process and is made again, so that going on takes as many steps as beginning.
+SAVING = ("store", "store on disk")
 
 
 def kept_places(directory: Path) -> tuple[int, int]:
@@ -60,7 +56,7 @@ class Campaign:
         whole = Events()
         self._expected = in_child(name, None, whole)
         self.steps = whole.steps
-        self.kills, self.extra, self.problems = 0, list[int](), list[str]()
+        self.kills, self.extra, self.without, self.problems = 0, list[int](), list[int](), list[str]()
 
     def run(self, at: int) -> bool:
         """Kill at an event and once more, and run to the end; False if there are not so many events."""
@@ -84,6 +80,7 @@ class Campaign:
             self.problems.append(f"{name}, event {at}: the result is another one, or something is left behind")
         if begun and again:
             self.extra.append(one.steps + two.steps + three.steps - self.steps)
+            self.without.append(one.steps + two.steps)
         return True
 
     def _check_kept(self, at: int, events: Events, forward: int, left: int) -> None:
@@ -116,7 +113,7 @@ def main(parent: str, names: str, *rest: str) -> None:
         for at in bar(itertools.count(stride, stride), f"kills of {name}"):
             if not campaign.run(at):
                 break
-        found[name] = {what: getattr(campaign, what) for what in ("steps", "kills", "extra", "problems")}
+        found[name] = {what: getattr(campaign, what) for what in ("steps", "kills", "extra", "without", "problems")}
     print(json.dumps(found))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.loop import lost
-from tests.loop.kill_run import bound_of, launch
+from tests.loop.kill_run import BOUND, SAVING, launch
 from tests.loop.trouble import SCHEDULES, Events, gradient, interrupt
 from tests.scale import FULL, SEED, bar
 
@@ -31,7 +31,10 @@ def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[.
         record_property(f"processes of {name} killed", counts["kills"])
         record_property("most extra steps", max(counts["extra"], default=0))
         assert counts["problems"] == []
-        assert max(counts["extra"], default=0) <= 2 * bound_of(name), (name, counts)
+        if name not in SAVING:
+            # Twice killed; without what was kept all that had been run would have been in vain.
+            assert max(counts["extra"], default=0) <= 2 * BOUND, (name, counts)
+            assert sum(counts["extra"]) <= sum(counts["without"]) / 3, (name, counts)
     assert sum(counts["kills"] for counts in found.values()) >= ((500 if torn else 1500) if FULL else 50)
     assert sum(len(counts["extra"]) for counts in found.values()) >= (200 if FULL else 10)
 
@@ -169,9 +172,11 @@ def test_the_way_to_a_late_static_value_costs_once(tmp_path: Path) -> None:
 
 
 def test_a_kill_costs_little(tmp_path: Path, record_property: Callable[..., None]) -> None:
-    """Over random kills, with 1000 steps and 10 snapshots, the mean loss is at most 1 %, and none is over 4 %."""
+    """Over random kills of 1000 steps with 10 snapshots the mean loss, gains not counted, is 1 %, and none over 4 %."""
     found = lost.losses(tmp_path / "run", every=10, kills=300 if FULL else 6, seed=SEED)
     record_property("kills", len(found))
-    record_property("% lost on average", round(100 * float(np.mean(found)), 2))
-    assert np.mean(found) <= 0.01
+    # A run that goes on has the journal's restart states, too, and may run fewer steps than an undisturbed one.
+    mean = float(np.mean(np.maximum(found, 0.0)))
+    record_property("% lost on average", round(100 * mean, 2))
+    assert mean <= 0.01
     assert max(found) <= 0.04

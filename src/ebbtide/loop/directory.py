@@ -20,7 +20,7 @@ from ebbtide.storage import Disk, Storage, StorageLockedError
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.places import NEWEST, OWNER, RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
-from ebbtide.storage.system import POSIX, System
+from ebbtide.storage.system import POSIX, System, write_fully
 
 _VALUE, _KEY = "value of the function", "call/value/0"
 
@@ -38,7 +38,9 @@ class ResumeDirectory:
         That of `Disk` without a buffer.
     """
 
-    __slots__ = ("_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole", "changed", "path")
+    __slots__ = (
+        "_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole", "changed", "path", "warned",
+    )  # fmt: skip
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
@@ -53,6 +55,8 @@ class ResumeDirectory:
         self._newest: dict[str, tuple[int, int]] = {}
         self.changed = set[str]()
         """Names by which steps of the loops so far found what they changed: a resumed run does not change it again."""
+        self.warned = False
+        """Whether the user was told that something could not be written: once in a call."""
 
     @property
     def storage(self) -> Disk:
@@ -134,7 +138,11 @@ class ResumeDirectory:
         elif self._newest.pop(kind, None) is None:
             return
         with suppress(OSError):
-            (self.path / NEWEST).write_text(json.dumps(self._newest), encoding="utf-8")
+            descriptor = os.open(self.path / NEWEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                write_fully(self._system, descriptor, json.dumps(self._newest).encode(), 0)
+            finally:
+                os.close(descriptor)
 
     def missing(self, kind: str, keys: Sequence[str]) -> int | None:
         """Return the step of the newest entry of a kind if it is not among the keys that are there."""

@@ -61,7 +61,7 @@ class Journal:
         False
     """
 
-    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most", "_warned", "seconds")
+    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most", "seconds")
 
     def __init__(self, directory: ResumeDirectory, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> None:
         self._directory = directory
@@ -70,7 +70,6 @@ class Journal:
         self._most = most_anchors
         self._gap = 1
         self._begun = False
-        self._warned = False
         self.seconds = 0.0
         """The seconds that the last save took; 0 before the first."""
 
@@ -348,8 +347,8 @@ class Journal:
         )
 
     def _warn_of_refusal(self, error: StorageError | None, outcome: str) -> None:
-        if not self._warned:
-            self._warned = True
+        if not self._directory.warned:
+            self._directory.warned = True
             reason = error or "another process failed."
             warnings.warn(
                 f"The journal of loop {self._loop} could not be written: {reason} The run goes on; {outcome}.",

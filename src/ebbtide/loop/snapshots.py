@@ -20,7 +20,7 @@ from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
 from ebbtide.schedules import Position, Snapshot
 from ebbtide.storage import Disk, EntryLostError, Memory, Storage, StorageFullError
-from ebbtide.storage.failures import without_frames
+from ebbtide.storage.failures import close_or_warn, without_frames
 
 
 @final
@@ -47,7 +47,7 @@ class Snapshots:
 
     __slots__ = (
         "__weakref__", "_adopted", "_counted", "_finalizer", "_forms", "_ledger", "_make_disk", "_name", "_relieve",
-        "_steps", "_storages", "_swaps", "_tiers", "_warned", "are_theirs", "error", "lost",
+        "_steps", "_storages", "_swaps", "_tiers", "are_theirs", "error", "lost",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +65,6 @@ class Snapshots:
         self._adopted: dict[int, Callable[[int], list[Any] | None]] = {}
         # What was lost, by its key; and where the rest is: a schedule may think what is kept for a sweep elsewhere.
         self.lost: dict[str, StorageError] = {}
-        self._warned = False
         # Of what was loaded last: the largest relative error of a storage with loss; None without loss.
         self.error: float | None = None
         self._tiers: dict[str, str] = {}
@@ -154,7 +153,9 @@ class Snapshots:
     def unreserve(self) -> None:
         """Let the file system have the room that is not used."""
         if is_alone() and not self.are_theirs and "disk" in self._storages:
-            self._storages["disk"].reserve(0, 0)
+            disk = self._storages["disk"]
+            with suppress(StorageError):  # there may be no file, which its entries tell
+                self._attempt(disk, lambda: disk.reserve(0, 0), "")
 
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
@@ -314,9 +315,9 @@ class Snapshots:
                 self._storage(tier).delete(key)
 
     def _warn(self, text: str) -> None:
-        """Warn of a storage, once."""
-        if not self._warned:
-            self._warned = True
+        """Warn of a storage, once in a call."""
+        if not self._ledger.warned:
+            self._ledger.warned = True
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def close(self) -> None:
@@ -353,7 +354,7 @@ class Snapshots:
         if not keep:
             self._tiers.pop(key, None)
         self._ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
-        if self._ledger.report is not None and storage.bytes_read > read:
+        if self._ledger.report is not None and not isinstance(storage, Memory):
             self._ledger.report.read(storage.bytes_read - read, start)
         return arrays
 
@@ -375,7 +376,7 @@ def _give_up(
         if theirs:
             _remove_keys(storage, name)
         else:
-            storage.close()
+            close_or_warn(storage)
         ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
         ledger.add(BUFFERS, -buffers)
     storages.clear()

@@ -157,9 +157,9 @@ class Profile:
         self.disk_seconds += time.perf_counter() - since
 
     def read(self, nbytes: int, since: float) -> None:
-        """Count what was brought back from disk, begun at a time of `time.perf_counter`."""
+        """Count what was brought back, unless it was in a buffer, begun at a time of `time.perf_counter`."""
         self.bytes_read += nbytes
-        self.disk_reads += 1
+        self.disk_reads += nbytes > 0
         self.disk_seconds += time.perf_counter() - since
 
     def rounded(self, error: float) -> None:

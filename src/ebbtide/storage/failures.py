@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import warnings
 from typing import TYPE_CHECKING, TypeVar, final
 
 from ebbtide.errors import StorageError
 
 if TYPE_CHECKING:
-    from ebbtide.storage.base import Key
+    from ebbtide.storage.base import Key, Storage
 
 E = TypeVar("E", bound=BaseException)
 
@@ -20,6 +21,14 @@ def without_frames(error: E) -> E:
         one.__traceback__ = None
         one = one.__cause__ or one.__context__
     return error
+
+
+def close_or_warn(storage: Storage) -> None:
+    """Close a storage that is of no use any more; a directory that cannot be removed is told, and costs no result."""
+    try:
+        storage.close()
+    except StorageError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=3)
 
 
 @final

@@ -13,6 +13,7 @@ from ebbtide.budget import Budget
 from ebbtide.ledger import BUFFERS, Ledger
 from ebbtide.quota import Quota
 from ebbtide.storage import Disk, StorageFullError
+from ebbtide.storage.failures import close_or_warn
 from ebbtide.tape.saved import SavedValue, Size
 
 # Two values hide the disk behind the work of the caller: one is on its way while the other one waits.
@@ -169,4 +170,4 @@ class Pages:
         self._ledger.add(BUFFERS, -self.buffer_nbytes - self.storage_nbytes)
         self.buffer_nbytes = self.storage_nbytes = self._most = 0
         if self._storage is not None:
-            self._storage.close()
+            close_or_warn(self._storage)

@@ -1,0 +1,141 @@
+"""Scratch directories that cannot be made or removed, and loops that meet one disk: the gradient is the same."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.loop import trouble
+from tests.scale import FULL, bar
+
+from ebbtide import Budget, StorageError, grad, timeloop
+from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
+from ebbtide.storage import Disk
+
+ON_DISK = ("hierarchical", "periodic", "store on disk")
+SCHEDULES = (Hierarchical(2, 3, Costs(write=1.0, read=1.0)), Periodic(6, 2), StoreAll("disk"))
+U, STEPS = np.linspace(0.2, 1.1, 3000), 24
+
+
+def objective(u: Any, **options: Any) -> Any:
+    """A scalar of a nonlinear loop."""
+    return np.sum(timeloop(lambda x, i: x + 0.1 * np.sin(x), u, STEPS, **options) ** 2)
+
+
+EXPECTED = grad(lambda u: objective(u, schedule=StoreAll()))(U)
+
+
+def told_by(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Return what a call returns, and what it warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        return call(), [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("name", ON_DISK)
+def test_a_scratch_directory_that_cannot_be_made(name: str, number: int, tmp_path: Path) -> None:
+    """The loop goes on without it, with one warning."""
+    expected = trouble.gradient(name, None)
+    with trouble.Events(1, trouble.fail(number), ("mkdir",), lasting=True).installed():
+        found, texts = told_by(lambda: trouble.gradient(name, None, tmp_path))
+    assert found == expected
+    assert ["Cannot make a directory" in text and "are lost" in text for text in texts] == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_a_directory_that_is_not_there(schedule: Any, tmp_path: Path) -> None:
+    """A budget whose directory does not exist is told once, and costs steps."""
+    budget = Budget(memory="64 MiB", disk="64 MiB", directory=tmp_path / "no")
+    found, texts = told_by(lambda: grad(lambda u: objective(u, schedule=schedule), budget=budget)(U))
+    assert np.array_equal(found, EXPECTED)
+    assert [str(tmp_path / "no") in text for text in texts] == [True]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EBUSY])
+@pytest.mark.parametrize("name", ON_DISK)
+def test_a_scratch_directory_that_cannot_be_removed(name: str, number: int, tmp_path: Path) -> None:
+    """Whichever file or directory cannot be removed: the gradient is there, and a warning names what is left."""
+    expected = trouble.gradient(name, None)
+    for at in itertools.count(1):
+        events = trouble.Events(at, trouble.fail(number), ("unlink", "rmdir"))
+        with events.installed():
+            found, texts = told_by(lambda: trouble.gradient(name, None, tmp_path))
+        if events.count < at:
+            break
+        assert found == expected
+        for path in tmp_path.iterdir():
+            assert [str(path) in text for text in texts] == [True]
+            for part in path.iterdir():
+                part.unlink()
+            path.rmdir()
+    assert at > 2
+
+
+def test_values_that_were_paged_and_cannot_be_removed(tmp_path: Path) -> None:
+    """Outside of loops, too, a directory that stays costs a warning and not the gradient."""
+    wave = lambda x: np.sum(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(x)))))))))))
+    x = np.linspace(0, 1, 100_000)
+    budget = Budget(memory=6 * x.nbytes, disk="64 MiB", directory=tmp_path)
+    with trouble.Events(1, trouble.fail(errno.EBUSY), ("rmdir",), lasting=True).installed():
+        found, texts = told_by(lambda: grad(wave, budget=budget)(x))
+    assert np.array_equal(found, grad(wave)(x))
+    (left,) = tmp_path.iterdir()
+    assert [str(left) in text for text in texts] == [True]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_many_loops_tell_of_a_full_disk_once(resumed: bool, tmp_path: Path) -> None:
+    """Three loops, whose snapshots find no room, and whose journals find none: one warning of each."""
+
+    def three(u: Any) -> Any:
+        return sum(objective(u * scale, schedule=SCHEDULES[0]) for scale in (1.0, 0.9, 0.8))
+
+    expected = grad(three)(U)
+    budget = Budget(memory="64 MiB", disk="64 MiB", directory=tmp_path)
+    failing = grad(three, budget=budget, resume=tmp_path / "run" if resumed else None)
+    with trouble.Events(1, trouble.fail(errno.ENOSPC), ("pwrite", "allocate"), lasting=True).installed():
+        found, texts = told_by(lambda: failing(U))
+    assert np.array_equal(found, expected)
+    assert ["journal" in text for text in texts] == ([True, False] if resumed else [False])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_files_of_snapshots_that_end_early(
+    schedule: Any, tmp_path: Path, record_property: Callable[..., None]
+) -> None:
+    """Truncated to any length after the forward sweep: the same gradient, or an error with file, offset and key."""
+    counts = {"same": 0, "refused": 0}
+    for part in bar(range(200 if FULL else 12), "lengths of a file of snapshots"):
+        with Disk(tmp_path) as storage:
+
+            def cut(u: Any, share: float = part / (200 if FULL else 12), s: Any = storage) -> Any:
+                last = objective(u, schedule=schedule, storage=s)
+                (path,) = tmp_path.rglob("segment")
+                with path.open("r+b") as file:
+                    file.truncate(int(share * path.stat().st_size))
+                return last
+
+            with suppress(StorageError), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                try:
+                    assert np.array_equal(grad(cut)(U), EXPECTED)
+                    counts["same"] += 1
+                except StorageError as error:
+                    counts["refused"] += 1
+                    told = str(error)
+                    assert "segment is damaged at offset" in told, told
+                    assert "Key '" in told
+                    raise
+    record_property("files truncated", sum(counts.values()))
+    record_property("gradients made all the same", counts["same"])
+    assert counts["same"] > 0
