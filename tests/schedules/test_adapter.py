@@ -113,6 +113,7 @@ def test_short_loops(name, steps, capsys):
     schedule = from_checkpoint_schedules(MAKERS[name](steps), steps)
     assert schedule.forward_steps(steps) == count_theirs(MAKERS[name](steps), steps)
     assert trace(schedule, steps)[-1] == EndReverse()
+    assert check_schedule(schedule, steps).forward_steps == schedule.forward_steps(steps)
     capsys.readouterr()
 
 

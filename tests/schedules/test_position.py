@@ -4,6 +4,7 @@ import json
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ebbtide.errors import ScheduleError
@@ -43,7 +44,7 @@ def walk(schedule, steps):
     yield position, EndReverse()
 
 
-SCHEDULES = [StoreAll(), StoreAll("disk"), Revolve(3), Mixed(3), Hierarchical(2, 2), Periodic(4, 2)]
+SCHEDULES = [StoreAll(), StoreAll("disk"), Revolve(3), Mixed(3), Hierarchical(2, 2), Periodic(4, 2), Online(3)]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -56,6 +57,27 @@ def test_round_trips(schedule):
         assert hash(Position.from_json(position.to_json())) == hash(position)
         assert pickle.loads(pickle.dumps(action)) == action
         assert action_from_json(json.loads(json.dumps(action_to_json(action)))) == action
+
+
+def test_numbers_of_numpy_are_pythons():
+    """Numbers may be NumPy's; what is written as JSON is plain, and what is no whole number is refused."""
+    three = np.int64(3)
+    made = [Revolve(three), Mixed(three), Hierarchical(three, three), Periodic(three, three), Online(three)]
+    plain = [Revolve(3), Mixed(3), Hierarchical(3, 3), Periodic(3, 3), Online(3)]
+    assert [json.dumps(schedule_to_json(one)) for one in made] == [json.dumps(schedule_to_json(one)) for one in plain]
+    position = Position(steps=np.int32(7), reversed=np.uint8(2), state=np.int64(4))
+    assert json.dumps(position.to_json()) == json.dumps(Position(steps=7, reversed=2, state=4).to_json())
+    for schedule in made:
+        actions = [action for _, action in walk(schedule, np.int64(9))]
+        assert json.dumps([action_to_json(action) for action in actions])
+    for wrong in (2.5, True, "3", None):
+        for make in (Revolve, Mixed, Online, lambda n: Periodic(2, n), lambda n: Hierarchical(n, 1)):
+            with pytest.raises(ScheduleError, match="Give a whole number"):
+                make(wrong)
+        with pytest.raises(ScheduleError, match="Give a whole number"):
+            Position.from_json(Position(steps=4).to_json() | {"steps": wrong})
+        with pytest.raises(ScheduleError, match="Give a whole number"):
+            schedule_from_json({"schedule": "Revolve", "snapshots": wrong})
 
 
 def test_after_leaves_the_position_as_it_is():

@@ -15,6 +15,7 @@ from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.hierarchical_table import HierarchicalTable
 from ebbtide.schedules.position import Position
+from ebbtide.schedules.records import make_plain
 
 
 @final
@@ -58,6 +59,7 @@ class Hierarchical(Schedule):
     )
 
     def __post_init__(self) -> None:
+        make_plain(self, "memory", "disk")
         if min(self.memory, self.disk) < 0 or self.memory + self.disk < 1:
             raise ScheduleError(
                 f"Hierarchical needs at least one slot, in memory or on disk, not {self.memory} and {self.disk}. "

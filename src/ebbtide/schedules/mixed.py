@@ -13,6 +13,7 @@ from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.mixed_table import MixedTable
 from ebbtide.schedules.position import Position, Snapshot
+from ebbtide.schedules.records import make_plain
 
 
 @final
@@ -58,6 +59,7 @@ class Mixed(Schedule):
     _tables: list[MixedTable] = field(default_factory=list[MixedTable], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        make_plain(self, "units", "restart", "saved")
         if min(self.restart, self.saved) < 1 or self.units < self.restart:
             raise ScheduleError(
                 f"Mixed needs room for the initial state, and sizes of at least 1: {self.units} units do not hold a "

@@ -10,6 +10,7 @@ from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward, copy, delete, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.position import Position
+from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.revolve import Revolve, count_tail
 from ebbtide.schedules.snapshots import Snapshots, remove
 from ebbtide.schedules.thinning import Thinned, count, count_intervals, find_least
@@ -71,6 +72,7 @@ class Online(Schedule):
     )
 
     def __post_init__(self) -> None:
+        make_plain(self, "snapshots")
         if self.snapshots < 1:
             raise ScheduleError(
                 f"Online needs at least 1 snapshot, that of the initial state, not {self.snapshots}. "

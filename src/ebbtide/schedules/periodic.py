@@ -12,6 +12,7 @@ from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
+from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.revolve import count_forward
 
 
@@ -53,6 +54,7 @@ class Periodic(Schedule):
     snapshots: int
 
     def __post_init__(self) -> None:
+        make_plain(self, "interval", "snapshots")
         if min(self.interval, self.snapshots) < 1:
             raise ScheduleError(
                 f"Periodic needs an interval and a number of snapshots of at least 1, not {self.interval} and "

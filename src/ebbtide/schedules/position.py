@@ -8,6 +8,7 @@ from typing import Any, cast, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward, Move, Reverse
+from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.snapshots import KINDS, TIERS, Snapshot, Snapshots, add, find_place, made, remove, shared
 
 _new = object.__new__
@@ -47,7 +48,7 @@ class Position(_Fields):
     the next one to reverse is `end - 1`.
 
     Raises:
-        ScheduleError: A number lies outside of the loop.
+        ScheduleError: A number lies outside of the loop, or is none.
 
     Memory:
         Holds a few numbers, one `Snapshot` for each stored state, and what was stored before the last change; nothing
@@ -73,6 +74,7 @@ class Position(_Fields):
     end: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        make_plain(self, "steps", "reversed", *(("state",) if self.state is not None else ()))
         object.__setattr__(self, "snapshots", shared(self.snapshots))
         object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))
         object.__setattr__(self, "before", None)

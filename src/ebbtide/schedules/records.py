@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from typing import Any, TypeVar, cast
 
 from ebbtide.errors import ScheduleError
 
 T = TypeVar("T")
+
+
+def make_plain(one: Any, *names: str) -> None:
+    """
+    Have Python's own integers in fields of a frozen object, in the place of NumPy's, which JSON does not know.
+
+    Raises:
+        ScheduleError: A field is no whole number.
+    """
+    for name in names:
+        value = getattr(one, name)
+        if type(value) is int:
+            continue
+        try:
+            plain = None if isinstance(value, bool) else index(value)
+        except TypeError:
+            plain = None
+        if plain is None:
+            raise ScheduleError(f"The {name} of {type(one).__name__} cannot be {value!r}. Give a whole number.")
+        object.__setattr__(one, name, plain)
 
 
 def kind_of(record: Mapping[str, object], key: str, kinds: Sequence[type[T]]) -> type[T]:

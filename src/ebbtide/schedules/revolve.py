@@ -14,6 +14,7 @@ from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
+from ebbtide.schedules.records import make_plain
 
 # So many repetitions are tried one by one, which is all that loops within reason take.
 _FEW = 8
@@ -196,6 +197,7 @@ class Revolve(Schedule):
     snapshots: int
 
     def __post_init__(self) -> None:
+        make_plain(self, "snapshots")
         if self.snapshots < 1:
             raise ScheduleError(
                 f"Revolve needs at least 1 snapshot, that of the initial state, not {self.snapshots}. "

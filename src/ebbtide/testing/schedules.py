@@ -93,7 +93,6 @@ def check_schedule(
         saved=set(range(*position.saved)) if position.saved else set(),
         snapshots={snapshot.step: (snapshot.kind, snapshot.tier) for snapshot in position.snapshots},
         forward_ended=position.forward_ended,
-        again=0 if start is None else steps,
         finished=position.finished,
         slots=slots or {},
         sizes=sizes or {},
@@ -144,7 +143,6 @@ class _Books:
     finished: bool
     slots: Mapping[str, int]
     sizes: Mapping[str, int]
-    again: int = 0
     forward_steps: int = 0
     peak_snapshots: int = 0
     peak_saved: int = 0
@@ -201,9 +199,9 @@ class _Books:
         self.state = stop
         self.forward_steps += stop - start
         self.copies_in_a_row = 0
-        # One snapshot and no other memory takes n(n + 1)/2 steps to reverse all, and a given start at most n before
-        # these where the last step has to run again, as of a loop whose end was not foreseen: more goes in circles.
-        most = self.steps * (self.steps + 1) // 2 + self.again
+        # One snapshot and no other memory takes n(n + 1)/2 steps to reverse all, and at most n before these where none
+        # of the forward sweep is of use, as in a loop whose end was not foreseen: more goes in circles.
+        most = self.steps * (self.steps + 1) // 2 + self.steps
         self.require(self.forward_steps <= most, action, f"more than {most} forward steps are of no use")
 
     def store(self, action: Forward) -> None:
