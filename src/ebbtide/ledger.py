@@ -356,6 +356,10 @@ class Ledger:
         if entry is not None:
             entry.take(nbytes)
 
+    def shares(self, kind: str, key: int) -> bool:
+        """Return whether a buffer is counted."""
+        return (kind, key) in self._owners
+
     def unshare(self, kind: str, key: int) -> int:
         """Count one holder of a buffer less; return the bytes that this frees."""
         shared = self._owners[kind, key]

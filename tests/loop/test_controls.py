@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -14,7 +15,7 @@ from checkpoint_schedules import MultistageCheckpointSchedule
 from tests.loop.test_matrix import DT, MORE, SCHEDULES, STEPS, Counted, assert_close, assert_same_bits, new, plain_loop
 from tests.scale import sample
 
-from ebbtide import grad
+from ebbtide import Budget, BudgetError, grad, profile
 from ebbtide.schedules import StoreAll, from_checkpoint_schedules
 from ebbtide.storage import Disk, Memory, Storage, Tiered
 
@@ -68,7 +69,8 @@ def compressing(path: Path) -> Disk:
     return disk
 
 
-PLACES: dict[str, Callable[[Path], Storage]] = {
+PLACES: dict[str, Callable[[Path], Storage | None]] = {
+    "its own": lambda path: None,
     "memory": lambda path: Memory(),
     "disk": Disk,
     "buffered disk": lambda path: Disk(path, buffer="1 MiB"),
@@ -102,12 +104,30 @@ def expected(kind: str, control: str) -> list[Any]:
 @pytest.mark.parametrize(("kind", "control", "place"), sample(list(product(KINDS, CONTROLS, PLACES)), 4))
 def test_original_control_new_control_and_again(kind, control, place, tmp_path):
     """Under every schedule and storage the gradient is that of StoreAll, at one control, a new one, and the first."""
-    with PLACES[place](tmp_path) as storage:
+    with PLACES[place](tmp_path) or nullcontext() as storage:
         for schedule in (*SCHEDULES, *MORE, MULTISTAGE):
             gradient = grad(partial(energy, kind, Counted(schedule, storage)), CONTROLS[control])
             for k in (0, 1, 0):
                 assert_same_bits(gradient(*POINTS[k]), expected(kind, control)[k])
-            assert storage.keys() == ()
+            assert storage is None or storage.keys() == ()
+
+
+@pytest.mark.parametrize(("kind", "control"), list(product(KINDS, CONTROLS)))
+def test_plans_within_budgets(kind: str, control: str) -> None:
+    """Whatever schedule a budget leads to, in memory or with disk, the gradient is that of StoreAll."""
+    plans = set[str]()
+    for disk in (0, 2**20):
+        run = partial(energy, kind, Counted(None))
+        with pytest.raises(BudgetError) as refused:
+            grad(run, CONTROLS[control], budget=Budget(memory=1, disk=disk))(*POINTS[0])
+        for more in (0, 6 * U0.nbytes, 2**20):
+            gradient = grad(run, CONTROLS[control], budget=Budget(memory=refused.value.least + more, disk=disk))
+            for k in (0, 1, 0):
+                with profile() as p:
+                    found = gradient(*POINTS[k])
+                assert_same_bits(found, expected(kind, control)[k])
+            plans.add(type(p.loops[0].schedule).__name__)
+    assert len(plans) > 1
 
 
 @pytest.mark.parametrize("schedule", [StoreAll("disk"), MULTISTAGE], ids=["saved values", "states"])

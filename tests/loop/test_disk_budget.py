@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -240,3 +241,32 @@ def test_growing_steps_keep_the_budget_with_disk(size: int, states: float, write
     costs = Costs(forward=1.0, reverse=2.0, write=write, read=write)
     bounded = grad(lambda u: growing(u, costs=costs), budget=Budget(memory=memory, disk=2**30, directory=tmp_path))
     assert peak_bytes(lambda: bounded(u)) - alone <= memory
+
+
+@pytest.mark.parametrize("schedule", [StoreAll("disk"), Periodic(8, 2), Hierarchical(2, 30, Costs())], ids=str)
+@pytest.mark.parametrize("loops", [1, 3])
+def test_the_buffer_of_a_users_disk_is_in_the_budget(loops: int, schedule: Any, tmp_path: Path) -> None:
+    """A storage that the user gives counts with its buffer, once for all loops; what does not fit is refused."""
+    buffer = 20 * STATE
+
+    def slow(descriptor: int, block: Any, offset: int) -> int:
+        time.sleep(2e-3)
+        return POSIX.pwrite(descriptor, block, offset)
+
+    system = replace(POSIX, pwrite=slow)
+    alone, expected = peak_bytes(lambda: chain(U, loops)), grad(lambda u: chain(u, loops))(U)
+
+    def gradient(memory: int) -> Any:
+        with Disk(tmp_path, buffer=buffer, system=system) as disk:
+            run = grad(lambda u: chain(u, loops, schedule=schedule, storage=disk), budget=Budget(memory=memory))
+            return run(U)
+
+    memory, refusals = STATE, 0
+    while refusals < 9:
+        try:
+            assert np.array_equal(gradient(memory), expected)
+            break
+        except BudgetError as error:
+            memory, refusals = error.least, refusals + 1
+    assert buffer < memory < buffer + 45 * STATE
+    assert peak_bytes(lambda: gradient(memory)) - alone <= memory

@@ -141,6 +141,25 @@ def test_the_peak_of_the_whole_call_is_predicted(moved, states, disk):
     assert f"{format_bytes(predicted)} for the whole call" in str(p.loops[0].plan)
 
 
+@pytest.mark.parametrize("emit", [lambda u: u, lambda u: u[::8].copy(), np.sum], ids=["states", "parts", "numbers"])
+@pytest.mark.parametrize("states", [None, 100])
+def test_outputs_are_part_of_the_whole_call(emit: Any, states: int | None) -> None:
+    """What the steps emit is there at the end, and is predicted."""
+    u = np.linspace(0.2, 1.1, 4 * SIZE)
+    budget = None if states is None else Budget(memory=states * u.nbytes)
+
+    def misfit(u: Any) -> Any:
+        last, emitted = timeloop(lambda u, i: (step(u, i), emit(u)), u, STEPS, outputs=True)
+        return np.sum(last * last) + np.sum(emitted)
+
+    f = grad(misfit, budget=budget)
+    f(u)
+    with ebbtide.profile() as p:
+        measured = peak_bytes(lambda: f(u))
+    assert p.predicted_whole_bytes is not None
+    assert 0.95 * p.predicted_whole_bytes <= measured <= p.predicted_whole_bytes
+
+
 def test_without_tracemalloc_the_peak_of_the_whole_call_is_not_known():
     """No loop is measured by `tracemalloc` where that does not run."""
     with ebbtide.profile() as p:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
-from ebbtide import Budget, grad, jvp, profile, timeloop, vjp
+from ebbtide import Budget, BudgetError, grad, jvp, profile, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 U = np.linspace(0.2, 1.1, 30)
@@ -210,3 +211,51 @@ def test_what_is_predicted_is_of_the_length_that_is_found(steps: int, states: in
     assert plan.steps == steps
     assert p.steps_forward == plan.predicted_steps_forward == p.predicted_steps_forward
     assert plan.predicted_time == plan.predicted_steps_forward + 2 * steps
+
+
+OPEN = [(1, 5), (2, 9), (17, 17), (30, 60), (60, 200)]
+STATE = 20_000 * 8
+
+
+@pytest.mark.parametrize("costs", [None, Costs(write=0.1, read=0.1), Costs(write=30, read=30)], ids=str)
+@pytest.mark.parametrize("disk", [3, 30, 1000])
+@pytest.mark.parametrize(("steps", "most"), OPEN)
+def test_a_budget_with_disk(steps: int, most: int, disk: int, costs: Any) -> None:
+    """The disk takes states of a loop of unknown length, too: within the budget, the same bits, steps as predicted."""
+    u = np.linspace(0.2, 1, STATE // 8)
+    f = lambda u: np.sum(
+        timeloop(
+            lambda x, i: (x[0] + 0.05 * np.sin(x[0]), x[1] + 1), (u, 0), until=lambda x: x[1] >= steps,
+            max_steps=most, costs=costs,
+        )[0] ** 2
+    )  # fmt: skip
+    bounded = lambda memory: grad(f, budget=Budget(memory=memory, disk=disk * STATE))
+    with pytest.raises(BudgetError) as refused:
+        bounded(1000)(u)
+    least, expected, alone = refused.value.least, grad(f)(u).tobytes(), peak_bytes(lambda: f(u))
+    with pytest.raises(BudgetError) as again:
+        bounded(least - 1)(u)
+    assert again.value.least == least
+    for memory in (least, 2 * least):
+        with profile() as p:
+            assert bounded(memory)(u).tobytes() == expected
+        assert p.steps_forward == p.predicted_steps_forward
+        assert peak_bytes(lambda memory=memory: bounded(memory)(u)) - alone <= memory
+
+
+def test_the_disk_saves_steps() -> None:
+    """With disk for all states fewer steps run than with the memory alone, whether the length is known or not."""
+    u, ran = np.linspace(0.2, 1, STATE // 8), []
+    for disk in (0, 1000 * STATE):
+        with profile() as p:
+            grad(lambda u: found_out(u, 60, most=200, costs=Costs(write=1, read=1)), budget=Budget(12 * STATE, disk))(u)
+        ran.append(p.steps_forward)
+    assert ran[1] < ran[0] * 3 / 4
+
+
+def test_what_all_steps_save_is_predicted_of_the_length_that_is_found() -> None:
+    """The peak of a loop that stores what all steps save is that of the steps that there are, not of all allowed."""
+    u = np.linspace(0.2, 1, STATE // 8)
+    with profile() as p:
+        grad(lambda u: found_out(u, 40, most=200))(u)
+    assert 0.9 * p.predicted_whole_bytes <= p.peak_bytes <= p.predicted_whole_bytes

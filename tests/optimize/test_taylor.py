@@ -245,7 +245,7 @@ def test_the_result_is_frozen_and_prints_a_table():
 
 def test_picture(tmp_path):
     """`plot` writes the remainders of all orders with their rates and the right ones, in the format of the suffix."""
-    mpl = pytest.importorskip("matplotlib")
+    mpl = pytest.importorskip("matplotlib", reason="a picture needs matplotlib")
     path = tmp_path / "taylor.svg"
     with mpl.rc_context({"svg.fonttype": "none"}):
         taylor_test(smooth, X, D).plot(path)

@@ -13,7 +13,7 @@ from ebbtide import Budget, grad, profile
 from ebbtide.ledger import KINDS, Timeline
 from ebbtide.profiling.plot import draw_timeline
 
-pytest.importorskip("matplotlib")
+pytest.importorskip("matplotlib", reason="a picture needs matplotlib")
 
 
 def texts_of(path):

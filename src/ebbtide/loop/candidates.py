@@ -107,16 +107,14 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
     steps, sizes = bounds.steps, bounds.sizes
     others = max(0, steps - 1)
     least = min(others, 1) * sizes.restart
-    if open_end or others == 0:
-        return least
     if 0 < others <= _MOST_ON_DISK:
         tuples = count_tuples(others)
         if others * sizes.stored_saved + sizes.stored <= bounds.disk:
             least = min(least, others * sizes.left_behind + sizes.listed + tuples)
         if others * sizes.stored <= bounds.disk:
             least = min(least, others * sizes.listed + tuples)
-    slots = _count_slots(bounds)
-    if slots:
+    slots = 0 if open_end else _count_slots(bounds)
+    if slots and others:
         least = min(least, _least_of_slots(bounds, slots))
     return least
 
@@ -143,15 +141,23 @@ def find_left(bounds: Bounds) -> list[int]:
     return sorted(found)
 
 
-def find_open(bounds: Bounds) -> Schedule | None:
+def find_open(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     """
-    Return the schedule of a loop whose length is not known; None if nothing fits.
+    Return the schedules that fit, for a loop whose length is not known.
 
     Args:
         bounds: What the plan is made for, with the upper bound of the length.
+
+    Returns:
+        As of `find_candidates`.
     """
+    if bounds.available < 0:
+        return
+    for buffered in (False, True):
+        yield from ((schedule, buffered) for schedule in _find_on_disk(bounds, buffered=buffered))
     snapshots = min(count_fitting(bounds.available, bounds.sizes.restart), bounds.steps)
-    return Online(snapshots) if snapshots > 0 else None
+    if snapshots > 0:
+        yield Online(snapshots), False
 
 
 # Restart states and saved values in memory.

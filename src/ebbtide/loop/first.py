@@ -10,6 +10,7 @@ from typing import Any, final
 from ebbtide.arrays.context import entered
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
+from ebbtide.loop.state import bytes_of
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.machine import Meter
 from ebbtide.profiling.peak import measured_peak
@@ -65,6 +66,12 @@ class First:
         """The leaves of the state after it."""
         assert self._held is not None
         return self._held[0]
+
+    @property
+    def output_nbytes(self) -> int:
+        """Bytes of the leaves of its output."""
+        assert self._held is not None
+        return bytes_of(self._held[1])
 
     def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
         """Return the step, the state after it and its output, and forget them."""

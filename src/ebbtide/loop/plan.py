@@ -116,7 +116,7 @@ class Plan:
 
         Args:
             traced: The most bytes that were allocated for the taped first step at a time; None if that is not known.
-            before: Bytes that were allocated before the loop.
+            before: Bytes that were allocated before the loop, and those of the outputs of all its steps.
             peak: The most bytes that were allocated so far.
         """
         if traced is None:
@@ -215,11 +215,7 @@ def make_plan(
     least = held + min(everything.predicted_peak_bytes, sizes.fixed + find_least(bounds, open_end=open))
     if everything.predicted_peak_bytes <= memory:
         return replace(everything, least=least)
-    if open:
-        chosen = find_open(bounds)
-        found, left = [] if chosen is None else [(chosen, False)], []
-    else:
-        found, left = find_candidates(bounds), find_left(bounds)
+    found, left = find_open(bounds) if open else find_candidates(bounds), find_left(bounds)
     plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
         enough = enough_bytes(least, beside)

@@ -12,6 +12,8 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.held import counted_bytes
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.predict import predict
+from ebbtide.schedules import StoreAll
 
 
 def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
@@ -68,10 +70,15 @@ def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
 
 def of_known_length(rule: Any) -> Plan:
     """Return the plan of a loop whose length was not known, and is, with what it has done and is going to do."""
-    plan, steps = rule.plan, rule.position.end
+    plan, steps, known = rule.plan, rule.position.end, rule.plan.steps
     forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
     seconds = plan.costs.time(forward=forward - plan.measuring_steps, reverse=steps) + plan.measuring_time
-    return replace(plan, steps=steps, predicted_steps_forward=forward, predicted_time=seconds)
+    plan = replace(plan, steps=steps, predicted_steps_forward=forward, predicted_time=seconds)
+    if not isinstance(plan.schedule, StoreAll):
+        return plan
+    most, taken = (predict(plan.schedule, n, plan.sizes, plan.costs, buffered=plan.buffer > 0) for n in (known, steps))
+    peak, disk = plan.predicted_peak_bytes + taken.memory - most.memory, min(plan.predicted_disk_bytes, taken.disk)
+    return replace(plan, predicted_peak_bytes=peak, predicted_disk_bytes=disk)
 
 
 def _choose(rule: Any, memory: int | None, others: int) -> Plan:

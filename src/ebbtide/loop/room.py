@@ -247,7 +247,9 @@ class Room:
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
         with self._beside(rule):
             over = max(0, self._ledger.live + stored * rule.plan.sizes.state - self._ledger.limit)
-        return over > 0 and bool(rule.shed(over))
+        # What a storage of the user gave up may have been no memory.
+        before = rule.position
+        return over > 0 and (rule.shed(over) > 0 or rule.position is not before)
 
     def sweep(self, rule: Any, index: int, record: TapedStep, seeds: list[Any], *, retain: bool) -> Any:
         """

@@ -14,6 +14,7 @@ from typing import Any, final
 from ebbtide.agree import agree, is_alone
 from ebbtide.errors import RankError, StorageError
 from ebbtide.ledger import BUFFERS, SNAPSHOTS
+from ebbtide.loop.buffers import let_buffer_go
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
@@ -374,6 +375,7 @@ def _give_up(
     for storage in {id(storage): storage for storage in storages.values()}.values():
         before, buffers = storage.memory_nbytes, 0 if theirs else storage.buffer_nbytes
         if theirs:
+            let_buffer_go(ledger, storage)
             _remove_keys(storage, name)
         else:
             close_or_warn(storage)

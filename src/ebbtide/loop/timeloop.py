@@ -18,6 +18,7 @@ from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.batched import batched_loop
+from ebbtide.loop.buffers import hold_buffer, let_buffer_go
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
 from ebbtide.loop.disk_part import DiskPart
@@ -179,6 +180,7 @@ def _taped_loop(
     resumption, directory = _find_journal(options, stepper, values, known)
     try:
         with room.limited():
+            hold_buffer(ledger, options.storage)
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
             first, plan, report = _first_steps(stepper, values, length, options, allowed, room.disk, rows, earlier)
@@ -187,6 +189,7 @@ def _taped_loop(
                 if options.schedule is None and plan.schedule != earlier:
                     resumption.save_plan(plan.schedule)
     except BaseException:
+        let_buffer_go(ledger, options.storage)
         if directory is not None:
             directory.close()
         raise
@@ -329,7 +332,7 @@ def _first_steps(
         _check_disk(plan, disk)
     if report is None:
         return first, plan, None
-    plan = plan.with_whole(traced, allocated, report.allocated_peak)
+    plan = plan.with_whole(traced, allocated + steps * first.output_nbytes, report.allocated_peak)
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
 

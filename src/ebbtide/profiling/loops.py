@@ -25,7 +25,8 @@ class LoopReport:
         plan: The plan; another one if the loop had to do with less before its reverse sweep.
         schedule: The schedule that was planned first: given to `timeloop(schedule=)`, within the same budget, it
             repeats the run with the same bits and the same steps, less those that were run to measure their time.
-        steps_forward: Steps that were run, recomputed ones included; of `plan.predicted_steps_forward`.
+        steps_forward: Steps that were run, recomputed ones included; of `plan.predicted_steps_forward`. Of a resumed
+            run those of this process, of all that were predicted.
         held_bytes: The most bytes that the library held while the loop ran, beyond what it held before, by its ledger;
             of `plan.predicted_peak_bytes`, with which the step's own arrays count.
         seconds: The time of both sweeps; of `plan.predicted_time`, in seconds where the costs were measured.

@@ -23,7 +23,8 @@ class Mixed(Schedule):
     The fewest forward steps if a snapshot may hold a restart state or what one step saves for its reverse sweep.
 
     It goes on from any position that can be completed: with snapshots lost, with a working state between two
-    snapshots, or with another number of units than the sweep began with.
+    snapshots, or with another number of units than the sweep began with. Where more than 512 numbers of free units can
+    occur, as with large units that have no common measure, it takes up to 0.3 % more than the fewest.
 
     Args:
         units: The size of the memory for snapshots, in any unit, such as bytes.

@@ -87,7 +87,7 @@ class Pages:
         order = tuple([axes.index(k) for k in range(len(axes))])
         start, report = time.perf_counter(), self._ledger.report
         try:
-            written = storage.put(key, [packed])
+            written = storage.put(key, [packed], kind="saved")
         except StorageFullError as error:
             error.add_note(f"The budget is {self._budget}: give it more disk for saved values, or more memory.")
             raise
