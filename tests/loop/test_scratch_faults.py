@@ -80,6 +80,21 @@ def test_a_scratch_directory_that_cannot_be_removed(name: str, number: int, tmp_
     assert at > 2
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("name", ["revolve", "hierarchical", "until"])
+def test_a_disk_that_keeps_nothing_for_good(name: str, number: int, tmp_path: Path) -> None:
+    """Where no write reaches the disk, as a network's may tell late: the same gradient, one warning, nothing left."""
+    (tmp_path / "local").mkdir()
+    for lasting in (False, True):
+        events = trouble.Events(3, trouble.fail(number), ("synchronize",), lasting=lasting)
+        with events.installed():
+            found, texts = told_by(lambda: trouble.gradient(name, tmp_path / "run", tmp_path / "local"))
+        assert found == trouble.gradient(name, None)
+        assert ["journal" in text for text in texts] == [True]
+        assert [path.name for path in tmp_path.iterdir()] == ["local"]
+        assert list((tmp_path / "local").iterdir()) == []
+
+
 def test_values_that_were_paged_and_cannot_be_removed(tmp_path: Path) -> None:
     """Outside of loops, too, a directory that stays costs a warning and not the gradient."""
     wave = lambda x: np.sum(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(x)))))))))))

@@ -236,7 +236,8 @@ class ResumeDirectory:
             # A kill while the owner's name was written leaves a part of it.
             for part in self.path.glob(f"{OWNER}.*"):
                 part.unlink(missing_ok=True)
-            self.close()
+            with suppress(StorageError):  # what could not be written there is of no use any more
+                self.close()
             with suppress(StorageLockedError, FileNotFoundError):
                 remove_storage(self.path)
             self._remove_whole()
