@@ -34,7 +34,8 @@ class Profile:
         predicted_peak_bytes: What the last plan of a time loop predicted beyond the function alone; else
             held_bytes.
         steps_forward: Steps of time loops that were run, recomputed ones included.
-        predicted_steps_forward: What the plans predicted.
+        predicted_steps_forward: What the plans predicted. Of loops inside of steps or of checkpointed functions none
+            knows how often they run, nor how often a retained pullback is pulled.
         bytes_written: Bytes written to disk.
         bytes_read: Bytes read from there.
         disk_writes: How many snapshots and saved values were written there.
