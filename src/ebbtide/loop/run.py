@@ -299,11 +299,12 @@ class LoopRule(JointRule):
     def _count(self, index: int) -> None:
         """Count a step that has been run, and keep where the loop is if it may be resumed."""
         self.ran += 1
-        resumption = self._resumption
-        if resumption is not None and not self.position.forward_ended:
-            resumption.meet(index, list(self.bypass.statics.values()))
-            resumption.forward(index + 1, self.state, self.emitted, self.ran)
+        if not (index + 1) % self.verifier.waypoints.spacing:
+            self.verifier.passed(index + 1, self.state)
         if not self.position.forward_ended:
+            if self._resumption is not None:
+                self._resumption.meet(index, list(self.bypass.statics.values()))
+                self._resumption.forward(index + 1, self.state, self.emitted, self.ran)
             self.watch.passed()
         self.watch.ran(self.ran)
 

@@ -8,15 +8,60 @@ from typing import Any, final
 from ebbtide.errors import DeterminismError
 from ebbtide.loop.state import checksums_of
 
+# States between which there are as many steps have a checksum for each leaf, as far as these are no more than so many.
+_SPACING, _MOST = 10, 1024
+
+
+@final
+class Waypoints:
+    """
+    Checksums of the states before evenly spaced steps, at least 10 apart.
+
+    Args:
+        width: The leaves of a state.
+
+    Attributes:
+        spacing: The steps from one to the next.
+
+    Memory:
+        8 bytes for each leaf of each of these states, at most 8 KiB.
+    """
+
+    __slots__ = ("_checks", "_width", "spacing")
+
+    def __init__(self, width: int) -> None:
+        self._width, self.spacing = width, _SPACING
+        self._checks = array("q")
+
+    def find_change(self, step: int, checks: list[Any]) -> int | None:
+        """Return which leaf of the state before a step has changed since that was met first; None if none has."""
+        width, found = self._width, array("q", [hash(one) | 1 for one in checks])  # never 0, which stands for none
+        place = (step // self.spacing - 1) * width
+        known = self._checks[place : place + width]
+        if any(known):
+            return next((leaf for leaf in range(width) if known[leaf] != found[leaf]), None)
+        self._checks.extend([0] * (place + width - len(self._checks)))  # a run that goes on begins later
+        self._checks[place : place + width] = found
+        while len(self._checks) > _MOST:
+            self._thin()
+        return None
+
+    def _thin(self) -> None:
+        """Keep each second one."""
+        width = self._width
+        kept = [self._checks[place : place + width] for place in range(width, len(self._checks), 2 * width)]
+        self._checks, self.spacing = array("q", [one for part in kept for one in part]), 2 * self.spacing
+
 
 @final
 class Verifier:
     """
     Checksums of what a time loop ran through.
 
-    A step that is taped in the reverse sweep must lead to the state that the step after it, taped before, started from,
-    and the last one to the result of the forward sweep. So each run again is compared, step by step, and the steps that
-    are swept are those of one run. Those that the forward sweep tapes count, too: of a row of them the first.
+    The states before evenly spaced steps are compared whenever they are met again. And a step that is taped in the
+    reverse sweep must lead to the state that the step after it, taped before, started from, and the last one to the
+    result of the forward sweep. So each run again is compared, step by step, and the steps that are swept are those of
+    one run. Those that the forward sweep tapes count, too: of a row of them the first.
 
     Args:
         names: Names of the leaves of the state, for messages.
@@ -24,13 +69,14 @@ class Verifier:
         active: Whether to check at all.
 
     Memory:
-        The checksums of the states that taped steps started from until the step before has been swept, and 8 bytes
-        for each step with an output.
+        The checksums of the states that taped steps started from until the step before has been swept, those of
+        `Waypoints`, and 8 bytes for each step with an output.
     """
 
-    __slots__ = ("_active", "_begun", "_last", "_names", "_outputs", "_row", "_starts", "_starts_again")
+    __slots__ = ("_active", "_begun", "_last", "_names", "_outputs", "_row", "_starts", "_starts_again", "waypoints")
 
     def __init__(self, names: list[str], outputs: bool, active: bool) -> None:
+        self.waypoints = Waypoints(len(names))
         self._names = names
         self._active = active
         # What taped steps started from: of the forward sweep, which hold for every reverse sweep, and of this one.
@@ -54,6 +100,14 @@ class Verifier:
     def loaded(self, step: int) -> None:
         """Note that steps run again from a stored state."""
         self._begun = step
+
+    def passed(self, step: int, state: list[Any]) -> None:
+        """Note or check the state before a step, one of the `waypoints`."""
+        if self._active:
+            leaf = self.waypoints.find_change(step, checksums_of(state))
+            if leaf is not None:
+                raise self._error(step - 1, self._another_in(self._names[leaf]))
+            self._begun = step
 
     def before(self, index: int, state: list[Any], *, again: bool) -> None:
         """Note what a step starts from that is about to be taped, in the forward sweep or *again*."""
@@ -96,12 +150,16 @@ class Verifier:
     def _changed(self, index: int, expected: list[Any], found: list[Any]) -> DeterminismError:
         pairs = zip(self._names, expected, found, strict=True)
         leaf = next((name for name, a, b in pairs if a != b), self._names[0] if self._names else "")
-        return self._error(index, f"another result in {leaf}" if leaf else "another result")
+        return self._error(index, self._another_in(leaf))
+
+    @staticmethod
+    def _another_in(leaf: str) -> str:
+        return f"another result in {leaf}" if leaf else "another result"
 
     def _error(self, index: int, what: str) -> DeterminismError:
         return DeterminismError(
             f"Step {index} gave {what} when it was run again, so the gradient would be wrong (what changed is one of "
-            f"the steps {min(self._begun, index)} to {index}, which were run again from the snapshot before them). A "
+            f"the steps {min(self._begun, index)} to {index}, which were run again from a state that was the same). A "
             "step depends on its state, its input and static values only: put the generator of random numbers into "
             "the state, and what changes from step to step, too. verify=False switches this check off."
         )
