@@ -90,7 +90,7 @@ def losses(directory: Path, count: int, intervals: tuple[int, ...]) -> None:
     title = f"Mean loss by a random kill, in % of all steps ({lost.STEPS} steps, {lost.SNAPSHOTS} snapshots)"
     table, legs = Table(title, ("max", "min"), ""), Table("Jobs that may run a tenth of the steps", (), "")
     for every in intervals:
-        found = 100 * np.array(lost.losses(directory / "run", every=every, kills=count, seed=SEED))
+        found = 100 * np.maximum(0, lost.losses(directory / "run", every=every, kills=count, seed=SEED))
         cells = [f"{found.max():.2f}", f"{found.min():.2f}"]
         case = f"saved every {every} steps, {count} kills"
         table.add(case, f"{found.mean():.2f}", cells, "", "1", bool(found.mean() <= 1))
