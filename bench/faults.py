@@ -90,13 +90,14 @@ def losses(directory: Path, count: int, intervals: tuple[int, ...]) -> None:
     title = f"Mean loss by a random kill, in % of all steps ({lost.STEPS} steps, {lost.SNAPSHOTS} snapshots)"
     table, legs = Table(title, ("max", "min"), ""), Table("Jobs that may run a tenth of the steps", (), "")
     for every in intervals:
-        found = 100 * np.maximum(0, lost.losses(directory / "run", every=every, kills=count, seed=SEED))
+        found = 100 * np.array(lost.losses(directory / "run", every=every, kills=count, seed=SEED))
+        mean = np.maximum(found, 0.0).mean()
         cells = [f"{found.max():.2f}", f"{found.min():.2f}"]
         case = f"saved every {every} steps, {count} kills"
-        table.add(case, f"{found.mean():.2f}", cells, "", "1", bool(found.mean() <= 1))
+        table.add(case, f"{mean:.2f}", cells, "", "1", bool(mean <= 1))
         jobs = lost.count_legs(directory / "run", every=every)
         legs.add(f"saved every {every} steps", str(jobs), [], "", "11", jobs <= 11)
-    table.note("Less than 0: a run that goes on has the restart states of its journal, and reverses with fewer steps.")
+    table.note("The mean counts no gains. Less than 0: a run that goes on has the restart states of its journal, and reverses with fewer steps.")
     table.show()
     legs.show()
 
