@@ -97,7 +97,8 @@ def losses(directory: Path, count: int, intervals: tuple[int, ...]) -> None:
         table.add(case, f"{mean:.2f}", cells, "", "1", bool(mean <= 1))
         jobs = lost.count_legs(directory / "run", every=every)
         legs.add(f"saved every {every} steps", str(jobs), [], "", "11", jobs <= 11)
-    table.note("The mean counts no gains. Less than 0: a run that goes on has the restart states of its journal, and reverses with fewer steps.")
+    table.note("The mean counts no gains.")
+    table.note("Less than 0: a run that goes on has the restart states of its journal, and reverses with fewer steps.")
     table.show()
     legs.show()
 
