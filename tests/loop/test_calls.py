@@ -12,7 +12,7 @@ from ebbtide.schedules import StoreAll
 
 U0 = np.linspace(0.1, 1.0, 8)
 # Counted with Python 3.11; later versions call fewer, as they have list comprehensions in line.
-MOST = 172
+MOST = 171
 
 
 def calls(steps: int) -> int:

@@ -15,8 +15,8 @@ from ebbtide.program.parts import Part, meeting, outside, part_at
 from ebbtide.program.program import Program
 from ebbtide.rules.products import add_product
 
-# What BLAS has products of.
-_DTYPES = "fdFD"
+# What BLAS adds with the bits of the sum: to complex sums it gives other signs of zero.
+_DTYPES = "fd"
 # Of more parts the sum is made as it stands.
 _MOST_PARTS = 8
 
