@@ -6,7 +6,7 @@ from setuptools import Extension, setup
 
 PARTS = (
     "_steps", "_axes", "_links", "_chains", "_compiled",
-    "_reductions", "_products", "_indices", "_windows", "_interpreter", "_arguments", "_meter", "_tuples",
+    "_reductions", "_products", "_indices", "_windows", "_interpreter", "_arguments", "_meter", "_heap", "_tuples",
 )  # fmt: skip
 HEADERS = ("ahead", "loops", "fused", "sums", "windows", "workers", "products", "rows", "tiles", "exponential")
 machine = [

@@ -20,6 +20,7 @@ from ebbtide.loop.options import Options
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
+from ebbtide.machine import Heap
 from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import Storage
 
@@ -35,7 +36,7 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
     emitted: list[Any] = []
-    with Bar("forward", steps if until is None else None, options.progress) as bar:
+    with Heap(), Bar("forward", steps if until is None else None, options.progress) as bar:
         for index in range(steps):
             if until is not None and stepper.holds(until, state):
                 break
@@ -44,7 +45,7 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
                 emit(emitted, index, steps if until is None else None, output)
             bar.advance()
             if report is not None:
-                report.steps_forward += 1
+                report.count_step(None)
             if options.collect_every and (index + 1) % options.collect_every == 0:
                 gc.collect()
     after = unflatten(structure, state)

@@ -68,6 +68,14 @@ def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
     )
 
 
+def from_here(rule: Any, reverse: int) -> Plan:
+    """Return the plan of a loop from where it was brought to, with so many *reverse* steps more than were planned."""
+    plan = rule.plan
+    forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
+    seconds = plan.costs.time(forward=forward - plan.predicted_steps_forward, reverse=reverse)
+    return replace(plan, predicted_steps_forward=forward, predicted_time=plan.predicted_time + seconds)
+
+
 def of_known_length(rule: Any) -> Plan:
     """Return the plan of a loop whose length was not known, and is, with what it has done and is going to do."""
     plan, steps, known = rule.plan, rule.position.end, rule.plan.steps

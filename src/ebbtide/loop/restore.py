@@ -1,4 +1,4 @@
-"""How a loop takes up an earlier run of it from its journal."""
+"""How a loop takes up an earlier run of it: from its journal, or for another pull."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
+from ebbtide.errors import MutationError
 from ebbtide.loop import ahead
 from ebbtide.loop.journal_entries import Forward
 from ebbtide.loop.resume import Resumption, from_leaves
@@ -34,7 +35,9 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
         return
     _meet_first(rule, first)
     anchors = resumption.anchors(place.step)
-    rule.ran = place.ran + 1 + _meet_statics(rule, resumption, anchors)
+    again = 1 + _meet_statics(rule, resumption, anchors)
+    rule.ran += place.ran + again
+    rule.watch.taken_up(place.ran, again)
     # Schedules that use the disk keep the first states there.
     tier = "disk" if rule.plan.on_disk else "memory"
     rule.snapshots.put_state(0, rule.state, tier, vital=True)
@@ -46,6 +49,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     rule.state = from_leaves(place.state)
     rule.position = Position(steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_)
     rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule), anchors, tier))
+    rule.room.goes_on(rule)
     _restore_outputs(rule, place)
     if ended is not None:
         rule.verifier.ended(steps, rule.state)
@@ -142,4 +146,33 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     collector.static_sums.update({k: v for k, v in zip(rule.links.statics, sums, strict=True) if v is not None})
     keys, forms = found.inputs.forms
     collector.input_sums.update(zip(keys, from_leaves(replace(found.inputs, forms=forms)), strict=True))
-    rule.ran = max(rule.ran, found.ran)
+    earlier = max(0, found.ran - resumption.earlier)
+    rule.ran += earlier
+    rule.watch.taken_up(earlier, 0)
+    rule.room.goes_on(rule)
+
+
+def begin_again(rule: Any, prefix: Position | None) -> None:
+    """
+    Bring a loop whose reverse sweep is over to where another pull of it begins.
+
+    Args:
+        rule: The loop.
+        prefix: What is kept of its first steps; None if it is not retained.
+
+    Raises:
+        MutationError: It is not.
+        StorageError: What was kept is lost.
+    """
+    if prefix is None:
+        raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
+    if prefix.state is not None:
+        state = rule.snapshots.get_state(prefix.state, keep=True)
+        if state is None:
+            rule.fail()
+            raise next(iter(rule.snapshots.lost.values()))
+        rule.state = state
+        rule.loss.loaded(prefix.state, "restart", rule.snapshots.error, rule.verifier)
+    rule.position = prefix
+    rule.room.goes_on(rule, prefix.steps)
+    rule.verifier.begin()

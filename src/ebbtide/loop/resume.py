@@ -43,7 +43,7 @@ class Resumption:
 
     __slots__ = (
         "_before", "_changed", "_functions", "_is_new", "_journal", "_next", "_policy", "_read", "_read_input",
-        "_reversed", "_saved_at", "_start", "incoming", "statics",
+        "_reversed", "_saved_at", "_start", "earlier", "incoming", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Resumption:
         # For each static value in the order of their first use: the step of it, and a checksum.
         self.statics: list[tuple[int, int]] = []
         self.incoming = 0
+        self.earlier = 0  # steps that other processes ran before what was taken up of them
         self._functions = functions
         self._changed = set[str]() if changed is None else changed
         self._before = [data_of(function) for function in functions]
@@ -137,7 +138,7 @@ class Resumption:
             return None
         self.statics = [(int(step), int(crc)) for step, crc in found.statics]
         self._read_to(found.inputs[0])
-        self._saved_at = found.ran
+        self._saved_at = self.earlier = found.ran
         self._changed.update(found.changed)
         then = InputsRead(*found.inputs)
         self._journal.check("inputs read so far", str(self._read), str(then))

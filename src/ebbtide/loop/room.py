@@ -23,7 +23,7 @@ from ebbtide.loop.given import in_region
 from ebbtide.loop.held import Waiting
 from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
-from ebbtide.loop.replan import choose_beside, of_known_length
+from ebbtide.loop.replan import choose_beside, from_here, of_known_length
 from ebbtide.loop.share import seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
@@ -360,15 +360,21 @@ class Room:
             BudgetError: Nothing fits.
         """
         went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
-        is_lean, self.lean, self._freed = self.lean, False, 0
+        is_lean, self.lean = self.lean, False
         with suppress(BudgetError) if is_lean else nullcontext():
             self._replace(rule, choose_beside(rule, self._ledger, self._unseen))
+            self._freed = 0
         return went_back
 
     def ended(self, rule: Any) -> None:
         """Tell what a loop of unknown length is going to do, once that is known."""
         if rule.position.forward_ended:
             self._replace(rule, of_known_length(rule))
+
+    def goes_on(self, rule: Any, reverse: int = 0) -> None:
+        """Tell what a loop runs from where it was brought to, and so many *reverse* steps more than were planned."""
+        if self._ledger.report is not None:
+            self._replace(rule, from_here(rule, reverse))
 
     def sheddable_bytes(self, rule: Any) -> int:
         """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""
@@ -382,10 +388,9 @@ class Room:
         if whole is not None and report is not None:
             whole += plan.predicted_peak_bytes - rule.plan.predicted_peak_bytes
             plan = replace(plan, predicted_whole_bytes=max(whole, report.allocated_peak))
-        more = plan.predicted_steps_forward - rule.plan.predicted_steps_forward
         rule.plan = plan
         self.disk.promise(rule)
-        rule.watch.changed(plan, more)
+        rule.watch.changed(plan)
 
     def _refusal(self, rule: Any, index: int, record: TapedStep, peak: int) -> BudgetError:
         """Return the error for a step that does not fit."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.arrays.context import entered
-from ebbtide.errors import MutationError, ScheduleError
+from ebbtide.errors import ScheduleError
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector, emit
 from ebbtide.loop.directory import ResumeDirectory
@@ -15,7 +15,7 @@ from ebbtide.loop.held import holding, needed_bytes
 from ebbtide.loop.loss import Loss
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.progress import Watch
-from ebbtide.loop.restore import restore_forward, restore_reverse
+from ebbtide.loop.restore import begin_again, restore_forward, restore_reverse
 from ebbtide.loop.resume import Resumption
 from ebbtide.loop.room import Room
 from ebbtide.loop.snapshots import Snapshots
@@ -314,7 +314,8 @@ class LoopRule(JointRule):
         """Run the reverse sweep and yield the cotangents of initial state, inputs and static values."""
         del node
         if self.position.finished:
-            self._begin_again()
+            begin_again(self, self._prefix)
+            self._mark = None
         self.room.settle(self)
         if retain and self._prefix is None:
             self.room.retain(self)
@@ -344,21 +345,6 @@ class LoopRule(JointRule):
         if self._directory is not None:
             self._directory.finish(self if retain else None)
         yield from self.links.give(self.cotangent, collector)
-
-    def _begin_again(self) -> None:
-        """Start over for another pull of a retained loop, from what is kept of its first steps."""
-        prefix = self._prefix
-        if prefix is None:
-            raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
-        if prefix.state is not None:
-            state = self.snapshots.get_state(prefix.state, keep=True)
-            if state is None:
-                self.fail()
-                raise next(iter(self.snapshots.lost.values()))
-            self.state = state
-            self.loss.loaded(prefix.state, "restart", self.snapshots.error, self.verifier)
-        self.position, self._mark = prefix, None
-        self.verifier.begin()
 
     def _reverse(self, index: int, sink: Any) -> None:
         outputs, collector = sink

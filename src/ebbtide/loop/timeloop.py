@@ -47,6 +47,7 @@ from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_s
 from ebbtide.loop.traced import traced_loop
 from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
+from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.storage import Disk, Storage
@@ -179,7 +180,7 @@ def _taped_loop(
     known = length if options.until is None else None
     resumption, directory = _find_journal(options, stepper, values, known)
     try:
-        with room.limited():
+        with room.limited(), Heap():
             hold_buffer(ledger, options.storage)
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()

@@ -138,7 +138,7 @@ def _time_fault() -> float:
     """Return the seconds that the system takes to give a page of memory: of three times of some, the middle one."""
     times: list[float] = []
     for _ in range(3):
-        block = mmap.mmap(-1, _PAGES * mmap.PAGESIZE)
+        block = mmap.mmap(-1, _PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         firsts = np.frombuffer(block, np.uint8)[:: mmap.PAGESIZE]
         start = time.perf_counter()
         firsts[:] = 1

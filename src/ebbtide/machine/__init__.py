@@ -6,11 +6,14 @@ It is built when Ebbtide is installed and a C compiler is there; without it prog
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 
 try:
     from ebbtide.machine._arguments import Form, are_free
     from ebbtide.machine._chains import Chain, Elementwise
+    from ebbtide.machine._heap import Heap
     from ebbtide.machine._indices import Indexed
     from ebbtide.machine._interpreter import Machine
     from ebbtide.machine._links import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
@@ -24,6 +27,7 @@ except ImportError:  # not built
     Chain = Convolution = Elementwise = Indexed = Machine = Meter = Pooling = Product = ProductSum = Reduction = None
     Form = SmallProduct = add_gemm = are_free = compiled = free_dead_tuples = None
     small_product, HAS_SMALL_PRODUCTS = np.matmul, False
+    Heap = nullcontext  # freed memory goes to the C library
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "Convolution",
     "Elementwise",
     "Form",
+    "Heap",
     "Indexed",
     "Machine",
     "Meter",

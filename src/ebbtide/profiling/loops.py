@@ -20,13 +20,14 @@ class LoopReport:
         plan: The plan.
         held: Bytes that the library held when the loop began.
         seconds: What the loop has taken already: its first steps run before there is a plan.
+        waits: Whether there may be no reverse sweep: inside of a step that runs on a tape only to be measured.
 
     Attributes:
         plan: The plan; another one if the loop had to do with less before its reverse sweep.
         schedule: The schedule that was planned first: given to `timeloop(schedule=)`, within the same budget, it
             repeats the run with the same bits and the same steps, less those that were run to measure their time.
         steps_forward: Steps that were run, recomputed ones included; of `plan.predicted_steps_forward`. Of a resumed
-            run those of this process, of all that were predicted.
+            run those of all its processes.
         held_bytes: The most bytes that the library held while the loop ran, beyond what it held before, by its ledger;
             of `plan.predicted_peak_bytes`, with which the step's own arrays count.
         seconds: The time of both sweeps; of `plan.predicted_time`, in seconds where the costs were measured.
@@ -35,15 +36,22 @@ class LoopReport:
         A plan and four numbers.
     """
 
-    __slots__ = ("_before", "held_bytes", "plan", "schedule", "seconds", "steps_forward")
+    __slots__ = ("_before", "held_bytes", "plan", "schedule", "seconds", "steps_forward", "waits")
 
-    def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0) -> None:
+    def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0, *, waits: bool = False) -> None:
         self._before = held
         self.plan = plan
         self.schedule = plan.schedule
         self.steps_forward = plan.measuring_steps
         self.held_bytes = 0
         self.seconds = seconds
+        self.waits = waits
+
+    @property
+    def predicted_now(self) -> int:
+        """The steps that it is known to run: those of its forward sweep alone, as long as it may have no other."""
+        plan = self.plan
+        return plan.steps + plan.measuring_steps if self.waits else plan.predicted_steps_forward
 
     @contextmanager
     def running(self, ledger: Ledger) -> Iterator[None]:

@@ -34,8 +34,9 @@ class Profile:
         predicted_peak_bytes: What the last plan of a time loop predicted beyond the function alone; else
             held_bytes.
         steps_forward: Steps of time loops that were run, recomputed ones included.
-        predicted_steps_forward: What the plans predicted. Of loops inside of steps or of checkpointed functions none
-            knows how often they run, nor how often a retained pullback is pulled.
+        predicted_steps_forward: What the plans predicted. A loop inside of a step, or of a checkpointed function, is
+            predicted each time it begins, and what its reverse sweep runs again when that does; so is a retained
+            pullback when it is pulled again. No plan knows beforehand how often.
         bytes_written: Bytes written to disk.
         bytes_read: Bytes read from there.
         disk_writes: How many snapshots and saved values were written there.
@@ -131,25 +132,51 @@ class Profile:
             seconds: What its first step took.
             listed: Whether it is one of `loops`.
         """
-        loop = LoopReport(plan, held, seconds)
+        loop = LoopReport(plan, held, seconds, waits=not listed)
         if listed:
             self.loops.append(loop)
         self.limited(self._ledger.limit)
         self._predicted_peak = plan.predicted_peak_bytes + held
         self.steps_forward += plan.measuring_steps
-        self.predicted_steps_forward += plan.predicted_steps_forward
+        self.predicted_steps_forward += loop.predicted_now
         if self._on_plan is not None:
             self._on_plan(plan)
         return loop
 
-    def plan_changed(self, loop: LoopReport, plan: Any, steps: int) -> None:
-        """Take over a plan that was changed before the reverse sweep, with *steps* more forward steps."""
+    def count_step(self, loop: LoopReport | None) -> None:
+        """Count a step that was run; one of a loop without a plan, which runs each of its steps once, is predicted."""
+        self.steps_forward += 1
+        if loop is None:
+            self.predicted_steps_forward += 1
+        else:
+            loop.steps_forward += 1
+
+    def plan_changed(self, loop: LoopReport, plan: Any) -> None:
+        """Take over a plan that was changed."""
         assert self._predicted_peak is not None
         self._predicted_peak += plan.predicted_peak_bytes - loop.plan.predicted_peak_bytes
-        self.predicted_steps_forward += steps
-        loop.plan = plan
+        before, loop.plan = loop.predicted_now, plan
+        self.predicted_steps_forward += loop.predicted_now - before
         if self._on_plan is not None:
             self._on_plan(plan)
+
+    def sweep_begins(self, loop: LoopReport) -> None:
+        """Count what a loop inside of a step is going to run again: its reverse sweep begins."""
+        before, loop.waits = loop.predicted_now, False
+        self.predicted_steps_forward += loop.predicted_now - before
+
+    def taken_up(self, loop: LoopReport, earlier: int, again: int) -> None:
+        """
+        Take over that a loop goes on where another process was killed.
+
+        Args:
+            loop: The loop.
+            earlier: Steps that were run by then; they count in the loop, and not in this block.
+            again: Steps that this process ran to go on.
+        """
+        loop.steps_forward += earlier + again
+        self.steps_forward += again
+        self.predicted_steps_forward -= earlier
 
     def wrote(self, nbytes: int, since: float) -> None:
         """Count what was brought to disk, begun at a time of `time.perf_counter`."""

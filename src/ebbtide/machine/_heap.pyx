@@ -1,0 +1,214 @@
+# cython: language_level=3
+"""
+Memory that arrays of a block give up, kept for those that come after them.
+
+The C library gives the memory of large arrays back to the system when they die, and the next ones wait for it page by
+page, 0.4 to 2 ms for each MiB. Time steps make arrays of the same sizes again and again.
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memmove, memset, strcmp, strcpy
+
+cimport numpy as cnp
+
+cdef extern from "numpy/ndarraytypes.h" nogil:
+    ctypedef struct Allocator "PyDataMemAllocator":
+        void *ctx
+        void *(*malloc)(void *, size_t) noexcept nogil
+        void *(*calloc)(void *, size_t, size_t) noexcept nogil
+        void *(*realloc)(void *, void *, size_t) noexcept nogil
+        void (*free)(void *, void *, size_t) noexcept nogil
+
+    ctypedef struct Handler "PyDataMem_Handler":
+        char name[127]
+        uint8_t version
+        Allocator allocator
+
+cdef extern from "numpy/arrayobject.h":
+    object PyDataMem_SetHandler(object)
+    object PyDataMem_GetHandler()
+
+cnp.import_array()
+
+cdef enum:
+    MOST = 256  # blocks that are kept; to look for one of a size takes less than the first write into a page
+    LEAST = 1 << 15  # bytes of a block that is kept
+    HEADER = 16  # bytes before those of an array, which say how many there are; as much as memory is aligned by
+    PART = 64  # a block serves arrays that are smaller by such a part
+
+# What an array needs of its memory, which outlives the block: one allocation, with its capsule.
+cdef struct Kept:
+    Handler handler
+    PyObject *before
+    Allocator source
+    size_t live  # bytes of arrays
+    size_t peak  # the most so far
+    size_t free_bytes  # of the blocks that are kept
+    int count
+    bint closed
+    void *blocks[MOST]  # the oldest first
+
+
+cdef inline size_t size_of(void *block) noexcept nogil:
+    return (<size_t *> block)[0]
+
+
+cdef void release(Kept *kept, int place) noexcept nogil:
+    cdef void *block = kept.blocks[place]
+    kept.count -= 1
+    memmove(&kept.blocks[place], &kept.blocks[place + 1], (kept.count - place) * sizeof(void *))
+    kept.free_bytes -= size_of(block)
+    kept.source.free(kept.source.ctx, block, size_of(block))
+
+
+cdef void *find(Kept *kept, size_t nbytes) noexcept nogil:
+    """Return a block that is kept, the last one of its size, as it may be in the cache; or NULL."""
+    cdef int place = kept.count
+    cdef size_t most = nbytes + nbytes // PART
+    cdef void *block
+    if nbytes < LEAST:
+        return NULL
+    while place > 0:
+        place -= 1
+        block = kept.blocks[place]
+        if nbytes <= size_of(block) <= most:
+            kept.count -= 1
+            memmove(&kept.blocks[place], &kept.blocks[place + 1], (kept.count - place) * sizeof(void *))
+            kept.free_bytes -= size_of(block)
+            return block
+    return NULL
+
+
+cdef void *started(Kept *kept, void *block, size_t nbytes) noexcept nogil:
+    """Count a block, of so many bytes with its header, and return what an array has of it."""
+    if block is NULL:
+        return NULL
+    (<size_t *> block)[0] = nbytes
+    kept.live += nbytes
+    if kept.live > kept.peak:
+        kept.peak = kept.live
+    return <char *> block + HEADER
+
+
+cdef void make_room(Kept *kept, size_t nbytes) noexcept nogil:
+    """Let the oldest blocks go until no more is held than arrays have held at a time, or are going to."""
+    while kept.count and kept.live + kept.free_bytes + nbytes > kept.peak:
+        release(kept, 0)
+
+
+cdef void *take(void *context, size_t nbytes) noexcept nogil:
+    cdef Kept *kept = <Kept *> context
+    cdef void *block
+    nbytes += HEADER
+    block = find(kept, nbytes)
+    if block is not NULL:
+        return started(kept, block, size_of(block))
+    make_room(kept, nbytes)
+    return started(kept, kept.source.malloc(kept.source.ctx, nbytes), nbytes)
+
+
+cdef void *take_zeros(void *context, size_t number, size_t each) noexcept nogil:
+    cdef Kept *kept = <Kept *> context
+    cdef size_t nbytes = number * each + HEADER
+    cdef void *block = find(kept, nbytes)
+    if block is not NULL:
+        memset(<char *> block + HEADER, 0, nbytes - HEADER)
+        return started(kept, block, size_of(block))
+    make_room(kept, nbytes)
+    return started(kept, kept.source.calloc(kept.source.ctx, 1, nbytes), nbytes)
+
+
+cdef void give_back(void *context, void *memory, size_t _) noexcept nogil:
+    cdef Kept *kept = <Kept *> context
+    cdef void *block
+    cdef size_t nbytes
+    if memory is NULL:
+        return
+    block = <char *> memory - HEADER
+    nbytes = size_of(block)
+    kept.live -= nbytes
+    if kept.closed or nbytes < LEAST:
+        kept.source.free(kept.source.ctx, block, nbytes)
+        return
+    if kept.count == MOST:
+        release(kept, 0)
+    kept.blocks[kept.count] = block
+    kept.count += 1
+    kept.free_bytes += nbytes
+
+
+cdef void *take_other(void *context, void *memory, size_t nbytes) noexcept nogil:
+    cdef Kept *kept = <Kept *> context
+    cdef void *block = NULL if memory is NULL else <char *> memory - HEADER
+    cdef size_t before = 0 if block is NULL else size_of(block)
+    cdef void *found
+    kept.live -= before
+    make_room(kept, nbytes + HEADER)
+    found = kept.source.realloc(kept.source.ctx, block, nbytes + HEADER)
+    if found is NULL:
+        kept.live += before
+    return started(kept, found, nbytes + HEADER)
+
+
+cdef void forget(object capsule) noexcept:
+    cdef Kept *kept = <Kept *> PyCapsule_GetPointer(capsule, "mem_handler")
+    Py_XDECREF(kept.before)
+    free(kept)
+
+
+cdef class Heap:
+    """
+    Keeps, in a block, the memory of arrays that die there, for those to come; a context manager, to be entered once.
+
+    Never more is held than arrays of the block held at a time, and nothing after it. Where NumPy's memory is somebody
+    else's already, that of another block too, it does nothing.
+
+    Attributes:
+        peak: The most bytes that arrays held at a time, 16 for each included.
+        held: Bytes that are held now, by arrays and for those to come.
+    """
+
+    cdef object _capsule, _before
+    cdef Kept *_kept
+
+    @property
+    def peak(self):
+        return 0 if self._kept is NULL else self._kept.peak
+
+    @property
+    def held(self):
+        return 0 if self._kept is NULL else self._kept.live + self._kept.free_bytes
+
+    def __enter__(self):
+        cdef Kept *kept
+        before = PyDataMem_GetHandler()
+        cdef Handler *handler = <Handler *> PyCapsule_GetPointer(before, "mem_handler")
+        if strcmp(handler.name, "default_allocator") != 0:
+            return self
+        kept = <Kept *> calloc(1, sizeof(Kept))
+        if kept is NULL:
+            raise MemoryError
+        strcpy(kept.handler.name, "ebbtide_heap")
+        kept.handler.version = 1
+        kept.handler.allocator = Allocator(kept, take, take_zeros, take_other, give_back)
+        kept.source = handler.allocator
+        self._capsule = PyCapsule_New(kept, "mem_handler", forget)
+        Py_INCREF(before)
+        kept.before = <PyObject *> before
+        self._kept, self._before = kept, before
+        PyDataMem_SetHandler(self._capsule)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self._kept is NULL:
+            return
+        PyDataMem_SetHandler(self._before)
+        self._kept.closed = True
+        while self._kept.count:
+            release(self._kept, self._kept.count - 1)
+        # Arrays that live on hold the capsule.
+        self._kept = NULL
+        self._capsule = self._before = None
