@@ -112,7 +112,7 @@ def peaks_apart(states: int, disk: int, nbytes: int, steps: int) -> dict[str, An
     return {
         "refused": 0, "memory": memory, "peak": beyond, "resident": grown, "seconds": seconds,
         "predicted_peak": plan.predicted_peak_bytes, "predicted_seconds": plan.predicted_time,
-        "timed": bool(plan.measuring_steps), "steps": found.steps_forward,
+        "timed": plan.has_costs, "steps": found.steps_forward,
         "predicted_steps": plan.predicted_steps_forward, "schedule": type(plan.schedule).__name__,
     }  # fmt: skip
 
@@ -201,7 +201,7 @@ def prediction_apart(step: str, nodes: int, memory: int, disk: int, steps: int, 
         "schedule": type(schedule).__name__, "steps": found[0].steps_forward,
         "predicted_steps": plans[0].predicted_steps_forward, "beyond": beyond,
         "alone": alone, "predicted_peak": watched.predicted_peak_bytes, "whole": watched.predicted_whole_bytes,
-        "timed": bool(plans[0].measuring_steps),
+        "timed": plans[0].has_costs,
         "cold": cold, "times": times, "repeated": repeated, "predicted": [plan.predicted_time for plan in plans],
         "state": u.nbytes, "forward": statistics.median(plan.costs.forward for plan in plans),
     }  # fmt: skip

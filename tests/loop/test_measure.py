@@ -11,7 +11,7 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, primitive, profile, timeloop
-from ebbtide.loop import first, timing, transfers
+from ebbtide.loop import first, timing, transfers, warm
 from ebbtide.loop.transfers import with_transfers
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, StoreAll
@@ -71,22 +71,23 @@ def test_the_predicted_time_is_what_the_loop_takes(states, slow, monkeypatch):
     assert found.tobytes() == grad(timed(monkeypatch, schedule=StoreAll())[1])(U0).tobytes()
 
 
-def test_pages_that_the_plain_step_is_given_are_not_counted(monkeypatch):
-    """The time of its page faults is no part of a plain step's, and taping takes so much more than that."""
+def test_pages_that_measured_steps_are_given_are_not_counted(monkeypatch):
+    """The time of page faults is no part of that of a step or a sweep; but a part of each is."""
     faults = itertools.count()
-    monkeypatch.setattr(timing, "_count_faults", lambda: 5 * next(faults))
-    monkeypatch.setattr(timing, "_time_fault", lambda: 0.05)
-    _, energy = timed(monkeypatch)
-    with profile() as p:
-        grad(energy, budget=Budget(memory=14 * U0.nbytes))(U0)
-    assert p.loops[0].plan.costs == Costs(forward=0.75, reverse=3.25)
+    monkeypatch.setattr(warm, "count_faults", lambda: 5 * next(faults))
+    for fault, costs in ((0.05, Costs(forward=0.75, reverse=2.75)), (0.5, Costs(forward=0.25, reverse=0.75))):
+        monkeypatch.setattr(timing, "time_fault", lambda fault=fault: fault)
+        _, energy = timed(monkeypatch, (1, 1))
+        with profile() as p:
+            grad(energy, budget=Budget(memory=14 * U0.nbytes))(U0)
+        assert p.loops[0].plan.costs == costs
 
 
 def test_page_faults_are_counted():
     """Pages that are touched for the first time, as those that are taken to time a fault, count."""
-    before = timing._count_faults()
-    assert timing._time_fault() >= 0
-    assert timing._count_faults() > before
+    before = warm.count_faults()
+    assert warm.time_fault() >= 0
+    assert warm.count_faults() > before
 
 
 @pytest.mark.parametrize(("times", "usual"), [([2.0], 2.0), ([2.0, 2.25], 2.125), ([2.0, 9.0], 2.0), ([9.0, 2.0], 2.0)])

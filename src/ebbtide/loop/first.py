@@ -12,6 +12,7 @@ from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
 from ebbtide.loop.state import bytes_of
 from ebbtide.loop.steps import Stepper, TapedStep
+from ebbtide.loop.warm import Timed
 from ebbtide.machine import Meter
 from ebbtide.profiling.peak import measured_peak
 from ebbtide.storage.system import count_processors
@@ -31,7 +32,7 @@ class First:
         record: The step.
         after: Leaves of the state after it.
         output: Leaves of its output.
-        seconds: What it took.
+        timed: What it took.
         is_busy: Whether it left no processor to the threads of a storage.
         taken: The most bytes of arrays that were allocated for it at a time, and its record; 0 where there is no bound,
             or no telling.
@@ -40,14 +41,14 @@ class First:
             `tracemalloc` does not run.
     """
 
-    __slots__ = ("_held", "dead", "is_busy", "record", "seconds", "taken", "traced")
+    __slots__ = ("_held", "dead", "is_busy", "record", "taken", "timed", "traced")
 
     def __init__(
         self,
         record: TapedStep,
         after: list[Any],
         output: list[Any],
-        seconds: float,
+        timed: Timed,
         *,
         is_busy: bool,
         taken: int,
@@ -57,7 +58,7 @@ class First:
         self.record: TapedStep | None = record
         self.taken, self.dead = taken, dead
         self.traced = traced
-        self.seconds = seconds
+        self.timed = timed
         self.is_busy = is_busy
         self._held: tuple[list[Any], list[Any]] | None = after, output
 
@@ -104,12 +105,12 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     meter = None if ledger.limit is None or Meter is None else Meter()
     given_up = ledger.given_up
     with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
-        start, begun = time.perf_counter(), time.process_time()
-        with meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
+        begun = time.process_time()
+        with Timed() as timed, meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
             record, after, output = stepper.taped(0, list(values), pager)
-        seconds, busy = time.perf_counter() - start, time.process_time() - begun
-    is_busy = busy > (count_processors() - _FREE) * seconds
+        busy = time.process_time() - begun
+    is_busy = busy > (count_processors() - _FREE) * timed.seconds
     taken = 0 if meter is None else meter.peak + pager.overhead.total
     traced = None if peak is None else peak.nbytes
     dead = max(0, held.nbytes - ledger.live - ledger.given_up + given_up)
-    return First(record, after, output, seconds, is_busy=is_busy, taken=taken, dead=dead, traced=traced)
+    return First(record, after, output, timed, is_busy=is_busy, taken=taken, dead=dead, traced=traced)

@@ -20,6 +20,7 @@ from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of, swappable_bytes
 from ebbtide.loop.timing import time_plain
+from ebbtide.loop.warm import Timed
 from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.blocks import BLOCK
@@ -102,7 +103,7 @@ def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
 
 def measure_alone(
     stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark
-) -> tuple[Sizes, float | None, int]:
+) -> tuple[Sizes, Timed | None, int]:
     """
     Run the first step once more, on plain values, if it takes more than most: the function alone takes some too.
 
@@ -122,7 +123,7 @@ def measure_alone(
         mark: Where it stood before the step.
 
     Returns:
-        (sizes that say what the function alone takes, the seconds of the step, the bytes that others gave up for it);
+        (sizes that say what the function alone takes, the time of the step, the bytes that others gave up for it);
         the same sizes, None and 0 where that is of no use or cannot be known.
 
     Memory:
@@ -146,14 +147,14 @@ def measure_alone(
     if outer is not None:
         outer.reserve(room)
     freed += before - ledger.live
-    seconds = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
+    timed = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
     block = min(BLOCK, 2 * _largest(first)) + (taken_beside(first) if lone else 0)
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = first.taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
-    return replace(sizes, run=max(sizes.run, run if takes else 0)), seconds, freed
+    return replace(sizes, run=max(sizes.run, run if takes else 0)), timed, freed
 
 
 def without_spare(first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Sizes:

@@ -43,10 +43,11 @@ from ebbtide.loop.share import claim, held_outside, other_ways, seen_by_none
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper
-from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps
+from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps, time_fresh
 from ebbtide.loop.traced import traced_loop
 from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
+from ebbtide.loop.warm import Timed
 from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule, StoreAll
@@ -316,8 +317,9 @@ def _first_steps(
         plan = planned(sizes, schedule=schedule, costs=costs)
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
     if chosen and allowed is not None:
-        timed = is_timed(values, steps)
+        timed, fresh = is_timed(values, steps), 0.0
         if timed:
+            fresh = time_fresh(first)
             first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
         has_disk = not agree(disk.left < sizes.stored)
         if timed or has_disk:
@@ -326,7 +328,9 @@ def _first_steps(
                 costs = with_transfers(costs, values, allowed.directory, disk.snapshots, is_busy=first.is_busy)
             plan = planned(sizes, schedule=schedule, costs=costs)
         if timed:
-            plan, plain = plan.with_measuring(EXTRA_STEPS, agree(time.perf_counter() - start)), None
+            # What comes to be held takes fresh memory, once.
+            seconds = time.perf_counter() - start + fresh * plan.predicted_peak_bytes
+            plan, plain = plan.with_measuring(EXTRA_STEPS, agree(seconds)), None
     plan = plan if plain is None else plan.with_measuring(1, None)
     plan = replace(plan, within=within)
     if allowed is not None and options.storage is None:
@@ -340,12 +344,12 @@ def _first_steps(
 
 def _measure_first(
     stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int
-) -> tuple[First, Sizes, float | None, int]:
+) -> tuple[First, Sizes, Timed | None, int]:
     """
     Run the first step on a tape and measure it.
 
     Returns:
-        (the step, what it takes, the seconds of a plain one if that was run, the bytes that others hold after it).
+        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it).
     """
     held = account.live
     with account.hearing() as given_up:

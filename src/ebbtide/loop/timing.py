@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import resource
-import time
 from contextlib import nullcontext
 from types import NoneType
 from typing import Any
@@ -21,6 +18,7 @@ from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import owned
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of
+from ebbtide.loop.warm import Timed, time_fault
 from ebbtide.machine import Meter
 from ebbtide.schedules import Costs
 
@@ -31,8 +29,6 @@ EXTRA_STEPS, LEAST_STEPS = 2, 32
 # may both be usual: a sweep of ten small steps took 20 ms, or 44 where the C library had given its memory back, and 30
 # on average of a loop; with 1.25 in the place of 2 the loop took 1.2 to 1.5 of what was predicted.
 _FAR = 2.0
-# So many pages are taken to time a page fault.
-_PAGES = 64
 
 
 def is_timed(values: list[Any], steps: int) -> bool:
@@ -43,14 +39,13 @@ def is_timed(values: list[Any], steps: int) -> bool:
 
 def measure_steps(
     stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget,
-    plain: float | None,
+    plain: Timed | None,
 ) -> tuple[First, Costs]:  # fmt: skip
     """
     Run the first step again twice, taped and plain, and sweep it: now that all is warm, it takes the time of any step.
 
-    Fresh memory takes more time than what a light step does with it, so that each part is measured with memory as the
-    loop has it, where there is room for that: a step is taped beside another one that is kept, and swept with the
-    cotangent that was there before; and a plain step runs in what was given up beneath its state.
+    Fresh memory takes more time than what a light step does with it. The steps of the loop have that of those before
+    them, and what these were given of it is taken off their times.
 
     Args:
         stepper: Runs it.
@@ -59,7 +54,7 @@ def measure_steps(
         sizes: What it takes.
         ledger: The account.
         allowed: The budget.
-        plain: What a plain step took, if one has been run.
+        plain: A plain step, if one has been timed.
 
     Returns:
         (the taped first step, costs without transfers).
@@ -74,7 +69,7 @@ def measure_steps(
     roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(first.record))
     # Steps and sweeps may wait for those of other processes, which come in one order.
     roomy = not agree(not roomy)
-    taped, runs, sweeps = first, [first.seconds], list[float]()
+    taped, runs, sweeps = first, [first.timed], list[Timed]()
     if roomy:
         sweeps.append(_time_sweep(first.record, _ones_like(values), sizes, ledger, retain=True))
     cotangent = _ones_like(values)
@@ -87,11 +82,12 @@ def measure_steps(
     del copies
     if not roomy:
         first = taped = _run_again(stepper, values, sizes, ledger, allowed)
-    runs.append(taped.seconds)
-    once = usual_time(runs)
+    runs.append(taped.timed)
+    fault = time_fault()
+    once, swept = [usual_time([one.warm(fault) for one in many]) for many in (runs, sweeps)]
     # A plain step takes no longer than a taped one.
-    forward = max(min(forward, once), 1e-9)
-    return first, Costs(forward=forward, reverse=usual_time(sweeps) + max(0.0, once - forward))
+    usual = max(min(forward.warm(fault), once), 1e-9)
+    return first, Costs(forward=usual, reverse=swept + max(0.0, once - usual))
 
 
 def usual_time(times: list[float]) -> float:
@@ -113,39 +109,18 @@ def _run_again(stepper: Stepper, values: list[Any], sizes: Sizes, ledger: Ledger
     return again
 
 
-def time_plain(stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter | None = None) -> float:
-    """
-    Return the seconds that the first step takes on plain values; *state* is given up to it, and a *meter* watches.
-
-    A plain step after another one finds the memory that was given up by that. This one may have to be given some, page
-    by page, which took a Runge-Kutta step of 5 ms 11 ms; that is not counted.
-    """
+def time_plain(stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter | None = None) -> Timed:
+    """Time the first step on plain values; *state* is given up to it, and a *meter* watches."""
     assert stepper.region is not None
     bypass = stepper.region.bypass()
-    faults, start = _count_faults(), time.perf_counter()
-    with meter or nullcontext(), stepper.region.running(bypass), entered(ledger=ledger):
+    with Timed() as timed, meter or nullcontext(), stepper.region.running(bypass), entered(ledger=ledger):
         stepper.plain(0, state, bypass)
-    seconds, faults = time.perf_counter() - start, _count_faults() - faults
-    return max(0.0, seconds - faults * _time_fault()) if faults else seconds
+    return timed
 
 
-def _count_faults() -> int:
-    """Return how often the system has given this thread a page of memory that was there, or was made."""
-    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_minflt
-
-
-def _time_fault() -> float:
-    """Return the seconds that the system takes to give a page of memory: of three times of some, the middle one."""
-    times: list[float] = []
-    for _ in range(3):
-        block = mmap.mmap(-1, _PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        firsts = np.frombuffer(block, np.uint8)[:: mmap.PAGESIZE]
-        start = time.perf_counter()
-        firsts[:] = 1
-        times.append((time.perf_counter() - start) / _PAGES)
-        del firsts
-        block.close()
-    return sorted(times)[1]
+def time_fresh(first: First) -> float:
+    """Return the seconds that the pages of each byte took which the first step had to be given."""
+    return time_fault() * first.timed.faults / first.taken if first.taken else 0.0
 
 
 def _ones_like(values: list[Any]) -> list[Any]:
@@ -155,17 +130,17 @@ def _ones_like(values: list[Any]) -> list[Any]:
 
 def _time_sweep(
     record: TapedStep | None, cotangent: list[Any], sizes: Sizes, ledger: Ledger, *, retain: bool
-) -> float:
-    """Return the seconds that a sweep of a step takes; the cotangent of the state after it is taken out of the list."""
+) -> Timed:
+    """Time a sweep of a step; the cotangent of the state after it is taken out of the list."""
     assert record is not None
     cotangent[:] = [pair if node else None for node, pair in zip(record.state_nodes, cotangent, strict=True)]
     none = [None] * len(record.output_nodes)
-    start = time.perf_counter()
-    with entered(ledger=ledger), np.errstate(all="ignore"), ledger.beside(sizes.alone):
+    with Timed() as timed, entered(ledger=ledger), np.errstate(all="ignore"), ledger.beside(sizes.alone):
         record.sweep(cotangent, none, retain=retain)
-    return time.perf_counter() - start
+    return timed
 
 
 def estimate_steps(first: First) -> Costs:
     """Return the costs by the first step alone: a reverse sweep of a step takes about twice its run."""
-    return Costs(forward=max(first.seconds, 1e-9), reverse=2.0 * first.seconds)
+    seconds = first.timed.warm(time_fault())
+    return Costs(forward=max(seconds, 1e-9), reverse=2.0 * seconds)
