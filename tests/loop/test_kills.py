@@ -21,12 +21,16 @@ from tests.scale import FULL, SEED, bar
 from ebbtide.storage.listing import list_storage
 
 
+def strides(often: int, seldom: int) -> dict[str, int]:
+    """Every so many events of one schedule, and fewer of the others."""
+    return {name: often if name == "revolve" else seldom for name in SCHEDULES}
+
+
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "within"])
 def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Killed at a step, before or within a write, or in the clean-up, and once more: the same bits, little lost."""
     # Each event of one schedule, some of the others.
-    often, seldom = (1, 2) if FULL else (17, 35) if torn else (61, 101)
-    found = launch(tmp_path, {name: often if name == "revolve" else seldom for name in SCHEDULES}, *["torn"] * torn)
+    found = launch(tmp_path, strides(*((1, 2) if FULL else (17, 35) if torn else (61, 101))), *["torn"] * torn)
     for name, counts in found.items():
         record_property(f"processes of {name} killed", counts["kills"])
         record_property("most extra steps", max(counts["extra"], default=0))
@@ -42,10 +46,12 @@ def test_killed_anywhere(torn: bool, tmp_path: Path, record_property: Callable[.
 
 def test_a_termination_is_a_kill(tmp_path: Path, record_property: Callable[..., None]) -> None:
     """SIGTERM, as a batch system sends it, ends the process at once, and the next one goes on."""
-    found = launch(tmp_path, {"revolve": 5 if FULL else 101}, "SIGTERM")["revolve"]
-    record_property("processes terminated", found["kills"])
-    assert found["problems"] == []
-    assert found["kills"] >= 6
+    found = launch(tmp_path, strides(*((1, 1) if FULL else (61, 101))), "SIGTERM")
+    for name, counts in found.items():
+        record_property(f"processes of {name} terminated", counts["kills"])
+        assert counts["problems"] == []
+        assert max(counts["extra"], default=0) <= bound_of(name), (name, counts)
+        assert counts["kills"] >= (300 if FULL else 4), (name, counts)
 
 
 def test_no_signal_handler_is_installed(tmp_path: Path) -> None:
