@@ -33,7 +33,7 @@ def kills(directory: Path, strides: Mapping[str, int], ways: tuple[tuple[str, ..
     for options in ways:
         for schedule, counts in launch(directory, dict(strides), *options).items():
             extra = counts["extra"] or [0]
-            bound, wrong = 2 * bound_of(schedule), len(counts["problems"])
+            bound, wrong = bound_of(schedule), len(counts["problems"])
             cells = [str(counts["kills"]), str(wrong)]
             case = ", ".join([schedule, *options, f"{counts['steps']} steps"])
             met = max(extra) <= bound and not wrong

@@ -21,26 +21,28 @@ if FULL:
         for part in range(5 if kind in {"kill", "raise", "full", "collect"} else 1):
             first, *others = [f"{kind}@{place}" for place in PLACES[part::5]]
             CHAINS[f"{kind} {part}"] = [[first], *[["none", fault] for fault in others], ["none"]]
+# How many ranks there are, of which the last one has the fault: two, and four whose one disk is full.
+RUNS = [(name, 2) for name in CHAINS] + [(name, 4) for name in CHAINS if name.startswith("full")]
 INTERRUPTED = {"hurry", "interrupt", "stuck"}
 ENDS, GOES_ON = {"kill", "raise", "block"} | INTERRUPTED, {"none", "collect"}
 
 
-@pytest.mark.parametrize("name", CHAINS)
-def test_ranks_end_and_go_on(name, tmp_path, record_property):
+@pytest.mark.parametrize(("name", "ranks"), RUNS)
+def test_ranks_end_and_go_on(name, ranks, tmp_path, record_property):
     """Where a rank fails all end within 10 seconds, with one message; what goes on there has the same bits."""
     stamp, slowest = tmp_path / "stamp", 0.0
-    for faults in bar(CHAINS[name], name):
+    for faults in bar(CHAINS[name], f"{name} on {ranks}"):
         stamp.unlink(missing_ok=True)
         kind = faults[-1].partition("@")[0]
         interrupted_at = stamp if kind in INTERRUPTED else None
-        run = on_ranks(2, "failing.py", str(tmp_path), *faults, STAMP=str(stamp), interrupted_at=interrupted_at)
+        run = on_ranks(ranks, "failing.py", str(tmp_path), *faults, STAMP=str(stamp), interrupted_at=interrupted_at)
         ended = run.returncode != 0
         if ended:
             slowest = max(slowest, time.time() - stamp.stat().st_mtime)
             assert slowest < 10.0, faults
         assert ended is (kind in ENDS) or kind not in ENDS | GOES_ON, (faults, run.stderr)
         whole = faults[:-1] if ended else faults
-        expected = [f"{number} {fault} on {rank}: True" for number, fault in enumerate(whole) for rank in (0, 1)]
+        expected = [f"{number} {fault} on {rank}: True" for number, fault in enumerate(whole) for rank in range(ranks)]
         assert sorted(re.findall(r"^\d+ .* on \d: .*$", run.stdout, re.MULTILINE)) == expected, (faults, run.stderr)
         check_messages(kind, ended, run.stderr)
     record_property("runs", len(CHAINS[name]))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import RankError, StorageError
-from ebbtide.storage import Disk, StorageFullError, sharing
+from ebbtide.storage import Disk, StorageFullError, resources, sharing
 from ebbtide.storage.places import make_scratch
 
 MIB = 1 << 20
@@ -133,6 +133,25 @@ def test_a_directory_that_may_not_be_removed_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rmdir", refuse)
     sharing.remove_parents(found)
     assert [path.name for path in found.iterdir()] == [sharing.MADE]
+
+
+def test_directories_that_were_made_for_one_that_cannot_be_made_go(tmp_path, monkeypatch):
+    """They are gone when the error is there, and the next storage makes them again."""
+
+    def refuse(path: Path) -> None:
+        raise StorageError(errno.EDQUOT, "Disk quota exceeded")
+
+    storage = Disk(tmp_path / "above" / "below", comm=Comm(0, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(resources, "make_scratch", refuse)
+        with pytest.raises(StorageError, match="quota"):
+            storage.put(0, [np.arange(3)])
+    assert list(tmp_path.iterdir()) == []
+    assert storage.directory is None
+    storage.put(0, [np.arange(3)])
+    assert storage.directory.exists()
+    storage.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_processes_that_know_nothing_of_each_other_share_a_directory(tmp_path):

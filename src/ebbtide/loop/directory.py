@@ -71,7 +71,8 @@ class ResumeDirectory:
         if self._closed:
             raise StorageError(f"The directory {self.path} was closed, and its run is over. Begin another one.")
         if self._disk is None:
-            self._check_kind()
+            with suppress(OSError):  # to open it will say what is wrong
+                self._check_kind()
             if self.path != self._whole:
                 self._make_whole()
             try:

@@ -90,7 +90,14 @@ class Resources:
         else:
             # The name is known before there is anything to remove.
             self.directory = name_scratch(parent)
-            make_scratch(self.directory)
+            try:
+                make_scratch(self.directory)
+            except StorageError:
+                # It is not there, which who may not look could not tell later.
+                self.directory = None
+                if self._comm is not None:
+                    remove_parents(parent)
+                raise
 
     def _find_parent(self) -> Path:
         if self._named is None:
@@ -215,7 +222,11 @@ class Resources:
             )
         if self._durable or self._part is not None or self.pid != os.getpid() or self.directory is None:
             return  # where others share the directory, the last of them removes it
-        if self.directory.exists():
+        try:
+            is_there = self.directory.exists()
+        except OSError:
+            is_there = True  # it was made, and then became out of reach
+        if is_there:
             raise StorageError(
                 f"Cannot remove the directory {self.directory} of a closed Disk storage. Check its rights, and remove "
                 "it by hand."
