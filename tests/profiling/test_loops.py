@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, checkpoint, grad, profile, timeloop, vjp
+from ebbtide import Budget, checkpoint, grad, hvp, jvp, linearize, profile, timeloop, vjp
 from ebbtide.ledger import Ledger
 from ebbtide.profiling.loops import LoopReport
 from ebbtide.schedules import Costs, Mixed, Periodic, Revolve, StoreAll
+from ebbtide.storage import system
 
 U0 = np.linspace(0.2, 1.3, 40_000)
 STATE = U0.nbytes
@@ -72,7 +73,40 @@ def test_loops_inside_are_a_part_of_what_runs_them():
     with profile() as p:
         grad(checkpoint(energy))(U0[:10])
     assert p.loops == []
-    assert p.steps_forward > 0
+    assert p.steps_forward == p.predicted_steps_forward == 34
+
+
+@pytest.mark.parametrize("states", [24, 32, 48])
+@pytest.mark.parametrize("disk", [0, "100 MiB"])
+def test_steps_of_loops_inside_are_predicted_when_they_begin(states, disk, tmp_path):
+    """Of loops in steps of loops and in checkpointed functions, whatever they give up for each other."""
+
+    def nested(u):
+        return np.sum(timeloop(lambda u, _: timeloop(new, u, 10, costs=COSTS), u, 20, costs=COSTS) ** 2)
+
+    def several(u):
+        u = checkpoint(lambda u: timeloop(new, u, 40, costs=COSTS))(u)
+        return energy(checkpoint(lambda u: timeloop(lambda u, _: timeloop(new, u, 5), u, 4))(u))
+
+    for function in (nested, several):
+        with profile() as p:
+            grad(function, budget=Budget(memory=states * STATE, disk=disk, directory=tmp_path))(U0)
+        assert p.steps_forward == p.predicted_steps_forward > 180
+
+
+def test_steps_of_other_derivatives_are_predicted():
+    """Of linearized loops, of Hessians, and of loops that nothing is recorded of."""
+    budget = Budget(memory=60 * STATE)
+    with profile() as p:
+        _, push = linearize(energy, U0, budget=budget)
+        push(U0)
+        push(U0)
+        push.free()
+        hvp(energy, budget=budget)(U0, U0)
+        jvp(energy, (U0,), (U0,))
+        energy(U0)
+        timeloop(new, U0, until=lambda u: float(np.mean(u)) > 1.0, max_steps=100)
+    assert p.steps_forward == p.predicted_steps_forward > 6 * 17
 
 
 def test_loops_of_nested_gradients():
@@ -133,8 +167,44 @@ def test_pullbacks_add_to_the_steps():
         forward = p.loops[0].steps_forward
         pullback(U0)
         once = p.loops[0].steps_forward
+        assert once == p.loops[0].plan.predicted_steps_forward
         pullback(U0)
-    assert 12 == forward < once < p.loops[0].steps_forward == p.steps_forward
+    (loop,) = p.loops
+    assert 12 == forward < once < loop.steps_forward == p.steps_forward
+    assert loop.plan.predicted_steps_forward == p.predicted_steps_forward == p.steps_forward
+    assert loop.plan.predicted_time == loop.plan.costs.time(forward=p.steps_forward, reverse=24)
+
+
+@pytest.mark.parametrize("schedule", [Revolve(3), StoreAll(), Mixed(9, restart=1, saved=3), Periodic(4, 2)], ids=str)
+@pytest.mark.parametrize("stop", [5, 16, 25, 29])
+def test_steps_of_a_resumed_run(schedule, stop, tmp_path, monkeypatch):
+    """The loop counts those of all processes, the profile its own; both are as predicted."""
+
+    def step(u, i):
+        system.met_step()  # which is no part of the code of the run
+        return new(u, i)
+
+    def count():
+        ran[0] += 1
+        if ran[0] > ran[1]:
+            raise KeyboardInterrupt
+
+    def run():
+        return grad(lambda u: np.sum(timeloop(step, u, 30, schedule=schedule, resume_every=4)), resume=tmp_path)(U0)
+
+    monkeypatch.setattr(system, "met_step", count, raising=False)
+    ran = [0, stop]
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    ran = [0, 1000]
+    with profile() as p:
+        found = run()
+    (loop,) = p.loops
+    assert p.steps_forward == p.predicted_steps_forward == ran[0]
+    assert loop.steps_forward == loop.plan.predicted_steps_forward
+    assert 0 <= stop + ran[0] - loop.steps_forward <= 4  # those since the last save do not count
+    expected = grad(lambda u: np.sum(timeloop(new, u, 30)))(U0)
+    assert found.tobytes() == expected.tobytes()
 
 
 def test_loops_of_an_exception():
