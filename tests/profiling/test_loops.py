@@ -98,7 +98,7 @@ def test_steps_of_other_derivatives_are_predicted():
     """Of linearized loops, of Hessians, and of loops that nothing is recorded of."""
     budget = Budget(memory=60 * STATE)
     with profile() as p:
-        _, push = linearize(energy, U0, budget=budget)
+        _, push = linearize(energy, U0, budget=Budget(memory=30 * STATE))
         push(U0)
         push(U0)
         push.free()
