@@ -39,7 +39,7 @@ cdef enum:
     HEADER = 16  # bytes before those of an array, which say how many there are; as much as memory is aligned by
     PART = 64  # a block serves arrays that are smaller by such a part
 
-# What an array needs of its memory, which outlives the block: one allocation, with its capsule.
+# What an array needs of its memory, which outlives the block: one allocation of 240 bytes, with its capsule.
 cdef struct Kept:
     Handler handler
     PyObject *before
@@ -48,8 +48,8 @@ cdef struct Kept:
     size_t peak  # the most so far
     size_t free_bytes  # of the blocks that are kept
     int count
+    void **blocks  # the oldest first; NULL before there is one, and after the block
     bint closed
-    void *blocks[MOST]  # the oldest first
 
 
 cdef inline size_t size_of(void *block) noexcept nogil:
@@ -130,7 +130,9 @@ cdef void give_back(void *context, void *memory, size_t _) noexcept nogil:
     block = <char *> memory - HEADER
     nbytes = size_of(block)
     kept.live -= nbytes
-    if kept.closed or nbytes < LEAST:
+    if kept.blocks is NULL and not kept.closed and nbytes >= LEAST:
+        kept.blocks = <void **> calloc(MOST, sizeof(void *))
+    if kept.blocks is NULL or nbytes < LEAST:
         kept.source.free(kept.source.ctx, block, nbytes)
         return
     if kept.count == MOST:
@@ -209,6 +211,8 @@ cdef class Heap:
         self._kept.closed = True
         while self._kept.count:
             release(self._kept, self._kept.count - 1)
+        free(self._kept.blocks)
+        self._kept.blocks = NULL
         # Arrays that live on hold the capsule.
         self._kept = NULL
         self._capsule = self._before = None

@@ -11,6 +11,7 @@ from ebbtide.arrays.registry import declare_further
 from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
+from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.pager import Pager
@@ -88,7 +89,7 @@ def account(budget: Budget | None) -> Iterator[Account]:
             has left. In a function that is traced, what its program may take.
 
     Yields:
-        The account, closed at the end of the block.
+        The account, closed at the end of the block, in which arrays have the memory of those that died in it.
     """
     check_budget(budget)
     context = current()
@@ -113,7 +114,8 @@ def account(budget: Budget | None) -> Iterator[Account]:
     pager = Pager(ledger, budget) if ledger.watched else None
     opened = Account(ledger, budget, pager, around)
     try:
-        yield opened
+        with Heap():
+            yield opened
     except BaseException:
         opened.close()
         raise

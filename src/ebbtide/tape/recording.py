@@ -12,6 +12,7 @@ from ebbtide.arrays.containers import as_value, check_vectors, flatten, objects_
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
+from ebbtide.machine import Heap
 from ebbtide.tape.account import Account
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
@@ -79,7 +80,7 @@ class Recording:
         ledger = self.account.ledger
         before, ledger.phase = ledger.phase, "reverse"
         try:
-            with entered(ledger=ledger, budget=self.account.budget):
+            with Heap(), entered(ledger=ledger, budget=self.account.budget):
                 self.account.settle(seeds)
                 found = sweep(self.tape, seeds, self.leaves, retain=retain)
         finally:
