@@ -182,17 +182,31 @@ def _blocks_of_file(content: Bytes, offset: int, nbytes: int) -> Iterator[Bytes]
         start += block.size
 
 
+def empty_for(record: EntryRecord) -> list[NDArray[Any]]:
+    """Return arrays that what is stored of an entry is read into: its own, or bytes of those that are encoded."""
+    return [
+        np.empty(known.shape, known.dtype) if known.codec == "raw" else np.empty(known.stored, np.uint8)
+        for known in record.arrays
+    ]
+
+
 def read_entry(
-    target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES, *, alone: bool = True
+    target: Target,
+    record: EntryRecord,
+    nbytes: int = BLOCK_BYTES,
+    *,
+    alone: bool = True,
+    buffers: list[NDArray[Any]] | None = None,
 ) -> list[NDArray[Any]]:
     """
-    Read an entry into fresh arrays and check every byte of it.
+    Read an entry and check every byte of it.
 
     Args:
         target: Where from.
         record: What `write_entry` returned.
         nbytes: The most bytes that are asked for at a time.
         alone: False to have the checksums of a large entry taken by a second thread meanwhile, as in `write_entry`.
+        buffers: What `empty_for` returned, to read into; None to have it done here.
 
     Returns:
         Writable, C-contiguous arrays.
@@ -203,14 +217,20 @@ def read_entry(
     Memory:
         The arrays themselves, as the operating system reads into them; of an encoded array the stored bytes too.
     """
+    found = read_stored(target, record, nbytes, alone=alone, buffers=buffers)
     return [
         buffer if known.codec == "raw" else _decode(target, record, known, buffer)
-        for known, buffer in zip(record.arrays, read_stored(target, record, nbytes, alone=alone), strict=True)
+        for known, buffer in zip(record.arrays, found, strict=True)
     ]
 
 
 def read_stored(
-    target: Target, record: EntryRecord, nbytes: int = BLOCK_BYTES, *, alone: bool = True
+    target: Target,
+    record: EntryRecord,
+    nbytes: int = BLOCK_BYTES,
+    *,
+    alone: bool = True,
+    buffers: list[NDArray[Any]] | None = None,
 ) -> list[NDArray[Any]]:
     """
     Read and check an entry as `read_entry` does; what is encoded is returned as it is stored.
@@ -218,10 +238,7 @@ def read_stored(
     Raises:
         StorageError: It was changed or cut off, without `errno`; or it cannot be read, with that.
     """
-    buffers = [
-        np.empty(known.shape, known.dtype) if known.codec == "raw" else np.empty(known.stored, np.uint8)
-        for known in record.arrays
-    ]
+    buffers = empty_for(record) if buffers is None else buffers
     views = [view_bytes(buffer) for buffer in buffers]
     header = np.empty(record.data, np.uint8)
     if record.length <= JOINED:

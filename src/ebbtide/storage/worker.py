@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ebbtide.storage.checksum import Bytes
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.failures import without_frames
-from ebbtide.storage.transfer import LARGE_BLOCK, Target, read_entry, write_entry
+from ebbtide.storage.transfer import LARGE_BLOCK, Target, empty_for, read_entry, write_entry
 
 # How long the end of a process waits for a file system that does not answer.
 _PATIENCE = 10.0
@@ -43,8 +43,8 @@ class Job:
     """
 
     __slots__ = (
-        "_ended", "_finished", "_owner", "arrays", "charge", "clocks", "error", "left", "planned", "record", "staged",
-        "target", "writes",
+        "_ended", "_finished", "_owner", "arrays", "buffers", "charge", "clocks", "error", "left", "planned", "record",
+        "staged", "target", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,8 @@ class Job:
         self.staged = staged
         self.charge = charge
         self.writes = arrays is not None
+        # Made here, where arrays have the memory of others: what the thread makes takes fresh pages.
+        self.buffers = None if self.writes else empty_for(record)
         # The clocks of the thread that ran it, before and after; None of a job that did not succeed.
         self.clocks: tuple[tuple[float, float], tuple[float, float]] | None = None
         self.error: BaseException | None = None
@@ -73,7 +75,10 @@ class Job:
 
     def claim(self, who: str) -> bool:
         """Return True to whoever asks first, "worker" or "user", each time; one call, so that nothing comes between."""
-        return self._owner.setdefault("owner", who) == who
+        mine = self._owner.setdefault("owner", who) == who
+        if mine and who == "user":
+            self.buffers = None  # it may stay in the queue for a while
+        return mine
 
     def run(self) -> None:
         """Do it, unless it was cancelled; an error waits in `error`."""
@@ -84,7 +89,8 @@ class Job:
             if self.writes and self.arrays is not None:
                 self.record = write_entry(self.target, self.record, self.arrays, LARGE_BLOCK)
             else:
-                self.arrays = read_entry(self.target, self.record, LARGE_BLOCK)
+                buffers, self.buffers = self.buffers, None
+                self.arrays = read_entry(self.target, self.record, LARGE_BLOCK, buffers=buffers)
             self.clocks = begun, read_clocks()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the thread that waits for it
             self.error = without_frames(error)
