@@ -9,28 +9,12 @@ which keeps small blocks and asks for large pages.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
-from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strcpy
 
 cimport numpy as cnp
 
-cdef extern from "numpy/ndarraytypes.h" nogil:
-    ctypedef struct Allocator "PyDataMemAllocator":
-        void *ctx
-        void *(*malloc)(void *, size_t) noexcept nogil
-        void *(*calloc)(void *, size_t, size_t) noexcept nogil
-        void *(*realloc)(void *, void *, size_t) noexcept nogil
-        void (*free)(void *, void *, size_t) noexcept nogil
-
-    ctypedef struct Handler "PyDataMem_Handler":
-        char name[127]
-        uint8_t version
-        Allocator allocator
-
-cdef extern from "numpy/arrayobject.h":
-    object PyDataMem_SetHandler(object)
-    object PyDataMem_GetHandler()
+from ebbtide.machine._handler cimport Allocator, Handler, PyDataMem_GetHandler, PyDataMem_SetHandler
 
 cnp.import_array()
 
