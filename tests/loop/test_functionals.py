@@ -7,6 +7,7 @@ from functools import partial
 from itertools import permutations
 from typing import Any
 
+import checkpoint_schedules
 import numpy as np
 import optree
 import pytest
@@ -14,7 +15,17 @@ from tests.loop.test_matrix import assert_same_bits
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, gauss_newton_product, grad, hvp, jvp, linearize, profile, timeloop, vjp
-from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
+from ebbtide.schedules import (
+    Costs,
+    Hierarchical,
+    Mixed,
+    Online,
+    Periodic,
+    Revolve,
+    Schedule,
+    StoreAll,
+    from_checkpoint_schedules,
+)
 from ebbtide.storage import Memory
 
 STEPS = 13
@@ -28,6 +39,8 @@ SCHEDULES = (
     Hierarchical(2, 2, COSTS),
     Periodic(3, 2),
     Online(3),
+    from_checkpoint_schedules(checkpoint_schedules.Revolve(STEPS, 3)),
+    from_checkpoint_schedules(checkpoint_schedules.SingleDiskStorageSchedule(), STEPS),
 )
 U0 = np.linspace(0.2, 1.3, 6)
 W = np.cos(np.arange(6.0))

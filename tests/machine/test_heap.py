@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import random
 import resource
@@ -89,13 +90,14 @@ def test_nothing_is_kept_after_the_block():
 
 
 def test_memory_of_others_stays_theirs():
-    """Within a block that has its own way to allocate, another heap too, a heap does nothing."""
+    """Within the block of another heap it has the memory of that; where others allocate, a heap does nothing."""
     name = get_handler_name()
     with Heap() as outer:
         first = np.ones(SIZE)
         with Heap() as inner:
             second = np.ones(SIZE)
-            assert inner.held == 0
+            assert inner.held == outer.held
+        assert inner.held == 0
         assert get_handler_name() == "ebbtide_heap"
         assert outer.held == 2 * (8 * SIZE + HEADER)
         del first, second
@@ -191,6 +193,52 @@ def test_a_heap_takes_nothing_from_run_to_run():
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident < 4096  # KiB, of 80 MB for each
     finally:
         tracemalloc.stop()
+
+
+def test_what_steps_do_not_take_goes():
+    """Memory that was free for two steps goes back; steps in steps do not count, nor do blocks without steps."""
+    with Heap(steps=False) as around, Heap() as loop:
+        np.ones(SIZE)
+        with Heap() as inner:
+            for _ in range(5):
+                inner.passed()
+        around.passed()
+        assert around.held >= 8 * SIZE
+        for _ in range(4):
+            pair = np.ones(SIZE), np.ones(2 * SIZE)
+            del pair
+            loop.passed()
+        assert around.held >= 24 * SIZE
+        for _ in range(3):
+            np.ones(SIZE)
+            loop.passed()
+        assert 8 * SIZE <= around.held < 9 * SIZE
+
+
+def test_whoever_comes_late_changes_nothing():
+    """A heap that is left in a place where another handler is, as after an interrupt, or whose block is over."""
+    name = get_handler_name()
+    late = Heap()
+    late.__enter__()
+    with Meter() as meter:
+        late.__exit__(None, None, None)
+        np.ones(SIZE)
+        assert get_handler_name() == "ebbtide_meter"
+    assert 8 * SIZE <= meter.peak < 8 * SIZE + 100
+    with Heap() as heap:  # in the place of the one whose block is over
+        np.ones(SIZE)
+        assert heap.held >= 8 * SIZE
+    with Heap() as heap:
+        copied = contextvars.copy_context()
+    assert copied.run(lambda: np.ones(SIZE).sum()) == SIZE
+
+    def again() -> int:
+        with Heap() as heap:
+            np.ones(SIZE)
+            return heap.held
+
+    assert copied.run(again) >= 8 * SIZE
+    assert contextvars.Context().run(get_handler_name) == name
 
 
 def test_steps_of_a_loop_have_the_memory_of_those_before():

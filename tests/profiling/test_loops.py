@@ -94,6 +94,19 @@ def test_steps_of_loops_inside_are_predicted_when_they_begin(states, disk, tmp_p
         assert p.steps_forward == p.predicted_steps_forward > 180
 
 
+@pytest.mark.parametrize("schedule", [Revolve(3), Mixed(9, restart=1, saved=3), Periodic(4, 2)], ids=str)
+def test_a_loop_that_is_not_swept_runs_its_steps_once(schedule):
+    """Where nothing depends on a result, or nobody pulls, what a sweep would have run again is not predicted."""
+    with profile() as p:
+        grad(lambda u: np.sum(u) + 0.0 * energy(U0, schedule))(U0)
+        grad(lambda u: [energy(u, schedule), np.sum(u)][1])(U0)
+        _, pullback = vjp(lambda u: energy(u, schedule), U0)
+    assert p.steps_forward == p.predicted_steps_forward == 3 * 17
+    with profile() as later:
+        pullback(1.0)
+    assert later.steps_forward == later.predicted_steps_forward == 0  # the account is that of the forward sweep
+
+
 def test_steps_of_other_derivatives_are_predicted():
     """Of linearized loops, of Hessians, and of loops that nothing is recorded of."""
     budget = Budget(memory=60 * STATE)

@@ -36,7 +36,7 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
     emitted: list[Any] = []
-    with Heap(), Bar("forward", steps if until is None else None, options.progress) as bar:
+    with Heap() as heap, Bar("forward", steps if until is None else None, options.progress) as bar:
         for index in range(steps):
             if until is not None and stepper.holds(until, state):
                 break
@@ -44,6 +44,8 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
             if outputs:
                 emit(emitted, index, steps if until is None else None, output)
             bar.advance()
+            if heap is not None:
+                heap.passed()
             if report is not None:
                 report.count_step(None)
             if options.collect_every and (index + 1) % options.collect_every == 0:

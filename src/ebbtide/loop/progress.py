@@ -67,7 +67,7 @@ class Watch:
         A few kilobytes while a bar is shown.
     """
 
-    __slots__ = ("_bar", "_collect_every", "_ledger", "_report", "_shown")
+    __slots__ = ("_bar", "_collect_every", "_heap", "_ledger", "_report", "_shown")
 
     def __init__(self, ledger: Any, shown: bool | None, collect_every: int | None, report: Any) -> None:
         self._ledger = ledger
@@ -75,6 +75,7 @@ class Watch:
         self._collect_every = collect_every
         self._report = report
         self._bar: Bar | None = None
+        self._heap: Any = None  # of the sweep under way; None where nothing is compiled
 
     @contextmanager
     def sweep(self, phase: str, steps: int | None) -> Iterator[None]:
@@ -88,12 +89,14 @@ class Watch:
         measured = nullcontext() if self._report is None else self._report.running(self._ledger)
         if phase == "reverse" and report is not None and self._report is not None:
             report.sweep_begins(self._report)
-        with Heap(), measured, Bar(phase, steps, self._shown) as bar:
+        with Heap() as self._heap, measured, Bar(phase, steps, self._shown) as bar:
             self._bar = bar if self._shown else None
             yield
 
     def ran(self, count: int) -> None:
         """Count a step, the *count*-th that was run; one that runs again is one more."""
+        if self._heap is not None:
+            self._heap.passed()
         if self._ledger.report is not None:
             self._ledger.report.count_step(self._report)
         if self._collect_every and count % self._collect_every == 0:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ebbtide.agree import agree
-from ebbtide.errors import BudgetError
+from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.held import counted_bytes
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
@@ -70,8 +70,9 @@ def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
 
 def from_here(rule: Any, reverse: int) -> Plan:
     """Return the plan of a loop from where it was brought to, with so many *reverse* steps more than were planned."""
-    plan = rule.plan
-    forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
+    plan, forward = rule.plan, rule.ran
+    with suppress(ScheduleError):  # the next action says that there is no way on
+        forward += plan.schedule.forward_steps_left(rule.position)
     seconds = plan.costs.time(forward=forward - plan.predicted_steps_forward, reverse=reverse)
     return replace(plan, predicted_steps_forward=forward, predicted_time=plan.predicted_time + seconds)
 

@@ -174,5 +174,7 @@ def begin_again(rule: Any, prefix: Position | None) -> None:
         rule.state = state
         rule.loss.loaded(prefix.state, "restart", rule.snapshots.error, rule.verifier)
     rule.position = prefix
+    # A recorded one goes on from nowhere but where it has been.
+    rule.plan = replace(rule.plan, schedule=ahead.replanned(rule.plan.schedule))
     rule.room.goes_on(rule, prefix.steps)
     rule.verifier.begin()

@@ -161,14 +161,12 @@ class LoopRule(JointRule):
 
     def follow(self, action: Any, first: Any = None, sink: Any = None) -> None:
         """Follow one action of the schedule."""
-        action, before = self.room.narrowed(action), self.position
+        action, before, lost = self.room.narrowed(action), self.position, len(self.snapshots.lost)
         after = before.after(action)
         # A pure function of the position that comes to one twice never ends (Brent's way to find a cycle).
         self._turns += 1
         if after == self._mark:
             raise ScheduleError(f"{self.plan.schedule} goes round in circles: {action} leads to {after} once more.")
-        if not self._turns & (self._turns - 1):
-            self._mark = after
         if isinstance(action, Forward):
             after = self._forward(action, after, first)
         elif isinstance(action, (Copy, Move)):
@@ -184,6 +182,10 @@ class LoopRule(JointRule):
         elif not isinstance(action, (EndForward, EndReverse)):
             raise ScheduleError(f"The loop does not know the action {action}.")
         self.position = self.room.fallback.without_lost(self, after)
+        if not self._turns & (self._turns - 1):
+            self._mark = self.position  # and not where a snapshot would have led to that was lost
+        if len(self.snapshots.lost) > lost:
+            self.room.goes_on(self)
 
     def delete(self, action: Delete) -> None:
         """Delete a snapshot, unless another sweep begins with it."""

@@ -49,7 +49,11 @@ class Timed:
         self.seconds, self.faults = time.perf_counter() - self.seconds, count_faults() - self.faults
 
     def warm(self, fault: float) -> float:
-        """Return what it takes where no page has to be given, each of which takes so many seconds."""
+        """
+        Return what it takes where no page has to be given, each of which takes so many seconds.
+
+        Huge ones, which arrays of 4 MiB and more may have, count as one each and take longer: some of it is left.
+        """
         return max(self.seconds / _LEAST, self.seconds - self.faults * fault)
 
 

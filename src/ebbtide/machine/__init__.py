@@ -6,9 +6,16 @@ It is built when Ebbtide is installed and a C compiler is there; without it prog
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
+
+
+def _no_heap(steps: bool = True) -> AbstractContextManager[None]:
+    """Keep nothing: freed memory goes to the C library."""
+    del steps
+    return nullcontext()
+
 
 try:
     from ebbtide.machine._arguments import Form, are_free
@@ -27,7 +34,7 @@ except ImportError:  # not built
     Chain = Convolution = Elementwise = Indexed = Machine = Meter = Pooling = Product = ProductSum = Reduction = None
     Form = SmallProduct = add_gemm = are_free = compiled = free_dead_tuples = None
     small_product, HAS_SMALL_PRODUCTS = np.matmul, False
-    Heap = nullcontext  # freed memory goes to the C library
+    Heap = _no_heap
     MOST_LINKS = MOST_OPERANDS = MOST_VALUES = 0
 
 __all__ = [

@@ -20,8 +20,9 @@ cnp.import_array()
 cdef enum:
     MOST = 256  # blocks that are kept; to look for one of a size takes less than the first write into a page
     LEAST = 1 << 15  # bytes of a block that is kept
-    HEADER = 16  # bytes before those of an array, which say how many there are; as much as memory is aligned by
-    PART = 64  # a block serves arrays that are smaller by such a part
+    HEADER = 16  # bytes before those of an array, as much as memory is aligned by: how many, and when they were free
+    SLACK = 4096  # a block serves arrays that are smaller by no more than so many bytes
+    IDLE = 2  # a block goes that was free for so many steps
 
 # What an array needs of its memory, which outlives the block: one allocation of 240 bytes, with its capsule.
 cdef struct Kept:
@@ -31,6 +32,8 @@ cdef struct Kept:
     size_t live  # bytes of arrays
     size_t peak  # the most so far
     size_t free_bytes  # of the blocks that are kept
+    size_t steps  # that were run so far
+    bint stepped  # whether somebody counts them
     int count
     void **blocks  # the oldest first; NULL before there is one, and after the block
     bint closed
@@ -38,6 +41,11 @@ cdef struct Kept:
 
 cdef inline size_t size_of(void *block) noexcept nogil:
     return (<size_t *> block)[0]
+
+
+cdef inline size_t *freed_at(void *block) noexcept nogil:
+    """Where a block says in which step it was free."""
+    return &(<size_t *> block)[1]
 
 
 cdef void release(Kept *kept, int place) noexcept nogil:
@@ -51,7 +59,7 @@ cdef void release(Kept *kept, int place) noexcept nogil:
 cdef void *find(Kept *kept, size_t nbytes) noexcept nogil:
     """Return a block that is kept, the last one of its size, as it may be in the cache; or NULL."""
     cdef int place = kept.count
-    cdef size_t most = nbytes + nbytes // PART
+    cdef size_t most = nbytes + SLACK
     cdef void *block
     if nbytes < LEAST:
         return NULL
@@ -97,7 +105,10 @@ cdef void *take(void *context, size_t nbytes) noexcept nogil:
 cdef void *take_zeros(void *context, size_t number, size_t each) noexcept nogil:
     cdef Kept *kept = <Kept *> context
     cdef size_t nbytes = number * each + HEADER
-    cdef void *block = find(kept, nbytes)
+    cdef void *block
+    if each and number > (<size_t> -1 - HEADER) // each:
+        return NULL
+    block = find(kept, nbytes)
     if block is not NULL:
         memset(<char *> block + HEADER, 0, nbytes - HEADER)
         return started(kept, block, size_of(block))
@@ -121,6 +132,7 @@ cdef void give_back(void *context, void *memory, size_t _) noexcept nogil:
         return
     if kept.count == MOST:
         release(kept, 0)
+    freed_at(block)[0] = kept.steps
     kept.blocks[kept.count] = block
     kept.count += 1
     kept.free_bytes += nbytes
@@ -139,18 +151,43 @@ cdef void *take_other(void *context, void *memory, size_t nbytes) noexcept nogil
     return started(kept, found, nbytes + HEADER)
 
 
+cdef void finish(Kept *kept) noexcept:
+    """Keep nothing from here on."""
+    kept.closed = True
+    while kept.count:
+        release(kept, kept.count - 1)
+    free(kept.blocks)
+    kept.blocks = NULL
+
+
 cdef void forget(object capsule) noexcept:
     cdef Kept *kept = <Kept *> PyCapsule_GetPointer(capsule, "mem_handler")
+    finish(kept)
     Py_XDECREF(kept.before)
     free(kept)
+
+
+cdef object found_now():
+    """Return the handler of this context; the one before, where the block is over that it is of."""
+    handler = PyDataMem_GetHandler()
+    cdef Kept *kept
+    while True:
+        kept = <Kept *> PyCapsule_GetPointer(handler, "mem_handler")
+        if strcmp(kept.handler.name, "ebbtide_heap") != 0 or not kept.closed:
+            return handler
+        handler = <object> kept.before
 
 
 cdef class Heap:
     """
     Keeps, in a block, the memory of arrays that die there, for those to come; a context manager, to be entered once.
 
-    Never more is held than arrays of the block held at a time, and nothing after it. Where NumPy's memory is somebody
-    else's already, that of another block too, it does nothing.
+    Never more is held than arrays of the block held at a time, nothing that was free for two steps, and nothing after
+    it. Within the block of another one it has its memory, and counts its steps if nobody does. Where NumPy's memory is
+    somebody else's already, it does nothing.
+
+    Args:
+        steps: Whether steps of a loop are in the block, each of which `passed` counts.
 
     Attributes:
         peak: The most bytes that arrays held at a time, 16 for each included.
@@ -159,6 +196,10 @@ cdef class Heap:
 
     cdef object _capsule, _before
     cdef Kept *_kept
+    cdef bint _steps
+
+    def __cinit__(self, bint steps=True):
+        self._steps = steps
 
     @property
     def peak(self):
@@ -168,10 +209,25 @@ cdef class Heap:
     def held(self):
         return 0 if self._kept is NULL else self._kept.live + self._kept.free_bytes
 
+    def passed(self):
+        """Let memory go that no step of late has had: a step is over."""
+        cdef Kept *kept = self._kept
+        if kept is NULL or not self._steps:
+            return
+        kept.steps += 1
+        while kept.count and freed_at(kept.blocks[0])[0] + IDLE < kept.steps:
+            release(kept, 0)
+
     def __enter__(self):
         cdef Kept *kept
-        before = PyDataMem_GetHandler()
+        before = found_now()
         cdef Handler *handler = <Handler *> PyCapsule_GetPointer(before, "mem_handler")
+        if strcmp(handler.name, "ebbtide_heap") == 0:
+            kept = <Kept *> handler
+            self._steps = self._steps and not kept.stepped
+            kept.stepped = kept.stepped or self._steps
+            self._kept, self._capsule = kept, before
+            return self
         if strcmp(handler.name, "default_allocator") != 0:
             return self
         kept = <Kept *> calloc(1, sizeof(Kept))
@@ -181,6 +237,7 @@ cdef class Heap:
         kept.handler.version = 1
         kept.handler.allocator = Allocator(kept, take, take_zeros, take_other, give_back)
         kept.source = handler.allocator
+        kept.stepped = self._steps
         self._capsule = PyCapsule_New(kept, "mem_handler", forget)
         Py_INCREF(before)
         kept.before = <PyObject *> before
@@ -191,12 +248,14 @@ cdef class Heap:
     def __exit__(self, kind, error, trace):
         if self._kept is NULL:
             return
-        PyDataMem_SetHandler(self._before)
-        self._kept.closed = True
-        while self._kept.count:
-            release(self._kept, self._kept.count - 1)
-        free(self._kept.blocks)
-        self._kept.blocks = NULL
+        if self._before is None:  # that of another block, which goes on
+            if self._steps:
+                self._kept.stepped = False
+        else:
+            # Somebody else may have set another one, or this may come late.
+            if PyDataMem_GetHandler() is self._capsule:
+                PyDataMem_SetHandler(self._before)
+            finish(self._kept)
         # Arrays that live on hold the capsule.
         self._kept = NULL
         self._capsule = self._before = None

@@ -20,7 +20,6 @@ class LoopReport:
         plan: The plan.
         held: Bytes that the library held when the loop began.
         seconds: What the loop has taken already: its first steps run before there is a plan.
-        waits: Whether there may be no reverse sweep: inside of a step that runs on a tape only to be measured.
 
     Attributes:
         plan: The plan; another one if the loop had to do with less before its reverse sweep.
@@ -30,6 +29,7 @@ class LoopReport:
             run those of all its processes.
         held_bytes: The most bytes that the library held while the loop ran, beyond what it held before, by its ledger;
             of `plan.predicted_peak_bytes`, with which the step's own arrays count.
+        waits: Whether its reverse sweep has not begun.
         seconds: The time of both sweeps; of `plan.predicted_time`, in seconds where the costs were measured.
 
     Memory:
@@ -38,18 +38,18 @@ class LoopReport:
 
     __slots__ = ("_before", "held_bytes", "plan", "schedule", "seconds", "steps_forward", "waits")
 
-    def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0, *, waits: bool = False) -> None:
+    def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0) -> None:
         self._before = held
         self.plan = plan
         self.schedule = plan.schedule
         self.steps_forward = plan.measuring_steps
         self.held_bytes = 0
         self.seconds = seconds
-        self.waits = waits
+        self.waits = True
 
     @property
     def predicted_now(self) -> int:
-        """The steps that it is known to run: those of its forward sweep alone, as long as it may have no other."""
+        """The steps that it is known to run: those of its forward sweep alone, as long as there is no other."""
         plan = self.plan
         return plan.steps + plan.measuring_steps if self.waits else plan.predicted_steps_forward
 

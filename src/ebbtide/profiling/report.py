@@ -34,9 +34,9 @@ class Profile:
         predicted_peak_bytes: What the last plan of a time loop predicted beyond the function alone; else
             held_bytes.
         steps_forward: Steps of time loops that were run, recomputed ones included.
-        predicted_steps_forward: What the plans predicted. A loop inside of a step, or of a checkpointed function, is
-            predicted each time it begins, and what its reverse sweep runs again when that does; so is a retained
-            pullback when it is pulled again. No plan knows beforehand how often.
+        predicted_steps_forward: What the plans predicted: of each loop its forward sweep when it begins, and what its
+            reverse sweep runs again when that does. How often loops inside of steps and of checkpointed functions run,
+            and how often a retained pullback is pulled, no plan knows beforehand.
         bytes_written: Bytes written to disk.
         bytes_read: Bytes read from there.
         disk_writes: How many snapshots and saved values were written there.
@@ -132,7 +132,7 @@ class Profile:
             seconds: What its first step took.
             listed: Whether it is one of `loops`.
         """
-        loop = LoopReport(plan, held, seconds, waits=not listed)
+        loop = LoopReport(plan, held, seconds)
         if listed:
             self.loops.append(loop)
         self.limited(self._ledger.limit)
@@ -161,7 +161,7 @@ class Profile:
             self._on_plan(plan)
 
     def sweep_begins(self, loop: LoopReport) -> None:
-        """Count what a loop inside of a step is going to run again: its reverse sweep begins."""
+        """Count what a loop is going to run again: its reverse sweep begins."""
         before, loop.waits = loop.predicted_now, False
         self.predicted_steps_forward += loop.predicted_now - before
 

@@ -303,7 +303,10 @@ class Pipeline:
                 while self._held() + charge > self.capacity:
                     if not self._give_up(but=sooner):
                         return
-                job = Job(self._target, record, None, None, charge)
+                try:
+                    job = Job(self._target, record, None, None, charge)
+                except MemoryError:
+                    return  # whoever asks for it may have more luck
                 if not self._worker.submit(job):
                     return
                 self._reads[key] = job

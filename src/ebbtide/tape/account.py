@@ -11,7 +11,6 @@ from ebbtide.arrays.registry import declare_further
 from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
-from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.pager import Pager
@@ -89,7 +88,7 @@ def account(budget: Budget | None) -> Iterator[Account]:
             has left. In a function that is traced, what its program may take.
 
     Yields:
-        The account, closed at the end of the block, in which arrays have the memory of those that died in it.
+        The account, closed at the end of the block.
     """
     check_budget(budget)
     context = current()
@@ -114,8 +113,7 @@ def account(budget: Budget | None) -> Iterator[Account]:
     pager = Pager(ledger, budget) if ledger.watched else None
     opened = Account(ledger, budget, pager, around)
     try:
-        with Heap():
-            yield opened
+        yield opened
     except BaseException:
         opened.close()
         raise

@@ -80,7 +80,7 @@ class Recording:
         ledger = self.account.ledger
         before, ledger.phase = ledger.phase, "reverse"
         try:
-            with Heap(), entered(ledger=ledger, budget=self.account.budget):
+            with Heap(steps=False), entered(ledger=ledger, budget=self.account.budget):
                 self.account.settle(seeds)
                 found = sweep(self.tape, seeds, self.leaves, retain=retain)
         finally:
