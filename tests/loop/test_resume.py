@@ -554,5 +554,6 @@ def test_the_chosen_schedule_is_kept(changed_budget: int | None, tmp_path: Path)
         assert again.schedule != first.schedule
     else:
         assert (again.schedule, again.measuring_steps) == (first.schedule, 0)
+        assert plans[-1].schedule.inner == first.schedule
     expected = grad(lambda u: np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(u) * np.cos(u), u, 40)))(big)
     assert found.tobytes() == expected.tobytes()

@@ -83,7 +83,7 @@ class Watch:
         Watch the block, in which the loop goes "forward" or in "reverse" through *steps* steps.
 
         Each step has the memory that those before it gave up: a step of 1 MB states that returns new arrays, swept,
-        took a third of the time for it.
+        took a third of the time for it, beside other work.
         """
         report = self._ledger.report
         measured = nullcontext() if self._report is None else self._report.running(self._ledger)

@@ -231,8 +231,8 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
     Measure what derivatives hold and do in the block.
 
     Args:
-        on_plan: Called with the plan of each time loop when it is made, before the loop runs, and again if it
-            has to change before the reverse sweep.
+        on_plan: Called with the plan of each time loop when it is made, before the loop runs, and again when it
+            changes, as where a loop has to do with less, is resumed, or is pulled once more.
 
     Yields:
         The profile, complete after the block.
