@@ -9,6 +9,7 @@ from ebbtide.arrays.primitive import Signature
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.first import First
 from ebbtide.loop.swap import nodes_of
+from ebbtide.tape.forms import Form, form_here, form_of
 from ebbtide.tape.holders import arrays_in
 from ebbtide.tape.node import Node
 from ebbtide.tape.outcome import is_users
@@ -61,8 +62,9 @@ def is_lone(values: list[Any], first: First) -> bool:
     """Return whether a plain step takes what the function alone does, but for `taken_beside`."""
     context, record = current(), first.record
     assert record is not None
-    # Another region, program or forward mode around runs the step beside something else, or with more than values.
-    if context.capture is not None or context.derived or any(type(leaf) is TracedArray for leaf in values):
+    # Another region, program or forward mode inside runs the step beside something else, or with more than values.
+    forms = [form_of(leaf) for leaf in values if type(leaf) is TracedArray]
+    if context.capture is not None or context.derived or not all(type(form) is Form for form in forms):
         return False
     # Operations on static values are done by our functions, where NumPy's may take less: `np.pad` by 26 states.
     static = _static_only(first)
@@ -84,9 +86,9 @@ def taken_beside(first: First) -> int:
         if node.number not in static and _meets(node, static):
             parents = [one for one in node.parents or () if one.signature is not None and one.number not in static]
             reused = bool(parents) and _module_of(node.signature) == "_operator"
-            again += [node.type.nbytes] if reused else []
-            again += [one.type.nbytes for one in parents if _meets(one, static)]
-    return max(again) + sum(node.type.nbytes for node in others)
+            again += [form_here(node.type).nbytes] if reused else []
+            again += [form_here(one.type).nbytes for one in parents if _meets(one, static)]
+    return max(again) + sum(form_here(node.type).nbytes for node in others)
 
 
 def _static_only(first: First) -> set[int]:

@@ -24,6 +24,7 @@ from ebbtide.loop.warm import Timed
 from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.blocks import BLOCK
+from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
 from ebbtide.tape.saved import SavedValue, key_of
 from ebbtide.tape.saved import bytes_of as bytes_saved
@@ -46,7 +47,7 @@ def measure_sizes(
     """
     record = first.record
     assert record is not None
-    kinds = [leaf.type.nbytes for leaf, _ in record.tape.statics.values()]
+    kinds = [form_here(leaf.type).nbytes for leaf, _ in record.tape.statics.values()]
     saved, record.within = ledger.kept_since(mark)
     counted = saved + record.within + record.tape.pager.overhead.uncounted
     shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
@@ -194,4 +195,5 @@ def _largest(first: First) -> int:
     """Return the bytes of the largest array that a step makes."""
     assert first.record is not None
     kinds = [node.type for node in nodes_of(first.record) if node.signature is not None]
-    return max([one.nbytes for kind in kinds for one in (kind if isinstance(kind, list) else [kind])], default=0)
+    each = [one for kind in kinds for one in (kind if isinstance(kind, list) else [kind])]
+    return max([form_here(one).nbytes for one in each], default=0)

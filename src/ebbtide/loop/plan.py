@@ -12,7 +12,7 @@ from ebbtide.agree import agree
 from ebbtide.budget import Budget, enough_bytes, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_left, find_open
-from ebbtide.loop.predict import buffer_of, predict, spare_tier
+from ebbtide.loop.predict import buffer_of, predict, spare_beside_taped, spare_tier
 from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
 from ebbtide.tape.blocks import BLOCK
@@ -105,7 +105,7 @@ class Plan:
             measuring_time=self.measuring_time + beyond,
         )
 
-    def with_whole(self, traced: int | None, before: int, peak: int) -> Plan:
+    def with_whole(self, traced: int | None, before: int, peak: int, *, bounded: bool) -> Plan:
         """
         Return the plan with the peak of the whole call as `tracemalloc` sees it.
 
@@ -118,13 +118,14 @@ class Plan:
             traced: The most bytes that were allocated for the taped first step at a time; None if that is not known.
             before: Bytes that were allocated before the loop, and those of the outputs of all its steps.
             peak: The most bytes that were allocated so far.
+            bounded: Whether there is a budget.
         """
         if traced is None:
             return self
         sizes = self.sizes
         # Where each step runs once, no cotangent is there when it does.
         again = 0 if isinstance(self.schedule, StoreAll) else sizes.state + sizes.gradients
-        step = traced + sizes.state + again
+        step = traced + sizes.state + again + (spare_beside_taped(self.schedule, self.steps, sizes) if bounded else 0)
         between = sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
         most = max(step, between, sizes.sweep + sizes.gradients)
         more = RESERVE_PER_PROFILE + min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))

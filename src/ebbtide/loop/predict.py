@@ -116,6 +116,18 @@ def spare_tier(schedule: Schedule, steps: int) -> str | None:
     return action.tier if isinstance(action, Forward) and saves else None
 
 
+def spare_beside_taped(schedule: Schedule, steps: int, sizes: Sizes) -> int:
+    """
+    Return the bytes of an initial state that a schedule gives up, and that is kept where a taped step has room.
+
+    In the end the snapshots are what the first steps save. Where these leave room for a state, it is in there.
+    """
+    if not isinstance(schedule, Mixed) or steps <= 1 or spare_tier(schedule, steps) is not None:
+        return 0
+    has_room = schedule.units % schedule.saved >= schedule.restart
+    return sizes.restart if sizes.idle >= sizes.restart and not has_room else 0
+
+
 def buffer_of(sizes: Sizes, *, saved: bool = False) -> int:
     """Return the bytes of the buffers of a writer thread, for restart states or for the saved values of steps."""
     return BUFFERED_ENTRIES * (sizes.stored_saved if saved else sizes.stored)

@@ -19,6 +19,7 @@ from ebbtide.errors import TraceError
 from ebbtide.loop.constancy import Constancy
 from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.state import alike, owned, settled
+from ebbtide.tape.forms import form_here
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass, Region
@@ -63,23 +64,23 @@ class TapedStep:
         """
         pager, states = self.tape.pager, [node for node in self.state_nodes if node is not None]
         seeds = [(node,) for node in states + self.output_nodes if node is not None]
-        others = [(0, False)] * (len(seeds) - len(states))
-        kinds = [leaf.type.nbytes for leaf, _ in self.tape.statics.values()]
+        others = [(False, False)] * (len(seeds) - len(states))
+        kinds = [form_here(leaf.type).nbytes for leaf, _ in self.tape.statics.values()]
         # The cotangent of a static value is there when it is added to the running sum.
         most = int(max(kinds, default=0))
         borrowed = None
         if not lent:
-            ours = [(node.type.nbytes, True) for node in states]
+            ours = [(True, True)] * len(states)
             found = pager.forecast(seeds, ours + others)
             # What the sweep leaves behind in memory that is not its own, the next sweep cannot use up.
-            leaves = [leaf for leaf in self.state_leaves if leaf is not None]
-            passed_on = sum(leaf.type.nbytes for leaf in leaves if not found.left.get(leaf.number, True))
+            slots = [(leaf, found.left.get(leaf.number)) for leaf in self.state_leaves if leaf is not None]
+            passed_on = sum(form_here(leaf.type).nbytes for leaf, slot in slots if slot and not slot.alone)
             if not passed_on:
                 return int(found.peak) + most
             borrowed = int(found.peak) + passed_on
         peak = int(pager.forecast(seeds).peak)
         if borrowed is not None:
-            peak = min(borrowed, peak + sum(node.type.nbytes for node in states))
+            peak = min(borrowed, peak + sum(form_here(node.type).nbytes for node in states))
         return peak + most
 
     def sweep(

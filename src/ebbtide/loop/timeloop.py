@@ -337,7 +337,8 @@ def _first_steps(
         _check_disk(plan, disk)
     if report is None:
         return first, plan, None
-    plan = plan.with_whole(traced, allocated + steps * first.output_nbytes, report.allocated_peak)
+    before, bounded = allocated + steps * first.output_nbytes, ledger.limit is not None
+    plan = plan.with_whole(traced, before, report.allocated_peak, bounded=bounded)
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
 

@@ -11,6 +11,7 @@ import numpy as np
 from ebbtide.agree import agree
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
 from ebbtide.loop.first import First, run_first
@@ -21,6 +22,7 @@ from ebbtide.loop.swap import nodes_of
 from ebbtide.loop.warm import Timed, time_fault
 from ebbtide.machine import Meter
 from ebbtide.schedules import Costs
+from ebbtide.tape.forms import Form, form_of
 
 # Forward steps that are run for nothing but their time: one plain, one taped. With fewer steps they are not worth it:
 # they and one sweep of a step take 5 % of the time of 40 steps.
@@ -33,8 +35,11 @@ _FAR = 2.0
 
 def is_timed(values: list[Any], steps: int) -> bool:
     """Return whether the steps of a loop are measured by running one of them again."""
-    kinds = (np.ndarray, np.generic, int, float, complex)
-    return steps >= LEAST_STEPS and all(isinstance(leaf, kinds) for leaf in values)
+    return steps >= LEAST_STEPS and all(_is_plain(leaf) or type(form_of(leaf)) is Form for leaf in values)
+
+
+def _is_plain(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
 
 
 def measure_steps(
@@ -125,7 +130,14 @@ def time_fresh(first: First) -> float:
 
 def _ones_like(values: list[Any]) -> list[Any]:
     """Return a cotangent of ones, which belongs to the caller, for each leaf."""
-    return [(np.ones_like(leaf), True) for leaf in values]
+    return [(_ones(leaf), True) for leaf in values]
+
+
+def _ones(leaf: Any) -> Any:
+    """Return ones, with a tangent where a leaf has one."""
+    if type(leaf) is TracedArray:
+        return TracedArray(leaf._trace, _ones(leaf._node), _ones(leaf._value))
+    return np.ones_like(leaf)
 
 
 def _time_sweep(

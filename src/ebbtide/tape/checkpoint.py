@@ -166,7 +166,7 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
 
 def _forecast(pager: Pager, seeds: list[Any], owned: bool, loops: int) -> Forecast:
     """Return what the sweep of a function takes, whose time loops hold so many bytes and give up what they can."""
-    return pager.forecast(seeds, [(0, owned)] * len(seeds), paged=pager.on_disk, bare=True, beside=loops)
+    return pager.forecast(seeds, [(False, owned)] * len(seeds), paged=pager.on_disk, bare=True, beside=loops)
 
 
 def _entering(tape: Any, values: list[Any]) -> list[Any]:

@@ -17,6 +17,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.budget import enough_bytes
 from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
+from ebbtide.tape.forms import Form, form_here, form_of, like
 from ebbtide.tape.holders import arrays_in, descending, holders_of, is_pageable
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.outcome import CONSUMED, Outcome, is_users, outcome_of
@@ -42,13 +43,14 @@ class _Slot:
     The running cotangent of a node; of an operation with several outputs the buffers of all are its *parts*.
 
     One that is *thin* has less memory than elements, as that of a sum has: what is no elementwise operation may have to
-    write it out.
+    write it out. One of a *form* is no array, and nothing is added to it in place.
     """
 
     buffer: _Buffer
     owned: bool
     parts: list[_Buffer] = field(default_factory=list)
     thin: bool = False
+    form: Form | None = None
 
     @property
     def alone(self) -> bool:
@@ -74,7 +76,7 @@ class Forecast:
         place: The node that is pulled then.
         joints: Joint rules (time loops, checkpointed functions) that the sweep will come to, in its order.
         behind: How many of them it has done then.
-        left: For each leaf, by number, whether its cotangent is owned by the sweep and nobody else is in its memory.
+        left: For each leaf, by number, its cotangent.
     """
 
     live: int
@@ -85,40 +87,43 @@ class Forecast:
     place: Node | None = None
     behind: int = 0
     joints: list[Any] = field(default_factory=list)
-    left: dict[int, bool] = field(default_factory=dict)
+    left: dict[int, _Slot] = field(default_factory=dict)
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _outcomes: dict[Any, tuple[Any, Outcome]] = field(default_factory=dict)
     _node: Node | None = None
     _done: int = 0
 
-    def run(self, seeds: list[Any], given: list[tuple[int, bool]] | None = None) -> None:
+    def run(self, seeds: list[Any], given: list[tuple[bool, bool]] | None = None, leaves: Any = ()) -> None:
         """
         Follow the sweep from output nodes.
 
         Args:
-            seeds: Tuples of which the first is an output node.
-            given: For each the bytes of its cotangent that are not part of what is held when the sweep starts, and
-                whether the sweep owns it; None if others hold all of them.
+            seeds: Tuples of which the first is an output node, and the second its cotangent, if that is there.
+            given: For each whether its cotangent is no part of what is held when the sweep starts, and whether the
+                sweep owns it; None if others hold all of them.
+            leaves: Leaves whose cotangents the caller gets, in memory of their own.
         """
         roots = [node for node, *_ in seeds]
         holders = holders_of(roots, self._counts)
-        given = [(0, False)] * len(roots) if given is None else given
+        forms = [form_of(rest[0]) if rest else form_here(node.type) for node, *rest in seeds]
+        given = [(False, False)] * len(roots) if given is None else given
+        taken = [form.nbytes if is_new else 0 for form, (is_new, _) in zip(forms, given, strict=True)]
         self.joints = [node.signature for node in descending(roots) if _is_joint(node)]
         for rule in self.joints if self.bare else ():
             self._end(rule.spare, holders)
-        self.live += sum(nbytes for nbytes, _ in given) + sum(rule.holding(self.bare).beyond for rule in self.joints)
+        self.live += sum(taken) + sum(rule.holding(self.bare).beyond for rule in self.joints)
         self._raise(self.live)
-        for node, (nbytes, owned) in zip(roots, given, strict=True):
+        for node, form, nbytes, (_, owned) in zip(roots, forms, taken, given, strict=True):
             if node.number in self._slots:
                 self.live -= nbytes  # added to the other one
             else:
-                self._slots[node.number] = _Slot(_Buffer(nbytes), owned)
+                self._slots[node.number] = _Slot(_Buffer(nbytes), owned, form=_form(form))
         for node in descending(roots):
             self._node = node
             slot = self._slots.pop(node.number, None) or _Slot(_Buffer(0), False)
             signature = node.signature
             if signature is None or node.parents is None:
-                self.left[node.number] = slot.alone  # a leaf keeps its cotangent to the end
+                self.left[node.number] = slot  # to the end
                 continue
             if type(signature) is Signature:
                 self._pull_all(node, slot, holders)
@@ -132,6 +137,17 @@ class Forecast:
                 self._pull_joint(node, slot, signature, holders)
             self._release(slot)
             self._end(arrays_in(node.params, self._counts), holders)
+        for leaf in leaves:
+            self._finish(leaf)
+
+    def _finish(self, leaf: Node) -> None:
+        """Follow what comes after the sweep: what is nobody's own, or a part of something larger, is copied."""
+        left, nbytes, whole = self.left.get(leaf.number), leaf.type.nbytes, form_here(leaf.type)
+        if left is None or left.form is None:
+            owns = left is not None and left.owned and left.buffer.nbytes <= 2 * nbytes
+            # And what has no tangent gets one of zeros; what is the same for all members is copied for each.
+            stays = owns and (type(whole) is ArrayType or whole.value is not None)
+            self._allocate(whole.nbytes - (nbytes if stays else 0))
 
     @property
     def least(self) -> int:
@@ -164,8 +180,9 @@ class Forecast:
         """
         own = Forecast(0, _outcomes=self._outcomes)
         if running is not None:
-            own._slots[parent.number] = _Slot(_Buffer(0), running.owned)
-        own._pull(pull, node, parent, _Slot(_Buffer(0), exclusive), exclusive, [_type_of(value) for value in values])
+            own._slots[parent.number] = _Slot(_Buffer(0), running.owned, form=_form(form_of(running.value)))
+        g = _Slot(_Buffer(0), exclusive, form=_form(form_here(node.type)))
+        own._pull(pull, node, parent, g, exclusive, [_type_of(value) for value in values])
         return own.peak
 
     def _raise(self, held: int) -> None:
@@ -189,7 +206,9 @@ class Forecast:
         """Account for one pull; return whether the cotangent of the node is shared or moved by it."""
         kind: ArrayType = parent.type
         running = self._slots.get(parent.number)
-        if pull.derivative is not None and goes_in_blocks(kind, node.type, saved):
+        plain = g.form is None and not any(type(v) is Form for v in saved)
+        into = plain and (running is None or running.form is None)
+        if into and pull.derivative is not None and goes_in_blocks(kind, node.type, saved):
             block = self._block(pull, node, kind, saved, running)
             self._raise(self.live + block)
             if running is None or not running.owned:
@@ -197,39 +216,40 @@ class Forecast:
                 buffer = self._moved(g) if moves else self._allocate(kind.nbytes, block)
                 self._put(parent, running, _Slot(buffer, True))
             return False
-        packed = node.type.nbytes if g.thin and not pull.trusted else 0
+        packed = like(node.type, g.form).nbytes if g.thin and not pull.trusted else 0
         self._raise(self.live + packed)
-        if kind.nbytes > BLOCK and running is not None and accumulates(pull, kind, node.type, saved):
+        if into and kind.nbytes > BLOCK and running is not None and accumulates(pull, kind, node.type, saved):
             if not running.owned:
                 self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
             return False
-        if exclusive and pull.consume is not None:
+        if exclusive and pull.consume is not None and g.form is None:
             outcome = CONSUMED
         else:
-            outcome = self._outcome(pull, node.params, node.type, kind, saved)
+            outcome = self._outcome(pull, node.params, g.form or node.type, kind, saved)
         thin = outcome.passes and (kind.nbytes > node.type.nbytes or (g.thin and pull.trusted))
         if packed and outcome.passes and not thin:
-            outcome = Outcome(passes=False, nbytes=kind.nbytes, temporary=0, ours=True)
+            outcome = replace(outcome, passes=False, nbytes=like(kind, outcome.form).nbytes, temporary=0, ours=True)
         elif packed:
             outcome = replace(outcome, temporary=outcome.temporary + packed)
         ours = outcome.ours and (exclusive or not outcome.passes)
         held = 0 if outcome.passes else outcome.nbytes
+        form = outcome.form if running is None else _form(like(kind, outcome.form, running.form))
         if running is None:
             if outcome.passes:
                 self._raise(self.live + outcome.temporary)
             buffer = self._moved(g) if outcome.passes else self._allocate(held, outcome.temporary)
-            self._put(parent, None, _Slot(buffer, ours, thin=thin))
-        elif running.owned:
+            self._put(parent, None, _Slot(buffer, ours, thin=thin, form=form))
+        elif running.owned and form is None:
             self._raise(self.live + held + outcome.temporary)
-        elif ours:
+        elif ours and form is None:
             buffer = self._moved(g) if outcome.passes else self._allocate(held, outcome.temporary)
             self._put(parent, running, _Slot(buffer, True))
         else:
             self._raise(self.live + held + outcome.temporary)
             self.live += held
-            buffer = self._allocate(kind.nbytes)
+            buffer = self._allocate(kind.nbytes if form is None else form.nbytes)
             self.live -= held
-            self._put(parent, running, _Slot(buffer, True))
+            self._put(parent, running, _Slot(buffer, True, form=form))
         return not ours
 
     def _block(self, pull: Pull, node: Node, kind: ArrayType, saved: list[Any], running: Any) -> int:
@@ -241,16 +261,16 @@ class Forecast:
         direct = not pull.scaled and kind.shape == node.type.shape and running is None
         return outcome.temporary + (0 if direct else outcome.nbytes)
 
-    def _outcome(self, pull: Pull, params: Any, out: ArrayType, kind: ArrayType, saved: list[Any]) -> Outcome:
-        types = tuple([v if type(v) is ArrayType else None if v is None else type(v) for v in saved])
+    def _outcome(self, pull: Pull, params: Any, g: Any, kind: ArrayType, saved: list[Any]) -> Outcome:
+        types = tuple([v if type(v) in (ArrayType, Form) else None if v is None else type(v) for v in saved])
         params = None if is_users(pull) else params
-        key = id(pull), id(params), out, kind, types
+        key = id(pull), id(params), g, kind, types
         found = self._outcomes.get(key)
         if found is None:
             if len(self._outcomes) >= _MOST_OUTCOMES:
                 self._outcomes.clear()
             # What has its address in the key is kept, so that the address stays its own.
-            found = (pull, params), outcome_of(pull, out, kind, params, saved)
+            found = (pull, params), outcome_of(pull, g, kind, params, saved)
             self._outcomes[key] = found
         return found[1]
 
@@ -293,7 +313,8 @@ class Forecast:
         parents: Any = node.parents
         for parent in parents:
             if parent.number not in self._slots:
-                self._slots[parent.number] = _Slot(self._allocate(parent.type.nbytes), True)
+                form = form_here(parent.type)
+                self._slots[parent.number] = _Slot(self._allocate(form.nbytes), True, form=_form(form))
 
     def _load(self, values: Any, loaded: dict[int, int]) -> int:
         """Count saved values that were on disk, and note them; return the bytes of those that are new."""
@@ -337,11 +358,12 @@ def _is_joint(node: Node) -> bool:
 
 
 def _type_of(value: Any) -> Any:
-    """Return the type of a saved value, or a number itself; None where it is not known."""
+    """Return the type or the form of a saved value, or a number itself; None where it is not known."""
     if type(value) is SavedValue:
-        if value.type is not None:
-            return value.type
-        value = value.value
-    if isinstance(value, np.ndarray):
-        return ArrayType(value.shape, value.dtype)
-    return value if isinstance(value, (np.generic, int, float, complex)) else None
+        return form_of(value.value) if value.type is None else value.type
+    return form_of(value)
+
+
+def _form(form: Any) -> Form | None:
+    """Return a form; None of a type."""
+    return form if type(form) is Form else None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Signature
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
@@ -16,7 +17,7 @@ from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
 def is_pageable(cell: SavedValue) -> bool:
     """Return whether a saved value may be put on disk."""
     # On disk a broadcast array would be larger than it is.
-    return cell.type is not None and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
+    return type(cell.type) is ArrayType and LEAST_PAGE <= cell.type.nbytes <= bytes_of(cell)
 
 
 def arrays_in(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:

@@ -13,11 +13,12 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.abstract import AbstractTrace, abstract_array
+from ebbtide.arrays.abstract import AbstractTrace
 from ebbtide.arrays.array_type import ArrayType, owner_of, type_of
 from ebbtide.arrays.primitive import BORROWED, FRESH, PASSED, Primitive, Pull
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import EbbtideError
+from ebbtide.tape.forms import Form, abstract_form, arrays_of_form, form_of, like
 
 # Smaller arrays are not worth the time.
 _LEAST = 1 << 12
@@ -36,12 +37,14 @@ class Outcome:
         nbytes: Else the bytes that its result keeps alive.
         temporary: Bytes that it takes beside its result for a moment.
         ours: Whether the sweep may write into the result; of a cotangent that is passed on, if that was ours.
+        form: Its form, if it is no array.
     """
 
     passes: bool
     nbytes: int
     temporary: int
     ours: bool
+    form: Form | None = None
 
 
 # Of a pull that works in the memory of its cotangent.
@@ -113,60 +116,68 @@ def is_users(pull: Pull) -> bool:
     return pull.rule.__module__ == _USERS
 
 
-def outcome_of(pull: Pull, out: ArrayType, kind: ArrayType, params: Any, saved: list[Any]) -> Outcome:
+def outcome_of(pull: Pull, g: Any, kind: ArrayType, params: Any, saved: list[Any]) -> Outcome:
     """
     Return what a pull is going to return and to allocate.
 
     Args:
         pull: The pull.
-        out: Type of its cotangent.
+        g: Type or form of its cotangent.
         kind: Type of the operand.
         params: Parameters of the operation.
-        saved: Types of the saved values that it takes, or numbers; None for what is not known.
+        saved: Types or forms of the saved values that it takes, or numbers; None for what is not known.
     """
-    large = max(out.nbytes, kind.nbytes) >= _LEAST
+    large = max(g.nbytes, kind.nbytes) >= _LEAST
     if large and not is_users(pull) and not any(value is None for value in saved):
         try:
-            return _watched(pull, out, kind, params, saved)
+            return _watched(pull, g, kind, params, saved)
         except (EbbtideError, AttributeError, IndexError, TypeError, ValueError):
             pass  # the rule wants data
-    return _guessed(pull, out, kind)
+    return _guessed(pull, g, kind, saved)
 
 
-def _guessed(pull: Pull, out: ArrayType, kind: ArrayType) -> Outcome:
+def _guessed(pull: Pull, g: Any, kind: ArrayType, saved: list[Any]) -> Outcome:
     """Return what a pull returns judging by its sizes."""
-    same = kind.nbytes == out.nbytes
-    temporary = pull.temporaries * max(kind.nbytes, out.nbytes) + (0 if same else out.nbytes)
+    result = like(kind, g, *saved)
+    form = result if type(result) is Form else None
+    same = result.nbytes == g.nbytes
+    # Forward mode does to tangents what is done to values, and adds up.
+    count = pull.temporaries if form is None else pull.temporaries + 1
+    temporary = count * max(result.nbytes, g.nbytes) + (0 if same else g.nbytes)
     if is_users(pull):
-        return Outcome(False, kind.nbytes, temporary, False)
+        return Outcome(False, result.nbytes, temporary, False, form)
     if pull.result is FRESH or (pull.result is PASSED and not same):
-        return Outcome(False, kind.nbytes, temporary, True)
-    return Outcome(True, 0, 0, pull.result is PASSED)
+        return Outcome(False, result.nbytes, temporary, True, form)
+    return Outcome(True, 0, 0, pull.result is PASSED, form)
 
 
-def _watched(pull: Pull, out: ArrayType, kind: ArrayType, params: Any, saved: list[Any]) -> Outcome:
+def _watched(pull: Pull, g: Any, kind: ArrayType, params: Any, saved: list[Any]) -> Outcome:
     """Return what a pull returns by running it on arrays without data."""
     watch = _Watch()
     try:
         trace = AbstractTrace(watch.see)
-        g = abstract_array(out.shape, out.dtype, trace)
-        given = _Block(0)
-        watch.put(g, given)
-        values = [abstract_array(v.shape, v.dtype, trace) if type(v) is ArrayType else v for v in saved]
-        for value in values:
-            if type(value) is TracedArray:
-                watch.put(value, _Block(0))  # a view of it takes nothing
-        result = pull.rule(g, kind, params, *values)
-        if type(result) is not TracedArray:
-            return _guessed(pull, out, kind)  # made of constants
-        block = watch.block_of(result)
-        if block is given and pull.result is not FRESH:
-            return Outcome(True, 0, watch.peak, pull.result is PASSED)
-        if block is None or block is given:  # what is new copies memory that has none here
-            return Outcome(False, kind.nbytes, watch.peak, pull.result is not BORROWED)
+        cotangent, given = abstract_form(g, trace), _Block(0)
+        for array in arrays_of_form(cotangent):
+            watch.put(array, given)
+        values = [abstract_form(value, trace) for value in saved]
+        for array in [array for value in values for array in arrays_of_form(value)]:
+            watch.put(array, _Block(0))  # a view of it takes nothing
+        result = pull.rule(cotangent, kind, params, *values)
+        arrays = arrays_of_form(result)
+        if not arrays:
+            return _guessed(pull, g, kind, saved)  # made of constants
+        found = form_of(result)
+        form = found if type(found) is Form else None
+        blocks = [watch.block_of(array) for array in arrays]
+        if pull.result is not FRESH and all(block is given for block in blocks):
+            return Outcome(True, 0, watch.peak, pull.result is PASSED, form)
+        ours, whole = pull.result is not BORROWED, like(kind, found)
+        if any(block is None or block is given for block in blocks):  # what is new copies memory that has none here
+            return Outcome(False, whole.nbytes, watch.peak, ours, form)
+        nbytes = sum({id(block): block.nbytes for block in blocks if block is not None}.values())
         extra = 0
         if result.dtype != kind.dtype:
-            extra, block = block.nbytes, _Block(kind.nbytes)  # the sweep casts it
-        return Outcome(False, block.nbytes, watch.peak + extra - block.nbytes, pull.result is not BORROWED)
+            extra, nbytes = nbytes, whole.nbytes  # the sweep casts it
+        return Outcome(False, nbytes, watch.peak + extra - nbytes, ours, form)
     finally:
         watch.close()

@@ -15,7 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import owner_of, type_of
+from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
@@ -24,11 +24,12 @@ from ebbtide.storage import StorageFullError
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast
+from ebbtide.tape.forms import Form, form_of
 from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import Pages
-from ebbtide.tape.saved import SavedValue, Size, Sizes, Slivers, bytes_of, parts_of
+from ebbtide.tape.saved import SavedValue, Sizes, Slivers, bytes_of, parts_of
 
 # What storages hold, at most, beside the arrays that they write and read.
 _STORAGE = 1 << 16
@@ -70,8 +71,7 @@ class Pager:
         self.budget = budget
         self.strict = strict
         self._around, self._step, self.pinned = around, step, frozenset[int]()
-        self._measures = False
-        self._margin = 0
+        self._measures, self._margin = False, 0
         self.overhead = Overhead(ledger)
         self._cells: deque[weakref.ref[SavedValue]] = deque()
         self._excluded: dict[int, Any] = {}
@@ -80,8 +80,7 @@ class Pager:
         self._entries = Entries(ledger)
         self.pages: Pages | None = None
         self._passed: str | None = None
-        self._sizes = Sizes()
-        self._slivers = Slivers()
+        self._sizes, self._slivers = Sizes(), Slivers()
 
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
@@ -200,14 +199,12 @@ class Pager:
         if len(self._known) > 2 * len(self._cells) + 64:
             self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
         owner: Any = owner_of(plain[0])
-        if array is plain[0]:
-            cell.type = type_of(array)
-            if self.on_disk and self._slivers.take(array, owner):
-                cell.value = owner = np.array(array)
-        if len(plain) > 1:
-            owner = cell.size = Size(sum(owner_of(part).nbytes for part in plain))
-        elif self._passed is not None:
-            owner = cell.size = self._sizes.find(owner)
+        is_plain = array is plain[0]
+        cell.type = form if type(form := form_of(array)) is Form or is_plain else None
+        if is_plain and self.on_disk and self._slivers.take(array, owner):
+            cell.value = owner = np.array(array)
+        if len(plain) > 1 or self._passed is not None:
+            owner = cell.size = self._sizes.find([owner, *[owner_of(part) for part in plain[1:]]])
         self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self._passed is not None:
@@ -358,20 +355,22 @@ class Pager:
             if cell is None or cell.value is None:
                 continue
             if cell.size is None:
-                cell.size = self._sizes.find(owner_of(parts_of(cell.value)[0]))
+                cell.size = self._sizes.find([owner_of(parts_of(cell.value)[0])])
             self.ledger.let_go(cell)
             cell.value, cell.dropped = None, True
             self.ledger.hold(cell, cell.size)
 
     def forecast(
-        self, seeds: list[Any], given: Any = None, *, paged: bool = False, bare: bool = False, beside: int = 0
-    ) -> Forecast:
+        self, seeds: list[Any], given: Any = None, leaves: Any = (), *, paged: bool = False, bare: bool = False,
+        beside: int = 0,
+    ) -> Forecast:  # fmt: skip
         """
         Return what a sweep is going to hold.
 
         Args:
             seeds: Of `Forecast.run`.
             given: Of `Forecast.run`.
+            leaves: Whose cotangents the caller gets.
             paged: Whether all saved values that can be on disk are there.
             bare: Whether time loops give up all that they can do without.
             beside: Bytes that are held and are in another ledger.
@@ -384,7 +383,7 @@ class Pager:
             live += 0 if self._measures else max(0, _STORAGE - sum(pages.storage_nbytes for pages in buffers))
             live -= sum(pages.buffer_nbytes for pages in buffers)
         forecast = Forecast(live, paged, bare, ledger.holds)
-        forecast.run(seeds, given)
+        forecast.run(seeds, given, leaves)
         forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
         return forecast
 

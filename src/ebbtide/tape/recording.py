@@ -81,7 +81,7 @@ class Recording:
         before, ledger.phase = ledger.phase, "reverse"
         try:
             with Heap(steps=False), entered(ledger=ledger, budget=self.account.budget):
-                self.account.settle(seeds)
+                self.account.settle(seeds, self.leaves)
                 found = sweep(self.tape, seeds, self.leaves, retain=retain)
         finally:
             if self.tape.level > 1:  # the sweep of an inner gradient is a part of the phase around it

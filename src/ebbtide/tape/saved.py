@@ -54,7 +54,7 @@ class SavedValue:
         self.page: Any = None
         self.dropped = False
         self.size: Any = None  # stands for the array in the ledger where only the bytes are counted
-        self.type: Any = None  # of a plain array that the ledger counts
+        self.type: Any = None  # type or form of what the ledger counts
 
     def open(self, node: Any) -> Any:
         """
@@ -107,7 +107,7 @@ class Size:
 @final
 class Sizes:
     """
-    Finds what stands for arrays: one size for all views of an array.
+    Finds what stands for arrays: one size for all views of an array, or of one and its tangent.
 
     Memory:
         A weak reference and a number for each array that lives.
@@ -116,15 +116,17 @@ class Sizes:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], Size]] = {}
+        self._known: dict[tuple[int, ...], tuple[list[weakref.ref[Any]], Size]] = {}
 
-    def find(self, owner: Any) -> Size:
-        """Return what stands for the array *owner*, which owns its memory."""
-        known = self._known.get(id(owner))
-        if known is None or known[0]() is not owner:
+    def find(self, owners: list[Any]) -> Size:
+        """Return what stands for arrays that own their memory."""
+        key = tuple([id(owner) for owner in owners])
+        known = self._known.get(key)
+        if known is None or any(one() is not owner for one, owner in zip(known[0], owners, strict=True)):
             if len(self._known) >= 64 and not len(self._known) & (len(self._known) - 1):
-                self._known = {k: v for k, v in self._known.items() if v[0]() is not None}
-            known = self._known[id(owner)] = weakref.ref(owner), Size(owner.nbytes)
+                self._known = {k: v for k, v in self._known.items() if all(one() is not None for one in v[0])}
+            nbytes = sum({id(owner): owner.nbytes for owner in owners}.values())
+            known = self._known[key] = [weakref.ref(owner) for owner in owners], Size(nbytes)
         return known[1]
 
 

@@ -57,8 +57,8 @@ def hvp(
     def product(*args_and_vector: Any, **kwargs: Any) -> Any:
         *args, vector = args_and_vector
         chosen, point, directions, single = _chosen(gradient, argnums, args, kwargs, vector)
-        _, found = jvp(chosen, point, directions)
-        return _returned(found, point[0] if single else tuple(point))
+        found = jvp(chosen, point, directions)[1]
+        return _returned(found, point[0] if single else tuple(point), flatten(directions)[0])
 
     return product
 
@@ -167,15 +167,17 @@ def _check_of(value: Any) -> Any:
     return value if type(value) is ArrayType else checksum(np.asarray(value))
 
 
-def _returned(products: Any, like: Any) -> Any:
+def _returned(products: Any, like: Any, given: list[Any]) -> Any:
     """Return products in memory of the caller, with arrays where the arguments have arrays, also without axes."""
     leaves, structure = flatten(products)
-    pairs = zip(leaves, flatten(like)[0], strict=True)
-    return unflatten(structure, [_own(p, x) for p, x in pairs])
-
-
-def _own(product: Any, value: Any) -> Any:
-    if type(product) is TracedArray:
-        return product
-    copy = np.array(product)
-    return copy if isinstance(value, np.ndarray) else copy[()]
+    # What is linear may hand on the vector that was given, and one array for several arguments.
+    others, returned = set(map(id, given)), list[Any]()
+    for value in flatten(like)[0]:
+        product = leaves.pop(0)
+        if type(product) is not TracedArray:
+            is_new = type(product) is np.ndarray and product.flags.owndata and id(product) not in others
+            others.add(id(product))
+            made = product if is_new else np.array(product)
+            product = made if isinstance(value, np.ndarray) else made[()]
+        returned.append(product)
+    return unflatten(structure, returned)
