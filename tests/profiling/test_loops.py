@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, checkpoint, grad, hvp, jvp, linearize, profile, timeloop, vjp
+from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jvp, linearize, profile, timeloop, vjp
 from ebbtide.ledger import Ledger
+from ebbtide.loop.sizes import RESERVE
 from ebbtide.profiling.loops import LoopReport
 from ebbtide.schedules import Costs, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import system
+from ebbtide.tape.blocks import BLOCK
 
 U0 = np.linspace(0.2, 1.3, 40_000)
 STATE = U0.nbytes
@@ -120,6 +122,55 @@ def test_steps_of_other_derivatives_are_predicted():
         energy(U0)
         timeloop(new, U0, until=lambda u: float(np.mean(u)) > 1.0, max_steps=100)
     assert p.steps_forward == p.predicted_steps_forward > 6 * 17
+
+
+def long(u, _):
+    """Ten operations."""
+    for _ in range(5):
+        u = u + 0.1 * np.sin(u)
+    return u
+
+
+def neighbors(u, _):
+    """A step that saves two of its arrays."""
+    return u - 0.1 * u * (np.roll(u, -1) - np.roll(u, 1))
+
+
+SECOND = {
+    "hvp": lambda f, budget: hvp(f, budget=budget)(U0, np.cos(U0)),
+    "jvp of grad": lambda f, budget: jvp(grad(f, budget=budget), (U0,), (np.cos(U0),)),
+    "grad of jvp": lambda f, budget: grad(lambda u: jvp(f, (u,), (np.cos(u),))[1], budget=budget)(U0),
+}
+
+
+@pytest.mark.parametrize("more", [4, 20])
+@pytest.mark.parametrize("step", [new, long, neighbors])
+@pytest.mark.parametrize("derivative", SECOND)
+def test_second_derivatives_take_what_is_predicted(derivative, step, more):
+    """The whole peak is within 10 % of the prediction and 150 KiB, never above, the steps are equal, the time known."""
+    f = lambda u: np.sum(timeloop(step, u, 34) ** 2)
+    with pytest.raises(BudgetError) as caught:
+        SECOND[derivative](f, Budget(memory=1))
+    with profile() as p:
+        SECOND[derivative](f, Budget(memory=caught.value.least + more * STATE))
+    assert 0.9 * p.predicted_whole_bytes - 150 * 1024 <= p.peak_bytes <= p.predicted_whole_bytes
+    assert p.steps_forward == p.predicted_steps_forward
+    assert p.loops[0].plan.has_costs
+
+
+@pytest.mark.parametrize("step", [new, long, neighbors])
+@pytest.mark.parametrize("derivative", ["hvp", "jvp of grad"])
+def test_the_least_of_second_derivatives(derivative, step):
+    """The least of a loop of pairs of value and tangent is what one step saves and four pairs, as it is of values."""
+    f = lambda u: np.sum(timeloop(step, u, 34))
+    with pytest.raises(BudgetError) as caught:
+        SECOND[derivative](f, Budget(memory=1))
+    least = caught.value.least
+    with profile() as p:
+        SECOND[derivative](f, Budget(memory=least))
+    plan = p.loops[0].plan
+    assert plan.state_bytes == 2 * STATE
+    assert least <= plan.saved_bytes + 4 * plan.state_bytes + RESERVE + BLOCK + 8192
 
 
 def test_loops_of_nested_gradients():

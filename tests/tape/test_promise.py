@@ -1,4 +1,4 @@
-"""The least budget that a refusal names, of second derivatives, of batches, and of functions that hold next to nothing."""
+"""The least budget that a refusal names: of second derivatives, of batches, of functions that hold hardly a thing."""
 
 from __future__ import annotations
 
