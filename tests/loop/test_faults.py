@@ -288,7 +288,7 @@ def test_a_retained_sweep_that_lost_its_start_is_over() -> None:
 def test_a_users_disk_loses_what_steps_saved_within_a_budget(memory: int | None, tmp_path: Path) -> None:
     """Where the initial state has room in memory, in that of a budget too, the loop goes on from it."""
     budget = None if memory is None else Budget(memory=memory * U.nbytes)
-    told = pytest.warns(RuntimeWarning, match="are lost")
+    told = pytest.warns(RuntimeWarning, match="limit of this Disk storage is 216000 bytes.*stores less than planned")
     with Disk(tmp_path, limit=9 * U.nbytes) as storage, told:
         found = grad(lambda u: objective(u, schedule=StoreAll("disk"), storage=storage), budget=budget)(U)
     assert np.array_equal(found, EXPECTED)
@@ -304,7 +304,7 @@ def test_a_users_disk_and_no_room_for_the_initial_state(tmp_path: Path) -> None:
 
     with pytest.raises(BudgetError) as refused:
         gradient(1)
-    with pytest.warns(RuntimeWarning, match="are lost"), pytest.raises(StorageError) as caught:
+    with pytest.warns(RuntimeWarning, match="stores less than planned"), pytest.raises(StorageError) as caught:
         gradient(refused.value.least)
     assert "memory for one more state" in caught.value.__notes__[0]
 
@@ -344,3 +344,74 @@ def test_what_cannot_be_removed_is_told(number: int, tmp_path: Path) -> None:
         else:
             assert cli.main(["clean", str(path)]) == 0
         assert not path.exists()
+
+
+class Small:
+    """A disk of a given size, whose blocks are allocated as a file system does it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.calls: list[tuple[int, int]] = []
+
+        def allocate(descriptor: int, start: int, length: int) -> None:
+            self.calls.append((start, length))
+            if start + length > nbytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            POSIX.allocate(descriptor, start, length)
+
+        self.system = replace(POSIX, allocate=allocate)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Revolve(5), Hierarchical(2, 3, Costs(write=1.0, read=1.0)), StoreAll("disk")], ids=repr
+)
+def test_a_full_disk_of_the_user_is_found_at_the_start(schedule: Any, tmp_path: Path) -> None:
+    """Before the first step is stored one warning says how many bytes are missing, and the gradient is the same."""
+    system = Small(3 * U.nbytes).system
+    warned: list[int] = []
+    steps: list[int] = []
+
+    def step(x: Any, i: int) -> Any:
+        steps.append(i)
+        warned.extend([len(steps)] * (len(caught) - len(warned)))
+        x[1:-1] += 0.1 * x[1:-1] * (x[2:] - x[:-2])
+        return x
+
+    with warnings.catch_warnings(record=True) as caught, Disk(tmp_path, system=system) as storage:
+        warnings.simplefilter("always")
+        f = lambda u: np.sum(timeloop(step, u, STEPS, schedule=schedule, storage=storage) ** 2)
+        found = grad(f)(U)
+        assert storage.reserved_nbytes == 0
+    assert np.array_equal(found, EXPECTED)
+    assert warned == [2]  # the first step is run to be measured
+    (one,) = caught
+    assert "more bytes" in str(one.message) or "missing" in str(one.message)
+
+
+def test_what_a_user_reserved_stays_reserved(tmp_path: Path) -> None:
+    """Loops reserve beside it, give back what they took, also after an error, and others' entries have their room."""
+    with Disk(tmp_path) as storage:
+        storage.put("mine", [U])
+        storage.reserve(1, 40 * U.nbytes)
+        before, again = storage.reserved_nbytes, storage.nbytes
+        seen: list[int] = []
+
+        def step(x: Any, i: int) -> Any:
+            seen.append(storage.reserved_nbytes)
+            return x + 0.1 * np.sin(x)
+
+        def two(u: Any) -> Any:
+            u = timeloop(step, u, STEPS, schedule=Revolve(60), storage=storage)
+            return np.sum(timeloop(step, u, STEPS, schedule=Revolve(80), storage=storage) ** 2)
+
+        def failing(u: Any) -> Any:
+            two(u)
+            raise RuntimeError("after the loops")
+
+        grad(two)(U)
+        assert max(seen) >= before + STEPS * U.nbytes
+        assert storage.nbytes == again
+        assert storage.reserved_nbytes == before
+        with pytest.raises(RuntimeError, match="after the loops"):
+            grad(failing)(U)
+        assert storage.reserved_nbytes == before
+        assert np.array_equal(storage.take("mine")[0], U)

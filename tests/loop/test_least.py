@@ -23,7 +23,7 @@ from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jit, jvp, profil
 from ebbtide.loop import measure
 from ebbtide.loop.candidates import Bounds, find_candidates
 from ebbtide.loop.sizes import RESERVE
-from ebbtide.schedules import Mixed, Revolve, Schedule
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, Schedule, StoreAll
 from ebbtide.tape.blocks import BLOCK
 
 U = np.linspace(0.2, 1.1, 8 * 16384)
@@ -436,4 +436,38 @@ def test_a_wide_step_keeps_the_budget_in_all_derivatives(name: str, shape: str) 
     least = least_of(lambda memory: derivative(f, Budget(memory=memory)), U)
     function, found = peak_bytes(lambda: alone(U)), list[Any]()
     assert peak_bytes(lambda: found.append(derivative(f, Budget(memory=least))(U))) - function <= least
+    assert found[0].tobytes() == expected.tobytes()
+
+
+ASKED = (
+    StoreAll(), StoreAll("disk"), Revolve(2), Revolve(5), Mixed(10, 2, 3), Periodic(3, 2),
+    Hierarchical(2, 3, Costs(write=1.0, read=1.0)), Hierarchical(0, 3, Costs(write=1.0, read=1.0)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ASKED, ids=repr)
+def test_a_schedule_that_was_asked_for_is_refused_in_the_first_step(schedule: Schedule, tmp_path: Path) -> None:
+    """Where there is no room for the sweep of a step: before a file is written, by what it runs with as it is."""
+    steps: list[int] = []
+
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(lambda u, i: steps.append(i) or u + 0.1 * np.sin(u), u, COUNT, schedule=schedule) ** 2)
+
+    def run(memory: int | None) -> Any:
+        return grad(f, budget=None if memory is None else Budget(memory, disk=40 * STATE, directory=tmp_path))(U)
+
+    for memory in (1, STATE, 2 * STATE):
+        steps.clear()
+        with pytest.raises(BudgetError, match="does not fit") as caught:
+            run(memory)
+        assert set(steps) == {0}
+        assert list(tmp_path.iterdir()) == []
+    least = caught.value.least
+    steps.clear()
+    expected = run(None)
+    count = len(steps)
+    function, found = peak_bytes(lambda: f(U)), list[Any]()
+    steps.clear()
+    assert peak_bytes(lambda: found.append(run(least))) - function <= least
+    assert len(steps) <= count + 1  # once more on plain values, if it takes that to know what a step takes
     assert found[0].tobytes() == expected.tobytes()

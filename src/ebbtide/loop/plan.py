@@ -179,7 +179,8 @@ def make_plan(
         sizes: The measured sizes.
         memory: Bytes of memory that the loop may take; None for no bound.
         disk: Bytes of disk that it may take.
-        schedule: What the user asked for, which is followed as it is; None to choose.
+        schedule: What the user asked for, which is followed as it is, if there is room for the sweep of a step; None to
+            choose.
         held: Bytes that calls around the loop hold now, which add to the least budget.
         costs: Seconds of steps and transfers; None if they are not known, and a transfer is as dear as a step.
         open: Whether the length is not known, and *steps* is its upper bound.
@@ -206,14 +207,16 @@ def make_plan(
     # What was measured differs from process to process, and the decision must not.
     sizes, memory, disk, costs = _agreed(sizes, memory, disk, costs)
     planned = partial(_planned, steps=steps, sizes=sizes, costs=costs, memory=memory)
-    if schedule is not None:
-        asked = planned(schedule)
+    asked = None if schedule is None else planned(schedule)
+    if asked is not None and (memory is None or sizes.fixed <= memory):
         return replace(_buffered(asked, memory), least=held + asked.predicted_peak_bytes)
     everything = planned(StoreAll())
     if memory is None:
         return everything
     bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
     least = held + min(everything.predicted_peak_bytes, sizes.fixed + find_least(bounds, open_end=open))
+    if asked is not None and not open:
+        least = held + asked.predicted_peak_bytes  # with less it may run, or be refused later
     if everything.predicted_peak_bytes <= memory:
         return replace(everything, least=least)
     found, left = find_open(bounds) if open else find_candidates(bounds), find_left(bounds)

@@ -19,7 +19,7 @@ from ebbtide.loop.plan import Plan
 from ebbtide.loop.state import pack, unpack
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import Swap
-from ebbtide.schedules import Position, Snapshot
+from ebbtide.schedules import Mixed, Position, Snapshot, StoreAll
 from ebbtide.storage import Disk, EntryLostError, Memory, Storage, StorageFullError
 from ebbtide.storage.failures import close_or_warn, without_frames
 
@@ -77,7 +77,8 @@ class Snapshots:
             self._storages = {"memory": theirs, "disk": theirs}
             if label is not None:
                 _remove_keys(theirs, self._name)
-        self._counted = {"bytes": 0}
+        # What the ledger has for the interpreter, and what a disk had reserved before the loop did, if it did.
+        self._counted: dict[str, int] = {"bytes": 0}
         held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
         self._finalizer = weakref.finalize(
             self, _give_up, self._storages, held, self._name, ledger, theirs is not None, self._counted
@@ -121,27 +122,29 @@ class Snapshots:
         Make sure that there is room on the disk for what will be stored, and keep it until `unreserve`.
 
         Returns:
-            The bytes that the disk lacks, after a warning; 0 where there are other processes.
+            The bytes that the disk lacks, after a warning; 0 of a storage of the user, or with other processes.
 
         Raises:
             StorageError: There is no room here, and there are other processes.
             RankError: There is none in another process.
         """
-        if is_alone():
-            if self.are_theirs or not plan.predicted_disk_bytes:
-                return 0  # what else a storage of the user has to hold is not known
-            try:
-                self._storage("disk").reserve(1, plan.predicted_disk_bytes)
-            except StorageFullError as error:
-                self._warn(f"{error} The time loop stores less than planned, and runs more steps again.")
-                return max(1, error.missing)
-            except StorageError:
-                pass  # each snapshot will see for itself
-            return 0
-        nbytes = max(plan.predicted_disk_bytes, plan.snapshots * plan.sizes.stored if self.are_theirs else 0)
+        nbytes = plan.predicted_disk_bytes
+        if self.are_theirs and not isinstance(plan.schedule, (Mixed, StoreAll)):
+            nbytes = max(nbytes, plan.snapshots * plan.sizes.stored)  # all restart states go there
         if not nbytes:
             return 0
         storage, failed = self._storage("disk"), True
+        if is_alone():
+            try:
+                if isinstance(storage, Disk):
+                    before = self._counted["reserved"] = storage.reserved_nbytes
+                    storage.reserve(1, max(before, storage.nbytes) + nbytes)
+            except StorageFullError as error:
+                self._warn(f"{error} The time loop stores less than planned, and runs more steps again.")
+                return 0 if self.are_theirs else max(1, error.missing)
+            except StorageError:
+                pass  # each snapshot will see for itself
+            return 0
         try:
             storage.reserve(1, storage.nbytes + nbytes)
             failed = False
@@ -152,11 +155,11 @@ class Snapshots:
         return 0
 
     def unreserve(self) -> None:
-        """Let the file system have the room that is not used."""
-        if is_alone() and not self.are_theirs and "disk" in self._storages:
-            disk = self._storages["disk"]
+        """Let the file system have the room that is not used, but for what a user had reserved."""
+        disk, reserved = self._storages.get("disk"), self._counted.pop("reserved", None)
+        if isinstance(disk, Disk) and reserved is not None:
             with suppress(StorageError):  # there may be no file, which its entries tell
-                self._attempt(disk, lambda: disk.reserve(0, 0), "")
+                self._attempt(disk, lambda: disk.reserve(1, reserved), "")
 
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
@@ -369,7 +372,7 @@ def _give_up(
 ) -> None:  # fmt: skip
     """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
     ledger.add(SNAPSHOTS, -counted["bytes"])
-    counted["bytes"] = 0
+    counted["bytes"], reserved = 0, counted.pop("reserved", None)
     for entries in held:
         entries.clear()
     for storage in {id(storage): storage for storage in storages.values()}.values():
@@ -377,6 +380,9 @@ def _give_up(
         if theirs:
             let_buffer_go(ledger, storage)
             _remove_keys(storage, name)
+            if isinstance(storage, Disk) and reserved is not None:
+                with suppress(StorageError):
+                    storage.reserve(1, reserved)
         else:
             close_or_warn(storage)
         ledger.add(SNAPSHOTS, storage.memory_nbytes - before)

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.loop.steps import TapedStep
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import SavedValue
@@ -81,9 +81,15 @@ class Swap:
 
 
 def swappable_bytes(record: TapedStep) -> int:
-    """Return the bytes of the arrays that `Swap` would take out of memory."""
-    found = [_swappable(value) for node in nodes_of(record) for value in node.saved or ()]
-    return sum({id(array): array.nbytes for array in found if array is not None}.values())
+    """Return the bytes of the arrays that `Swap` would take; of a step that did not fit those that it would have."""
+    found: dict[int, int] = {}
+    for value in (value for node in nodes_of(record) for value in node.saved or ()):
+        if type(value) is SavedValue and value.dropped:
+            if value.crc is None and type(value.type) is ArrayType:
+                found[id(value.size)] = value.type.nbytes
+        elif (array := _swappable(value)) is not None:
+            found[id(array)] = array.nbytes
+    return sum(found.values())
 
 
 def _swappable(value: Any) -> np.ndarray | None:

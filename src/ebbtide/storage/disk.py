@@ -88,16 +88,12 @@ class Disk(Storage):
         system: System = POSIX,
     ) -> None:
         quota = limit if isinstance(limit, Quota) else Quota(None if limit is None else parse_bytes(limit))
-        self._codecs = Codecs(compression)
-        self._buffer = parse_bytes(buffer)
-        self._durable = durable
+        self._codecs, self._buffer, self._durable = Codecs(compression), parse_bytes(buffer), durable
         self._entries: dict[Key, Entry] = {}
         self._lost: dict[Key, EntryLostError] = {}
         self._errors: deque[EntryLostError] = deque()
         self._generation = self._bytes_written = self._bytes_read = 0
-        self._relative_error = 0.0
-        self._closed = False
-        self._pid = os.getpid()
+        self._relative_error, self._closed, self._pid = 0.0, False, os.getpid()
         shares = is_shared(comm)
         if durable and (directory is None or shares):
             raise ValueError(
@@ -337,6 +333,11 @@ class Disk(Storage):
     def nbytes(self) -> int:
         """See `Storage.nbytes`; header and alignment included."""
         return sum(entry.record.nbytes for entry in self._entries.values())
+
+    @property
+    def reserved_nbytes(self) -> int:
+        """The bytes at the beginning of the file for which `reserve` keeps room."""
+        return self._resources.segment.reserved if self._resources.ready else 0
 
     @property
     def memory_nbytes(self) -> int:
