@@ -307,9 +307,9 @@ GIVEN = (
 
 @pytest.mark.parametrize("schedule", GIVEN, ids=str)
 def test_a_given_schedule_is_followed_as_it_is(schedule):
-    """Its prediction by closed forms is that of following it, also if it does not fit."""
+    """Its prediction by closed forms is that of following it, also if there is room for the sweep of a step alone."""
     steps = 60
-    plan = plan_of(steps, memory=1, schedule=schedule, costs=SECONDS)
+    plan = plan_of(steps, memory=SIZES.fixed, schedule=schedule, costs=SECONDS)
     assert plan.schedule == schedule
     assert plan.predicted_steps_forward == schedule.forward_steps(steps)
     if isinstance(schedule, NoReverse):
@@ -319,6 +319,14 @@ def test_a_given_schedule_is_followed_as_it_is(schedule):
     assert found.peak_memory - SIZES.taped <= plan.predicted_peak_bytes - SIZES.fixed
     assert plan.on_disk == (found.disk_writes > 0)
     assert plan.buffer == 0
+
+
+@pytest.mark.parametrize("schedule", GIVEN, ids=str)
+def test_a_given_schedule_without_room_for_a_sweep_is_refused(schedule):
+    """By the bytes that it takes as it is."""
+    with pytest.raises(BudgetError) as caught:
+        plan_of(60, memory=SIZES.fixed - 1, schedule=schedule, costs=SECONDS)
+    assert caught.value.least == plan_of(60, memory=GIB, schedule=schedule, costs=SECONDS).least
 
 
 def test_what_is_not_hidden_of_transfers_is_predicted():

@@ -77,7 +77,7 @@ class Snapshots:
             self._storages = {"memory": theirs, "disk": theirs}
             if label is not None:
                 _remove_keys(theirs, self._name)
-        # What the ledger has for the interpreter, and what a disk had reserved before the loop did, if it did.
+        # What the ledger has for the interpreter, and what a disk has reserved for the loop, beside others.
         self._counted: dict[str, int] = {"bytes": 0}
         held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
         self._finalizer = weakref.finalize(
@@ -137,8 +137,9 @@ class Snapshots:
         if is_alone():
             try:
                 if isinstance(storage, Disk):
-                    before = self._counted["reserved"] = storage.reserved_nbytes
+                    before = storage.reserved_nbytes
                     storage.reserve(1, max(before, storage.nbytes) + nbytes)
+                    self._counted["reserved"] = storage.reserved_nbytes - before
             except StorageFullError as error:
                 self._warn(f"{error} The time loop stores less than planned, and runs more steps again.")
                 return 0 if self.are_theirs else max(1, error.missing)
@@ -156,10 +157,10 @@ class Snapshots:
 
     def unreserve(self) -> None:
         """Let the file system have the room that is not used, but for what a user had reserved."""
-        disk, reserved = self._storages.get("disk"), self._counted.pop("reserved", None)
-        if isinstance(disk, Disk) and reserved is not None:
+        disk, more = self._storages.get("disk"), self._counted.pop("reserved", 0)
+        if isinstance(disk, Disk) and more:
             with suppress(StorageError):  # there may be no file, which its entries tell
-                self._attempt(disk, lambda: disk.reserve(1, reserved), "")
+                self._attempt(disk, lambda: disk.reserve(1, max(0, disk.reserved_nbytes - more)), "")
 
     def put_state(self, step: int, state: list[Any], tier: str, *, vital: bool = False) -> None:
         """Store copies of the leaves of a state; a *vital* one, without which there is no way back, somewhere."""
@@ -372,7 +373,7 @@ def _give_up(
 ) -> None:  # fmt: skip
     """Delete all snapshots of a loop; a storage of the user stays open, and keeps what else is in it."""
     ledger.add(SNAPSHOTS, -counted["bytes"])
-    counted["bytes"], reserved = 0, counted.pop("reserved", None)
+    counted["bytes"], more = 0, counted.pop("reserved", 0)
     for entries in held:
         entries.clear()
     for storage in {id(storage): storage for storage in storages.values()}.values():
@@ -380,9 +381,9 @@ def _give_up(
         if theirs:
             let_buffer_go(ledger, storage)
             _remove_keys(storage, name)
-            if isinstance(storage, Disk) and reserved is not None:
+            if isinstance(storage, Disk) and more:
                 with suppress(StorageError):
-                    storage.reserve(1, reserved)
+                    storage.reserve(1, max(0, storage.reserved_nbytes - more))
         else:
             close_or_warn(storage)
         ledger.add(SNAPSHOTS, storage.memory_nbytes - before)
