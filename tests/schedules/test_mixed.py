@@ -199,3 +199,25 @@ def test_what_does_not_fit_is_refused(sizes):
     """Without room for the initial state, or with sizes below 1, the error names the sizes."""
     with pytest.raises(ScheduleError, match=f"{sizes[0]} units do not hold a restart state of {sizes[1]}"):
         Mixed(*sizes)
+
+
+@pytest.mark.parametrize(("units", "restart", "saved"), [(70, 12, 25), (23, 2, 5), (40, 5, 2), (61, 7, 7), (90, 11, 3)])
+def test_fewer_units_share_a_table_and_are_as_good_as_new(units, restart, saved):
+    """A schedule that took over the table of another gives the actions of an equal one with a table of its own."""
+    steps = 30
+    whole = Mixed(units, restart, saved)
+    whole.forward_steps(steps)  # makes the table
+    for less in range(restart, units + 1):
+        fewer = whole.with_units(less)
+        assert restart <= fewer.units <= less
+        again, position = replace(fewer), Position(steps=steps)
+        assert again == fewer
+        while (action := fewer.next_action(position)) is not None:
+            assert action == again.next_action(position)
+            position = position.after(action)
+        # The units that a loop has left when it gave up what it held, from any position of a larger schedule.
+        position = Position(steps=steps)
+        for _ in range(25):
+            position = position.after(whole.next_action(position))
+            if position.snapshots[0].kind == "restart":
+                assert fewer.next_action(position) == again.next_action(position)

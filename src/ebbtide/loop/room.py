@@ -68,13 +68,13 @@ class Room:
         self._ledger = ledger
         self._allowed = allowed
         self._own = None if own is None else own.memory
-        self._held = 0
+        self._held = self._unseen = 0  # by the loop when it rests, and by the interpreter for other loops
         self._mark = ledger.mark()  # before the step in work
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
-        self._given_up = self._freed = 0  # how often the loop did with less, and by how much since its last plan
+        self._given_up = 0  # how often the loop did with less
+        self._freed: int | None = None  # and by how many bytes since its last plan; None if it did not
         self._runs = False  # whether a sweep of the loop is under way
         self.waiting = Waiting(ledger)
-        self._unseen = 0  # what the interpreter takes for other loops
         self.fallback, self.spare = Fallback(ledger), Spare()
         self.disk = DiskPart(ledger, allowed, is_own=own is not None)
         self.stale, self.lean, self.planned = False, False, None
@@ -149,10 +149,8 @@ class Room:
 
     def taped(self, rule: Any, index: int) -> tuple[TapedStep, list[Any], list[Any]]:
         """Run a step on a tape, as `Stepper.taped` does it, within the bound."""
-        if not self._ledger.watched:
-            return rule.stepper.taped(index, rule.state, None)
-        pager = self._pager(rule.stepper.region.outer.pager)
-        if not self.bounded:
+        pager = self._pager(rule.stepper.region.outer.pager) if self._ledger.watched else None
+        if pager is None or not self.bounded:
             return rule.stepper.taped(index, rule.state, pager)
         # The loop has the state that the step starts from until it is known that this fits.
         pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
@@ -238,9 +236,9 @@ class Room:
             return False
         if free_dead_tuples is not None:
             free_dead_tuples()  # the nodes of the steps before had some, and no ledger counts those that are dead
-        if self._freed:
+        if self._freed is not None:
             # Once for all, before the loop goes on: to follow a schedule takes time, and leaves dead tuples.
-            freed, self._freed = self._freed, 0
+            freed, self._freed = self._freed, None
             self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed))
         if self.spare.is_in_the_way(rule, action):
             self.spare.drop(rule)
@@ -329,10 +327,12 @@ class Room:
         before = self._ledger.live
         fewer = partial(less.give_up_one, rule), partial(less.give_up_on_disk, rule, "saved")
         ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule)
+        count = self._given_up
         while not is_enough() and any(way() for way in ways):
             self._given_up += 1
         freed = before - self._ledger.live
-        self._freed += freed
+        if self._given_up > count:
+            self._freed = (self._freed or 0) + freed
         return freed
 
     def _give_up_saved(self, rule: Any) -> bool:
@@ -363,7 +363,7 @@ class Room:
         is_lean, self.lean = self.lean, False
         with suppress(BudgetError) if is_lean else nullcontext():
             self._replace(rule, choose_beside(rule, self._ledger, self._unseen))
-            self._freed = 0
+            self._freed = None
         return went_back
 
     def ended(self, rule: Any) -> None:

@@ -72,14 +72,20 @@ class Mixed(Schedule):
 
     def with_units(self, units: int) -> Mixed:
         """
-        Return the schedule with fewer units, which takes over the table: that has all rows that it needs.
+        Return a schedule with fewer units, which takes over the table if there is one.
 
         Args:
-            units: The size of the memory for snapshots; at least one restart state.
+            units: The most units that it may have. It has as many as can be free, of those of this schedule, so that
+                the table has all rows that it needs, and no others: at least one restart state.
         """
-        fewer = Mixed(max(self.restart, min(units, self.units)), self.restart, self.saved)
-        fewer._tables.extend(self._tables)
-        return fewer
+        units = max(self.restart, min(units, self.units))
+        for table in self._tables:
+            known = table.level(table.row(units))
+            if known >= self.restart:
+                fewer = Mixed(known, self.restart, self.saved)
+                fewer._tables.append(table)
+                return fewer
+        return Mixed(units, self.restart, self.saved)
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""

@@ -56,6 +56,10 @@ class MixedTable:
         """Return the row for a number of free units; less than none is none."""
         return max(0, bisect_right(self._levels, free) - 1)
 
+    def level(self, row: int) -> int:
+        """Return the number of free units that a row is for."""
+        return self._levels[row]
+
     def place(self, row: int, length: int) -> int:
         """Return the distance to the next snapshot, 0 to store saved values, for `length >= 2`."""
         if length <= self._splits.steps:
