@@ -39,9 +39,12 @@ class First:
         dead: Bytes that it saved, when it held most, and holds no more, as nothing depends on what they were saved for.
         traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
             `tracemalloc` does not run.
+
+    Attributes:
+        kept: Bytes in the ledger that it left, with what loops in it could do without; known when it is measured.
     """
 
-    __slots__ = ("_held", "dead", "is_busy", "record", "taken", "timed", "traced")
+    __slots__ = ("_held", "dead", "is_busy", "kept", "record", "taken", "timed", "traced")
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class First:
         traced: int | None = None,
     ) -> None:
         self.record: TapedStep | None = record
-        self.taken, self.dead = taken, dead
+        self.taken, self.dead, self.kept = taken, dead, 0
         self.traced = traced
         self.timed = timed
         self.is_busy = is_busy

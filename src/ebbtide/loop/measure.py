@@ -11,7 +11,7 @@ import numpy as np
 from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.reach import arrays_of
-from ebbtide.ledger import Ledger, Mark
+from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.first import First
 from ebbtide.loop.generators import working_nbytes
 from ebbtide.loop.likeness import is_known, is_lone, is_plain, taken_beside
@@ -51,7 +51,8 @@ def measure_sizes(
     saved, record.within = ledger.kept_since(mark)
     counted = saved + record.within + record.tape.pager.overhead.uncounted
     shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
-    record.nbytes = counted
+    record.nbytes, spare = counted, ledger.held[SNAPSHOTS] - mark.snapshots - record.within
+    first.kept = counted + max(0, spare)
     return Sizes(
         state=bytes_of(values),
         saved=counted - shared,

@@ -12,10 +12,9 @@ from ebbtide.agree import agree
 from ebbtide.budget import Budget, enough_bytes, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_left, find_open
-from ebbtide.loop.predict import buffer_of, predict, spare_beside_taped, spare_tier
+from ebbtide.loop.predict import buffer_of, predict, spare_tier
 from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
-from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.joint import Ways
 
 __all__ = ["Plan", "Sizes", "make_plan"]
@@ -105,31 +104,9 @@ class Plan:
             measuring_time=self.measuring_time + beyond,
         )
 
-    def with_whole(self, traced: int | None, before: int, peak: int, *, bounded: bool) -> Plan:
-        """
-        Return the plan with the peak of the whole call as `tracemalloc` sees it.
-
-        A step that is run again on a tape has its own temporaries beside what it saves, and beside it there are the
-        state that it starts from and a cotangent. That may be more than its sweep takes: of a Runge-Kutta step 17
-        states, and 15 in the sweep. Between the sweeps, code after the loop makes a cotangent of the final state, block
-        by block; what else it takes is not known.
-
-        Args:
-            traced: The most bytes that were allocated for the taped first step at a time; None if that is not known.
-            before: Bytes that were allocated before the loop, and those of the outputs of all its steps.
-            peak: The most bytes that were allocated so far.
-            bounded: Whether there is a budget.
-        """
-        if traced is None:
-            return self
-        sizes = self.sizes
-        # Where each step runs once, no cotangent is there when it does.
-        again = 0 if isinstance(self.schedule, StoreAll) else sizes.state + sizes.gradients
-        step = traced + sizes.state + again + (spare_beside_taped(self.schedule, self.steps, sizes) if bounded else 0)
-        between = sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
-        most = max(step, between, sizes.sweep + sizes.gradients)
-        more = RESERVE_PER_PROFILE + min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
-        return replace(self, predicted_whole_bytes=max(peak, before + self.predicted_peak_bytes + more))
+    def with_whole(self, whole: int, so_far: int) -> Plan:
+        """Return the plan with the predicted peak of the whole call, which has been *so_far* already."""
+        return replace(self, predicted_whole_bytes=max(whole, so_far + RESERVE_PER_PROFILE))
 
     def __str__(self) -> str:
         place = "memory and on disk" if self.on_disk else "memory"

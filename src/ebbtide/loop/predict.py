@@ -116,6 +116,13 @@ def spare_tier(schedule: Schedule, steps: int) -> str | None:
     return action.tier if isinstance(action, Forward) and saves else None
 
 
+def count_saved(schedule: Schedule, steps: int) -> int:
+    """Return the most steps at a time of which the saved values are in memory, but for the one in work."""
+    if isinstance(schedule, Mixed):
+        return min(steps - 1, schedule.units // schedule.saved)
+    return steps - 1 if schedule == StoreAll() else 0
+
+
 def spare_beside_taped(schedule: Schedule, steps: int, sizes: Sizes) -> int:
     """
     Return the bytes of an initial state that a schedule gives up, and that is kept where a taped step has room.

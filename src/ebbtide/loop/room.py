@@ -387,7 +387,7 @@ class Room:
         report, whole = self._ledger.report, rule.plan.predicted_whole_bytes
         if whole is not None and report is not None:
             whole += plan.predicted_peak_bytes - rule.plan.predicted_peak_bytes
-            plan = replace(plan, predicted_whole_bytes=max(whole, report.allocated_peak))
+            plan = plan.with_whole(whole, report.allocated_peak)
         rule.plan = plan
         self.disk.promise(rule)
         rule.watch.changed(plan)

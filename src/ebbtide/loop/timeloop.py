@@ -41,13 +41,14 @@ from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.share import claim, held_outside, other_ways, seen_by_none
 from ebbtide.loop.snapshots import Snapshots
-from ebbtide.loop.state import bytes_of, owned, writable
+from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps, time_fresh
 from ebbtide.loop.traced import traced_loop
 from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
 from ebbtide.loop.warm import Timed
+from ebbtide.loop.whole import Whole
 from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule, StoreAll
@@ -295,12 +296,12 @@ def _first_steps(
     start = time.perf_counter()
     ledger = stepper.region.ledger
     report = ledger.report
-    allocated = 0 if report is None else report.allocated - bytes_of(values)
+    whole = Whole(report, values)
     account = ledger if ledger.watched else Ledger(watched=True)
     _page_before(stepper.region)
     mark = account.mark()
     first, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows)
-    traced = first.traced
+    whole.see(first)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = None if ledger.limit is None else ledger.limit - held - seen_by_none(account)
@@ -337,8 +338,7 @@ def _first_steps(
         _check_disk(plan, disk)
     if report is None:
         return first, plan, None
-    before, bounded = allocated + steps * first.output_nbytes, ledger.limit is not None
-    plan = plan.with_whole(traced, before, report.allocated_peak, bounded=bounded)
+    plan = whole.predict(plan, available, steps * first.output_nbytes)
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
 

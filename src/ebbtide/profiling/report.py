@@ -56,7 +56,7 @@ class Profile:
     __slots__ = (
         "_ledger", "_limit", "_on_plan", "_peak", "_predicted_peak", "bytes_read", "bytes_written", "disk_reads",
         "disk_seconds", "disk_writes", "gradient_error", "held_bytes", "loops", "predicted_steps_forward",
-        "steps_forward",
+        "steps_forward", "within",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, peak: Peak, on_plan: Callable[[Any], None] | None = None) -> None:
@@ -71,6 +71,7 @@ class Profile:
         self.bytes_written = self.bytes_read = self.disk_writes = self.disk_reads = 0
         self.disk_seconds = 0.0
         self.gradient_error = 0.0
+        self.within = 0  # what loops in the step in work took beyond their plans
         self.loops: list[LoopReport] = []
 
     @property

@@ -1,0 +1,86 @@
+"""The peak of a whole call, the function's own memory included, as it is predicted from the first step of a loop."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from ebbtide.loop.first import First
+from ebbtide.loop.plan import Plan
+from ebbtide.loop.predict import count_saved, spare_beside_taped
+from ebbtide.loop.sizes import RESERVE_PER_PROFILE
+from ebbtide.loop.state import bytes_of
+from ebbtide.schedules import StoreAll
+from ebbtide.tape.blocks import BLOCK
+
+
+@final
+class Whole:
+    """
+    Predicts what `tracemalloc` is going to see at most in the block of a profile.
+
+    Args:
+        report: The report of the profile; None without one, and nothing is predicted.
+        values: Leaves of the initial state.
+    """
+
+    __slots__ = ("_around", "_before", "_kept", "_report", "_traced")
+
+    def __init__(self, report: Any, values: list[Any]) -> None:
+        self._report = report
+        self._before = self._around = self._kept = 0
+        self._traced: int | None = None
+        if report is not None:
+            self._before = report.allocated - bytes_of(values)
+            self._around, report.within = report.within, 0
+
+    def see(self, first: First) -> None:
+        """Take note of the first step, when it is measured."""
+        self._traced, self._kept = first.traced, first.kept
+
+    def predict(self, plan: Plan, available: int | None, outputs: int) -> Plan:
+        """
+        Return a plan with the predicted peak.
+
+        Args:
+            plan: The plan.
+            available: Bytes of memory that the loop may take; None for no bound.
+            outputs: Bytes of the outputs of all steps.
+        """
+        report, traced = self._report, self._traced
+        if report is None:
+            return plan
+        report.within, within = self._around, report.within
+        if traced is None:
+            return plan
+        beyond = _bytes_beyond(plan, traced, within, bounded=available is not None)
+        report.within = max(report.within, beyond)
+        # What loops in the steps can do without they give up where it is short; what they take beside is in no ledger.
+        lent = self._kept - plan.sizes.saved - plan.sizes.shared
+        peak = plan.predicted_peak_bytes + beyond + lent * count_saved(plan.schedule, plan.steps)
+        if available is not None:
+            peak = min(peak, available + plan.sizes.alone + traced - self._kept)
+        return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
+
+
+def _bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int:
+    """
+    Return the bytes that a call takes beyond the predicted peak.
+
+    A step that is run again on a tape has its own temporaries beside what it saves, and beside it there are the state
+    that it starts from and a cotangent. That may be more than its sweep takes: of a Runge-Kutta step 17 states, and 15
+    in the sweep. Between the sweeps, code after the loop makes a cotangent of the final state, block by block; what
+    else it takes is not known.
+
+    Args:
+        plan: The plan.
+        traced: The most bytes that were allocated for the taped first step at a time.
+        within: What this says of a loop in the steps.
+        bounded: Whether there is a budget.
+    """
+    sizes = plan.sizes
+    # Where each step runs once, no cotangent is there when it does.
+    again = 0 if isinstance(plan.schedule, StoreAll) else sizes.state + sizes.gradients
+    spare = spare_beside_taped(plan.schedule, plan.steps, sizes) if bounded else 0
+    between = sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
+    most = max(traced + sizes.state + again + spare, between, sizes.sweep + sizes.gradients + within)
+    return min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
