@@ -471,3 +471,22 @@ def test_a_schedule_that_was_asked_for_is_refused_in_the_first_step(schedule: Sc
     assert peak_bytes(lambda: found.append(run(least))) - function <= least
     assert len(steps) <= count + 1  # once more on plain values, if it takes that to know what a step takes
     assert found[0].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("disk", [0, 400])
+@pytest.mark.parametrize("name", ["many", "upwind", "product", "maxima of 8"])
+def test_nested_loops_are_refused_once(name: str, disk: int, tmp_path: Path) -> None:
+    """What the first refusal names does, though the loop around is not measured yet, and hardly less does."""
+    step = {**SHAPES, **WIDE}[name]
+
+    def run(memory: int) -> Any:
+        f = lambda u: np.sum(timeloop(lambda v, _: timeloop(step, v, 4), u, COUNT))
+        return grad(f, budget=Budget(memory=memory, disk=disk * STATE, directory=tmp_path))(0.3 * U)
+
+    with pytest.raises(BudgetError) as caught:
+        run(1)
+    least = caught.value.least
+    run(least)
+    with pytest.raises(BudgetError) as caught:
+        run(least - STATE // 10)
+    assert caught.value.least >= least - STATE // 20

@@ -49,6 +49,7 @@ from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
 from ebbtide.loop.warm import Timed
 from ebbtide.loop.whole import Whole
+from ebbtide.loop.within import check_within, refusing_around
 from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule, StoreAll
@@ -334,6 +335,7 @@ def _first_steps(
             plan, plain = plan.with_measuring(EXTRA_STEPS, agree(seconds)), None
     plan = plan if plain is None else plan.with_measuring(1, None)
     plan = replace(plan, within=within)
+    check_within(plan, ledger, account.lenders_since(mark), allowed)
     if allowed is not None and options.storage is None:
         _check_disk(plan, disk)
     if report is None:
@@ -353,7 +355,7 @@ def _measure_first(
         (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it).
     """
     held = account.live
-    with account.hearing() as given_up:
+    with account.hearing() as given_up, refusing_around(values, allowed):
         first = run_first(stepper, values, account, allowed)
     held -= sum(given_up.values())
     known = mark.without(given_up[SAVED], given_up[SNAPSHOTS])

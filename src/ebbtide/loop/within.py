@@ -1,0 +1,81 @@
+"""The least of a loop whose steps have loops of their own, or other code that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ebbtide.agree import agree
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
+from ebbtide.ledger import Ledger, Lender
+from ebbtide.loop.plan import Plan
+from ebbtide.loop.sizes import RESERVE, RESERVE_PER_SNAPSHOT
+from ebbtide.loop.state import bytes_of
+from ebbtide.schedules import StoreAll
+
+
+@contextmanager
+def refusing_around(values: list[Any], allowed: Budget | None) -> Iterator[None]:
+    """
+    Have a refusal in the first step of a loop name what does with the loop around it, too.
+
+    When that step runs again, there are a restart state and a cotangent beside it, which its first run does not meet.
+
+    Args:
+        values: Leaves of the state that the step starts from.
+        allowed: The budget; None for no bound.
+
+    Raises:
+        BudgetError: What is in the block was refused.
+    """
+    try:
+        yield
+    except BudgetError as error:
+        if allowed is None:
+            raise
+        least, reason = error.least + _beside(bytes_of(values), allowed), str(error).partition(" Give at least")[0]
+        raise BudgetError(
+            f"{reason} It is in the first step of a time loop, which holds more when it runs a step again. Give at "
+            f"least {least} bytes ({format_bytes(least)}) of memory.",
+            least,
+        ) from error
+
+
+def check_within(plan: Plan, ledger: Ledger, lenders: list[Lender], allowed: Budget | None) -> None:
+    """
+    Refuse a plan that leaves no room for loops in the steps, when a step is run again.
+
+    Args:
+        plan: The plan of the loop around.
+        ledger: The account.
+        lenders: The loops in its first step.
+        allowed: The budget; None for no bound.
+
+    Raises:
+        BudgetError: There is no room.
+    """
+    plans = [getattr(one(), "plan", None) for one in lenders]
+    inner = max([known.least for known in plans if known is not None], default=0)
+    least = inner + _beside(plan.sizes.state, allowed)
+    if not inner or ledger.limit is None or isinstance(plan.schedule, StoreAll):
+        return
+    if not agree(least > ledger.limit):
+        return
+    raise BudgetError(
+        f"A time loop of {plan.steps} steps leaves no room for the loops in its steps, which take {inner} bytes "
+        f"({format_bytes(inner)}), when it runs a step again. Give at least {least} bytes ({format_bytes(least)}) of "
+        "memory.",
+        least,
+    )
+
+
+def _beside(state: int, allowed: Budget | None) -> int:
+    """
+    Return the bytes beside a step that is run again: a restart state, a cotangent, and the interpreter's share.
+
+    Where there is disk, the restart state is there.
+    """
+    states = 1 if allowed is not None and allowed.disk else 2
+    return states * state + RESERVE_PER_SNAPSHOT + RESERVE
