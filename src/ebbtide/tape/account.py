@@ -136,15 +136,14 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
     ledger, budget = pager.ledger, pager.budget
     if ledger.limit is None or budget is None:
         return
-    forecast = pager.forecast(seeds, leaves=leaves)
-    least, beside = 0, 0 if forecast.joints or pager.on_disk else _RESERVE
+    least = 0
     if pager.passed is None:
-        limit = ledger.limit - beside
-        if pager.on_disk and pager.pages is None and forecast.peak <= limit:
+        if pager.on_disk and pager.pages is None and pager.forecast(seeds, leaves=leaves).peak <= ledger.limit:
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
             return
         # A time loop took room for snapshots before it was known what comes after it; and so did those in its steps.
         forecast = _forecast(pager, seeds, leaves)
+        limit = ledger.limit - _reserve(pager, forecast)
         while (over := forecast.peak - limit) > 0 and (forecast.shed(over) or ledger.relieve(over)):
             forecast = _forecast(pager, seeds, leaves)
         if forecast.peak <= limit:
@@ -154,7 +153,7 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
     least = max(least, bare.peak, bare.least)
     if not budget.disk:
         least = max(least, ledger.peak + sum(rule.holding(True).beyond for rule in bare.joints))
-    least = bare.enough(least) + beside
+    least = bare.enough(least) + _reserve(pager, bare)
     if budget.disk and pager.passed is None and bare.place is not None:
         raise pager.refusal(bare.place, least - ledger.live)
     least += budget.memory - ledger.limit
@@ -166,6 +165,11 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
         "recompute with ebbtide.checkpoint or a time loop.",
         least,
     )
+
+
+def _reserve(pager: Pager, forecast: Forecast) -> int:
+    """Return the bytes for the interpreter that are in no forecast."""
+    return 0 if forecast.joints or pager.on_disk else _RESERVE
 
 
 def _forecast(pager: Pager, seeds: list[Any], leaves: list[Node], *, bare: bool = False) -> Forecast:
