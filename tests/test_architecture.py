@@ -38,6 +38,7 @@ RANKS = MappingProxyType(
         "storage": 3,
         "ledger": 2,
         "quota": 1,
+        "unfinished": 1,
         "budget": 1,
         "errors": 0,
     }

@@ -528,7 +528,7 @@ def test_the_least_does_for_any_clock(name, tmp_path):
 
         def f(u):
             u = ebbtide.timeloop(three, u, 30, costs=costs)
-            return np.sum(ebbtide.checkpoint(lambda v: saving(v, 4))(u))
+            return np.sum(ebbtide.checkpoint(lambda v: saving(v, 10))(u))
 
         try:
             with ebbtide.profile(on_plan=plans.append):

@@ -19,6 +19,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.quota import Quota
+from ebbtide.unfinished import Unfinished
 
 SAVED = "saved values"
 COTANGENTS = "cotangents"
@@ -172,6 +173,7 @@ class Ledger:
 
     Args:
         watched: Whether a budget or a profile wants exact numbers.
+        unfinished: The time loops of the call; none yet if None.
 
     Memory:
         Unwatched, a few integers. Watched, one entry for each live saved value.
@@ -179,10 +181,12 @@ class Ledger:
 
     __slots__ = (
         "__weakref__", "_hearers", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out",
-        "lenders", "lendings", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "warned", "watched",
+        "lenders", "lendings", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "unfinished", "warned",
+        "watched",
     )  # fmt: skip
 
-    def __init__(self, *, watched: bool = False) -> None:
+    def __init__(self, *, watched: bool = False, unfinished: Unfinished | None = None) -> None:
+        self.unfinished = unfinished or Unfinished()
         self.saved = 0
         self.watched = watched
         self.held: dict[str, int] = dict.fromkeys(KINDS, 0)

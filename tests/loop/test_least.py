@@ -490,3 +490,22 @@ def test_nested_loops_are_refused_once(name: str, disk: int, tmp_path: Path) -> 
     with pytest.raises(BudgetError) as caught:
         run(least - STATE // 10)
     assert caught.value.least >= least - STATE // 20
+
+
+@pytest.mark.parametrize("memory", [0, 0.01, 1, 3])
+@pytest.mark.parametrize("name", ["many", "in place", "mask", "matrix"])
+def test_what_was_saved_before_a_loop_is_taken_for_paged(name: str, memory: float, tmp_path: Path) -> None:
+    """However small the budget is that it passes, and gives up all values for."""
+    step = SHAPES[name]
+
+    def run(nbytes: int) -> Any:
+        allowed = Budget(memory=nbytes, disk=400 * STATE, directory=tmp_path)
+        return grad(lambda u: after(step, u), budget=allowed)(U)
+
+    with pytest.raises(BudgetError) as caught:
+        run(int(memory * STATE))
+    least = caught.value.least
+    assert list(tmp_path.iterdir()) == []
+    saved, expected = unbounded(after, step)
+    assert least <= saved + 4 * STATE + BESIDE + 2 * 12 * (1 << 12)  # a few KiB for each node before it
+    assert run(least).tobytes() == expected.tobytes()

@@ -49,7 +49,7 @@ from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
 from ebbtide.loop.warm import Timed
 from ebbtide.loop.whole import Whole
-from ebbtide.loop.within import check_within, refusing_around
+from ebbtide.loop.within import check_within, refusing_around, refusing_before
 from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule, StoreAll
@@ -183,7 +183,7 @@ def _taped_loop(
     known = length if options.until is None else None
     resumption, directory = _find_journal(options, stepper, values, known)
     try:
-        with room.limited(), Heap():
+        with refusing_before(tape, leaves, None if budget else allowed), room.limited(), Heap():
             hold_buffer(ledger, options.storage)
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
@@ -203,6 +203,7 @@ def _taped_loop(
     snapshots = Snapshots(ledger, options.storage, make_disk, room.disk.relieve, label)
     watch = Watch(ledger, options.progress, options.collect_every, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
+    ledger.unfinished.add(rule)
     try:
         with room.limited(), entered(ledger=ledger):
             room.disk.lacks = snapshots.reserve(plan)
@@ -222,7 +223,7 @@ def _region_of(tape: Tape, budget: Budget | None) -> Region:
     """Return the region of the steps: with a budget of its own a loop keeps books, whoever else does not."""
     region = Region(tape)
     if budget is not None and not region.ledger.watched:
-        region.ledger = Ledger(watched=True)
+        region.ledger = Ledger(watched=True, unfinished=region.ledger.unfinished)
     return region
 
 
@@ -316,7 +317,7 @@ def _first_steps(
     if plan is not None and not agree(not _fits(plan, available, disk)):
         schedule = earlier
     else:
-        plan = planned(sizes, schedule=schedule, costs=costs)
+        plan = _plan_or_close(first, partial(planned, sizes, schedule=schedule, costs=costs))
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
     if chosen and allowed is not None:
         timed, fresh = is_timed(values, steps), 0.0
@@ -343,6 +344,15 @@ def _first_steps(
     plan = whole.predict(plan, available, steps * first.output_nbytes)
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
+
+
+def _plan_or_close(first: First, planned: Callable[[], Plan]) -> Plan:
+    """Return a plan; where there is none give up the first step, which the traceback would hold."""
+    try:
+        return planned()
+    except BudgetError:
+        first.close()
+        raise
 
 
 def _measure_first(

@@ -1,4 +1,4 @@
-"""The least of a loop whose steps have loops of their own, or other code that is refused."""
+"""The least of a loop where other code takes more: loops in its steps, and what is before it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ebbtide.agree import agree
+from ebbtide.arrays.context import current
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger, Lender
+from ebbtide.loop.given import in_region
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.sizes import RESERVE, RESERVE_PER_SNAPSHOT
 from ebbtide.loop.state import bytes_of
@@ -39,6 +42,39 @@ def refusing_around(values: list[Any], allowed: Budget | None) -> Iterator[None]
         raise BudgetError(
             f"{reason} It is in the first step of a time loop, which holds more when it runs a step again. Give at "
             f"least {least} bytes ({format_bytes(least)}) of memory.",
+            least,
+        ) from error
+
+
+@contextmanager
+def refusing_before(tape: Any, leaves: list[Any], allowed: Budget | None) -> Iterator[None]:
+    """
+    Have a refusal of a loop name what does for the sweep of the code before it, too.
+
+    Args:
+        tape: The tape that the loop is going to be on.
+        leaves: Leaves of its initial state.
+        allowed: The budget of the call; None for no bound by it.
+
+    Raises:
+        BudgetError: What is in the block was refused.
+    """
+    try:
+        yield
+    except BudgetError as error:
+        pager, ledger = tape.pager, tape.ledger
+        if allowed is None or pager is None or ledger.limit is None or in_region(current()):
+            raise
+        nodes = [leaf._node for leaf in leaves if isinstance(leaf, TracedArray) and leaf._trace is tape]
+        seeds = [(node,) for node in dict.fromkeys(nodes)]
+        sweep = pager.forecast(seeds, [(True, True)] * len(seeds), paged=pager.on_disk, bare=True)
+        least = max(sweep.peak, sweep.least) + allowed.memory - ledger.limit
+        if least <= error.least:
+            raise
+        reason = str(error).partition(" Give at least")[0]
+        raise BudgetError(
+            f"{reason} The sweep of the code before it takes more. Give at least {least} bytes "
+            f"({format_bytes(least)}) of memory.",
             least,
         ) from error
 

@@ -104,7 +104,7 @@ def account(budget: Budget | None) -> Iterator[Account]:
         budget = None
     ledger = context.ledger
     if budget is not None and not ledger.watched:
-        ledger = Ledger(watched=True)
+        ledger = Ledger(watched=True, unfinished=ledger.unfinished)
     around = limit, quota = ledger.limit, ledger.quota
     if budget is not None:
         own = ledger.live + budget.memory
@@ -117,11 +117,14 @@ def account(budget: Budget | None) -> Iterator[Account]:
     if ledger.watched:
         declare_further()  # not in the middle of the call, where the memory of modules would count
     pager = Pager(ledger, budget) if ledger.watched else None
-    opened = Account(ledger, budget, pager, around)
+    opened, begun = Account(ledger, budget, pager, around), ledger.unfinished.begun
     try:
         yield opened
     except BaseException:
-        opened.close()
+        try:
+            ledger.unfinished.fail_since(begun)
+        finally:
+            opened.close()
         raise
     opened.leave()
 

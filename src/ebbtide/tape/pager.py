@@ -28,10 +28,10 @@ from ebbtide.tape.forms import Form, form_of
 from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
-from ebbtide.tape.pages import Pages
+from ebbtide.tape.pages import STORAGE_BYTES, Pages
 from ebbtide.tape.saved import SavedValue, Sizes, Slivers, bytes_of, parts_of
 
-# What storages hold, at most, beside the arrays that they write and read.
+# What storages hold, at most, beside the arrays that they write and read, and the interpreter beside them.
 _STORAGE = 1 << 16
 # No rule takes as many times the bytes of what it is given and returns.
 _FAR = 16
@@ -85,7 +85,7 @@ class Pager:
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
         """Return a pager that keeps no value and counts, in a ledger of its own, what a tape would save."""
-        made = cls(Ledger(watched=True), None, around=around)
+        made = cls(Ledger(watched=True, unfinished=around.ledger.unfinished), None, around=around)
         made._passed, made._measures = "", True
         made.overhead = Overhead(made.ledger, around)
         return made
@@ -102,10 +102,8 @@ class Pager:
 
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
-        for value in values:
-            for array in parts_of(value):
-                owner = owner_of(array)
-                self._excluded[id(owner)] = owner
+        for owner in [owner_of(array) for value in values for array in parts_of(value)]:
+            self._excluded[id(owner)] = owner
 
     # Saved values.
 
@@ -205,7 +203,8 @@ class Pager:
             cell.value = owner = np.array(array)
         if len(plain) > 1 or self._passed is not None:
             owner = cell.size = self._sizes.find([owner, *[owner_of(part) for part in plain[1:]]])
-        self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
+        if self._passed is None or not self._would_be_paged(cell):
+            self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self._passed is not None:
             cell.value, cell.dropped = None, True
@@ -215,8 +214,7 @@ class Pager:
 
     def take(self, value: Any) -> None:
         """Count the memory of a cotangent."""
-        for part in parts_of(value):
-            owner = owner_of(part)
+        for owner in [owner_of(part) for part in parts_of(value)]:
             self.ledger.share(COTANGENTS, id(owner), owner.nbytes)
 
     def drop(self, value: Any) -> None:
@@ -278,17 +276,14 @@ class Pager:
         if limit is None or self.ledger.live + need <= limit:
             return
         spared: list[tuple[Pager, Any]] = []
-        while self._pages_now and self.ledger.live + need + self._wish > limit and self.page_oldest(keep, spared):
-            pass
+        while self._pages_now and self.ledger.live + need > limit - (self.pages.wish if self.pages else 0):
+            if not self.page_oldest(keep, spared):
+                break
         for pager, reference in spared:
             pager._cells.append(reference)
         if self.pages is not None:
             self.pages.take_buffer(limit - self.ledger.live - need)
         self._give_up_buffers(need)
-
-    @property
-    def _wish(self) -> int:
-        return 0 if self.pages is None else self.pages.wish
 
     def _give_up_buffers(self, need: int) -> None:
         """Give up buffers until *need* more bytes fit, where paging was not enough."""
@@ -351,14 +346,18 @@ class Pager:
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
         self._passed = f"{node.name} at {node.line}"
-        for cell in [reference() for _, reference in self._known.values()]:
-            if cell is None or cell.value is None:
-                continue
+        cells = [reference() for _, reference in self._known.values()]
+        for cell in [cell for cell in cells if cell is not None and cell.value is not None]:
             if cell.size is None:
                 cell.size = self._sizes.find([owner_of(parts_of(cell.value)[0])])
             self.ledger.let_go(cell)
             cell.value, cell.dropped = None, True
-            self.ledger.hold(cell, cell.size)
+            if not self._would_be_paged(cell):
+                self.ledger.hold(cell, cell.size)
+
+    def _would_be_paged(self, cell: SavedValue) -> bool:
+        """Return whether a value that is given up would be on disk in a budget that is not passed."""
+        return self.budget is not None and self.budget.disk > 0 and is_pageable(cell)
 
     def forecast(
         self, seeds: list[Any], given: Any = None, leaves: Any = (), *, paged: bool = False, bare: bool = False,
@@ -377,14 +376,15 @@ class Pager:
         """
         ledger = self.ledger
         live = ledger.live + beside
+        pages = self._buffers() if paged else []
         if paged:
-            live -= pageable_bytes([node for node, *_ in seeds], ledger.holds)
-            buffers = self._buffers()
-            live += 0 if self._measures else max(0, _STORAGE - sum(pages.storage_nbytes for pages in buffers))
-            live -= sum(pages.buffer_nbytes for pages in buffers)
+            live -= pageable_bytes([node for node, *_ in seeds], ledger.holds) + sum([p.buffer_nbytes for p in pages])
         forecast = Forecast(live, paged, bare, ledger.holds)
         forecast.run(seeds, given, leaves)
-        forecast.peak = max(forecast.peak, live + self._margin if paged else 0)
+        if paged and not self._measures:
+            # Loops, programs and checkpointed functions have room for the interpreter in what they say to need.
+            more = (STORAGE_BYTES if forecast.joints else _STORAGE) - sum([p.storage_nbytes for p in pages])
+            forecast.peak = max(forecast.peak, live + self._margin) + max(0, more)
         return forecast
 
     def close(self) -> None:
