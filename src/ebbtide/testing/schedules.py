@@ -1,14 +1,17 @@
-"""A checker that replays a schedule with its own books and knows nothing of any schedule."""
+"""A checker that replays a schedule in plain sets of its own and knows nothing of any schedule."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules import Action, Copy, Delete, EndForward, Forward, Move, Position, Reverse, Schedule
+
+KINDS, TIERS = ("restart", "saved"), ("memory", "disk")
 
 
 @final
@@ -19,8 +22,6 @@ class ScheduleCount:
 
     Args:
         forward_steps: All runs of all steps, those whose values are saved included.
-        snapshot_writes: Snapshots stored.
-        snapshot_reads: Snapshots loaded.
         peak_snapshots: The largest number of snapshots at the same time.
         peak_saved: The largest number of steps whose saved values are at hand at the same time.
         snapshots_left: Snapshots that are still there at the end.
@@ -32,8 +33,6 @@ class ScheduleCount:
     """
 
     forward_steps: int
-    snapshot_writes: int
-    snapshot_reads: int
     peak_snapshots: int
     peak_saved: int
     snapshots_left: int
@@ -86,53 +85,39 @@ def check_schedule(
         raise ScheduleError(
             f"The start position has {position.steps} steps, not {steps}. Give the same number."
         )
-    books = _Books(
-        steps=steps,
-        end=position.end,
-        state=position.state,
-        saved=set(range(*position.saved)) if position.saved else set(),
-        snapshots={snapshot.step: (snapshot.kind, snapshot.tier) for snapshot in position.snapshots},
-        forward_ended=position.forward_ended,
-        finished=position.finished,
-        slots=slots or {},
-        sizes=sizes or {},
-    )
-    books.measure()
+    held = _held_at(position)
+    counts = _Counts(held, slots or {}, sizes or {})
     while (action := schedule.next_action(position)) is not None:
         if ends is not None and position.open and isinstance(action, Forward):
             action = replace(action, stop=min(action.stop, ends))
-        books.follow(action)
-        try:
-            position = position.after(action)
-        except ScheduleError as error:
-            books.fail(action, f"Position.after refuses it: {error}")
-        books.compare(action, position)
+        loaded = held.snapshots.get(action.step) if isinstance(action, (Copy, Move, Delete)) else None
+        wrong = _follow(held, action) or counts.take(action, loaded)
+        if not wrong:
+            try:
+                position = position.after(action)
+                wrong = _difference(held, position)
+            except ScheduleError as error:
+                wrong = f"Position.after refuses it: {error}"
+        if wrong:
+            raise ScheduleError(
+                f"Action {counts.actions} of the schedule, {action}, is wrong after {counts.forward_steps} forward "
+                f"steps: {wrong}."
+            )
+        counts.actions += 1
         if ends is not None and position.open and position.state == ends:
-            position, books.steps, books.end = position.ended(ends), ends, ends
-    if not books.finished:
+            position, held.steps, held.end = position.ended(ends), ends, ends
+    if not held.finished:
         raise ScheduleError(
-            f"The schedule stops after {books.actions} actions, but {books.end} of {steps} steps are not "
+            f"The schedule stops after {counts.actions} actions, but {held.end} of {steps} steps are not "
             "reversed or EndReverse is missing. Return None only when the position is finished."
         )
-    return ScheduleCount(
-        forward_steps=books.forward_steps,
-        snapshot_writes=sum(books.writes.values()),
-        snapshot_reads=sum(books.reads.values()),
-        peak_snapshots=books.peak_snapshots,
-        peak_saved=books.peak_saved,
-        snapshots_left=len(books.snapshots),
-        actions=books.actions,
-        writes=MappingProxyType(books.writes),
-        reads=MappingProxyType(books.reads),
-        peaks=MappingProxyType(books.peaks),
-        used=MappingProxyType(books.used),
-    )
+    return counts.told()
 
 
 @final
-@dataclass(slots=True, kw_only=True)
-class _Books:
-    """What a loop would hold, as plain sets."""
+@dataclass(slots=True)
+class _Held:
+    """What a loop holds, and how far it is."""
 
     steps: int
     end: int
@@ -141,140 +126,139 @@ class _Books:
     snapshots: dict[int, tuple[str, str]]
     forward_ended: bool
     finished: bool
-    slots: Mapping[str, int]
-    sizes: Mapping[str, int]
-    forward_steps: int = 0
-    peak_snapshots: int = 0
-    peak_saved: int = 0
-    actions: int = 0
-    copies_in_a_row: int = 0
-    held: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    writes: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
-    reads: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
-    peaks: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    used: dict[str, int] = field(default_factory=lambda: {"memory": 0, "disk": 0})
 
-    def measure(self) -> None:
-        """Take what is held at the beginning into the counts."""
-        for held in self.snapshots.values():
-            self.held[held] = self.held.get(held, 0) + 1
-        self.peaks = dict(self.held)
-        self.used = {tier: self.use(tier) for tier in self.used}
-        self.peak_snapshots, self.peak_saved = len(self.snapshots), len(self.saved)
 
-    def use(self, tier: str) -> int:
-        """The size of all snapshots in a tier."""
-        return sum(count * self.sizes.get(kind, 1) for (kind, place), count in self.held.items() if place == tier)
+def _held_at(position: Position) -> _Held:
+    saved = set(range(*position.saved or (0, 0)))
+    snapshots = {kept.step: (kept.kind, kept.tier) for kept in position.snapshots}
+    return _Held(
+        position.steps, position.end, position.state, saved, snapshots, position.forward_ended, position.finished
+    )
 
-    def follow(self, action: Action) -> None:
-        """Follow one action and count."""
-        self.require(not self.finished, action, "the sweep is finished")
-        if isinstance(action, Forward):
-            self.run(action)
-        elif isinstance(action, Reverse):
-            self.reverse(action)
-        elif isinstance(action, (Copy, Move, Delete)):
-            self.load(action)
-        elif isinstance(action, EndForward):
-            self.require(not self.forward_ended, action, "it was said before")
-            self.require(self.state == self.steps, action, f"the working state is that of step {self.state}")
-            self.forward_ended = True
-        else:
-            self.require(self.forward_ended and self.end == 0, action, f"{self.end} steps are not reversed")
-            self.finished, self.state = True, None
-        self.actions += 1
-        self.peak_saved = max(self.peak_saved, len(self.saved))
 
-    def run(self, action: Forward) -> None:
-        """Run steps, and store a snapshot of the first one or keep their saved values if asked to."""
-        start, stop = action.start, action.stop
-        self.require(self.state == start, action, f"the working state is that of step {self.state}")
-        self.require(start < stop <= self.end, action, f"steps below {self.end} are left")
+def _follow(held: _Held, action: Action) -> str:
+    """Follow an action; return why it cannot be followed, or nothing."""
+    saved, snapshots = held.saved, held.snapshots
+    if held.finished:
+        return "the sweep is finished"
+    if isinstance(action, Forward):
+        start, stop, kept = action.start, action.stop, (action.kind, action.tier)
+        if start != held.state:
+            return f"the working state is that of step {held.state}"
+        if not start < stop <= held.end:
+            return f"steps below {held.end} are left"
+        if action.snapshot and (start in snapshots or action.kind not in KINDS or action.tier not in TIERS):
+            return f"there is a snapshot already, or none can be in {kept}"
+        if action.snapshot and action.kind == "saved" and (stop > start + 1 or action.save):
+            return "a snapshot of saved values is of one step, not kept at hand too"
         if action.snapshot:
-            self.store(action)
+            snapshots[start] = kept
         if action.drop:
-            self.saved.clear()
-        if action.save:
-            self.saved.update(range(start, stop))
-        self.state = stop
-        self.forward_steps += stop - start
-        self.copies_in_a_row = 0
+            saved.clear()
+        saved.update(range(start, stop) if action.save else ())
+        held.state = stop
+    elif isinstance(action, Reverse):
+        if not held.forward_ended:
+            return "the forward sweep has not ended"
+        if action.start != held.end or not 0 <= action.stop < held.end:
+            return f"the next step to reverse is {held.end - 1}"
+        missing = [step for step in range(action.stop, action.start) if step not in saved]
+        if missing:
+            return f"there are no saved values of step {missing[-1]}"
+        saved.difference_update(range(action.stop, action.start))
+        held.end = action.stop
+        held.state = None if held.state is None or held.state >= held.end else held.state
+    elif isinstance(action, (Copy, Move, Delete)):
+        step = action.step
+        if step not in snapshots:
+            return f"only {sorted(snapshots)} are stored"
+        kind, _ = snapshots[step] if isinstance(action, Copy) else snapshots.pop(step)
+        if kind == "saved" and not isinstance(action, Delete):
+            if step >= held.end or step in saved or (saved and saved.isdisjoint((step - 1, step + 1))):
+                return "a gap would open"
+            saved.add(step)
+        elif not isinstance(action, Delete):
+            held.state = step
+    elif isinstance(action, EndForward):
+        if held.forward_ended or held.state != held.steps:
+            return f"it was said before, or the working state is that of step {held.state}"
+        held.forward_ended = True
+    else:
+        if held.end or not held.forward_ended:
+            return f"{held.end} steps are not reversed"
+        held.finished, held.state = True, None
+    return ""
+
+
+def _difference(held: _Held, position: Position) -> str:
+    """Return how a position differs from what is held; nothing if it does not."""
+    first, stop = position.saved or (0, 0)
+    ours = (held.end, held.state, held.forward_ended, held.finished, sorted(held.snapshots.items()))
+    theirs = (position.end, position.state, position.forward_ended, position.finished)
+    theirs += ([(kept.step, (kept.kind, kept.tier)) for kept in position.snapshots],)
+    # Steps in one row are told by their number and both ends, so that this takes no time for many.
+    row = stop - first == len(held.saved) and (stop == first or {first, stop - 1} <= held.saved)
+    return "" if row and ours == theirs else f"Position.after gives {position}, but it should have {ours}"
+
+
+@final
+class _Counts:
+    """What was done, and the most that was held at a time."""
+
+    def __init__(self, held: _Held, slots: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+        self._held, self._slots, self._sizes = held, slots, sizes
+        self._now = Counter(held.snapshots.values())
+        self._peaks, self._used = dict(self._now), {tier: self._use(tier) for tier in TIERS}
+        self._writes, self._reads = dict.fromkeys(TIERS, 0), dict.fromkeys(TIERS, 0)
+        self._peak_snapshots, self._peak_saved = len(held.snapshots), len(held.saved)
+        self._copies = 0  # in a row
+        self.actions = self.forward_steps = 0
+
+    def _use(self, tier: str) -> int:
+        """Return the size of all snapshots in a tier."""
+        return sum(count * self._sizes.get(kind, 1) for (kind, place), count in self._now.items() if place == tier)
+
+    def take(self, action: Action, loaded: tuple[str, str] | None) -> str:
+        """Count an action that was followed, and the place of what it *loaded*; return what is too much, or nothing."""
+        self._peak_saved = max(self._peak_saved, len(self._held.saved))
+        if isinstance(action, (Forward, Reverse)):
+            self._copies = 0
+        if isinstance(action, Forward):
+            return self._run(action)
+        if loaded is not None:
+            self._reads[loaded[1]] += not isinstance(action, Delete)
+            self._now[loaded] -= not isinstance(action, Copy)
+            self._copies += isinstance(action, Copy)
+        return "" if self._copies <= 2 else "it loads again and again and runs nothing"
+
+    def _run(self, action: Forward) -> str:
+        """Count steps, and a snapshot that is stored."""
+        self.forward_steps += action.stop - action.start
+        if action.snapshot:
+            kept, tier = (action.kind, action.tier), action.tier
+            self._now[kept] += 1
+            self._writes[tier] += 1
+            use = self._use(tier)
+            self._peaks[kept] = max(self._peaks.get(kept, 0), self._now[kept])
+            self._used[tier] = max(self._used[tier], use)
+            self._peak_snapshots = max(self._peak_snapshots, len(self._held.snapshots))
+            if use > self._slots.get(tier, use):
+                return f"{tier} would hold {use}, of {dict(self._slots)}"
         # One snapshot and no other memory takes n(n + 1)/2 steps to reverse all, and at most n before these where none
         # of the forward sweep is of use, as in a loop whose end was not foreseen: more goes in circles.
-        most = self.steps * (self.steps + 1) // 2 + self.steps
-        self.require(self.forward_steps <= most, action, f"more than {most} forward steps are of no use")
+        most = self._held.steps * (self._held.steps + 1) // 2 + self._held.steps
+        return "" if self.forward_steps <= most else f"more than {most} forward steps are of no use"
 
-    def store(self, action: Forward) -> None:
-        """Store a snapshot where there is room for it."""
-        step, held, tier = action.start, (action.kind, action.tier), action.tier
-        self.require(step not in self.snapshots, action, "the snapshot is there already")
-        self.require(action.kind in {"restart", "saved"} and tier in self.used, action, "no such kind or tier")
-        one = action.kind == "restart" or (action.stop == step + 1 and not action.save)
-        self.require(one, action, "a snapshot of saved values is of one step, not kept at hand too")
-        self.snapshots[step] = held
-        self.held[held] = self.held.get(held, 0) + 1
-        self.peaks[held] = max(self.peaks.get(held, 0), self.held[held])
-        use = self.use(tier)
-        self.require(use <= self.slots.get(tier, use), action, f"{tier} would hold {use}, of {dict(self.slots)}")
-        self.used[tier] = max(self.used[tier], use)
-        self.writes[tier] += 1
-        self.peak_snapshots = max(self.peak_snapshots, len(self.snapshots))
-
-    def reverse(self, action: Reverse) -> None:
-        """Reverse steps and consume their saved values."""
-        self.require(self.forward_ended, action, "the forward sweep has not ended")
-        self.require(action.start == self.end, action, f"the next step to reverse is {self.end - 1}")
-        self.require(0 <= action.stop < action.start, action, "it reverses nothing, or steps below 0")
-        for step in range(action.start - 1, action.stop - 1, -1):
-            self.require(step in self.saved, action, f"there are no saved values of step {step}")
-            self.saved.remove(step)
-        self.end = action.stop
-        if self.state is not None and self.state >= self.end:
-            self.state = None
-        self.copies_in_a_row = 0
-
-    def load(self, action: Copy | Move | Delete) -> None:
-        """Load a snapshot, delete it, or both."""
-        step = action.step
-        self.require(step in self.snapshots, action, f"only {sorted(self.snapshots)} are stored")
-        held = kind, tier = self.snapshots[step]
-        if isinstance(action, Copy):
-            self.copies_in_a_row += 1
-            self.require(self.copies_in_a_row <= 2, action, "it loads again and again and runs nothing")
-        else:
-            del self.snapshots[step]
-            self.held[held] -= 1
-        if isinstance(action, Delete):
-            return
-        if kind == "saved":
-            near = not self.saved or step + 1 in self.saved or step - 1 in self.saved
-            self.require(near and step < self.end and step not in self.saved, action, "a gap would open")
-            self.saved.add(step)
-        else:
-            self.state = step
-        self.reads[tier] += 1
-
-    def compare(self, action: Action, position: Position) -> None:
-        """Fail unless the position says what these books say."""
-        held = [(snapshot.step, (snapshot.kind, snapshot.tier)) for snapshot in position.snapshots]
-        theirs = (position.end, position.state, position.forward_ended, position.finished, held)
-        ours = (self.end, self.state, self.forward_ended, self.finished, sorted(self.snapshots.items()))
-        # Saved steps in one row are told by their number and both ends, so that this takes no time for many
-        # steps.
-        first, stop = position.saved or (0, 0)
-        agree = theirs == ours and stop - first == len(self.saved)
-        if not agree or (stop > first and not {first, stop - 1} <= self.saved):
-            reason = f"Position.after gives {position}, but end, state, flags and snapshots should be {ours}"
-            self.fail(action, reason)
-
-    def require(self, condition: bool, action: Action, reason: str) -> None:
-        """Fail unless the condition holds."""
-        if not condition:
-            self.fail(action, reason)
-
-    def fail(self, action: Action, reason: str) -> None:
-        """Raise the error for an action."""
-        raise ScheduleError(
-            f"Action {self.actions} of the schedule, {action}, is wrong after {self.forward_steps} forward "
-            f"steps: {reason}."
+    def told(self) -> ScheduleCount:
+        """Return the counts."""
+        return ScheduleCount(
+            forward_steps=self.forward_steps,
+            peak_snapshots=self._peak_snapshots,
+            peak_saved=self._peak_saved,
+            snapshots_left=len(self._held.snapshots),
+            actions=self.actions,
+            writes=MappingProxyType(self._writes),
+            reads=MappingProxyType(self._reads),
+            peaks=MappingProxyType(self._peaks),
+            used=MappingProxyType(self._used),
         )
