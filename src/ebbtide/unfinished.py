@@ -34,8 +34,8 @@ class Unfinished:
         self.begun += 1
         self._loops[self.begun] = loop
 
-    def fail_since(self, begun: int) -> None:
-        """Let those fail that came when so many had begun already, the youngest first."""
+    def fail(self, before: int, last: int) -> None:
+        """Let those fail that came after so many others, up to the *last* one, the youngest first."""
         for number, loop in sorted((self._loops or {}).items(), reverse=True):
-            if number > begun:
+            if before < number <= last:
                 loop.fail()

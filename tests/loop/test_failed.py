@@ -110,6 +110,35 @@ def test_files_go_with_a_call_that_failed(where: str, place: Any, error: Any, tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_go_with_a_pullback_that_failed(tmp_path: Path) -> None:
+    """Those of the loops that it had not come to, too; not those of another pullback."""
+    fails = [False]
+
+    def failing(u: Any, i: int) -> Any:
+        if fails[0]:
+            raise StoppedError
+        return step(u, i)
+
+    def f(u: Any) -> Any:
+        u = timeloop(step, u, COUNT, schedule=Hierarchical(1, 8))
+        return timeloop(failing, u, COUNT, schedule=Hierarchical(1, 8), verify=False)
+
+    budget = Budget(20 * U.nbytes, disk=400 * U.nbytes, directory=tmp_path)
+    expected = vjp(f, U)[1](U)[0]
+    _, earlier = vjp(f, U, budget=budget)
+    _, pullback = vjp(f, U, budget=budget)
+    _, later = vjp(f, U, budget=budget)
+    fails[0] = True
+    with pytest.raises(StoppedError) as caught:
+        pullback(U)
+    fails[0] = False
+    assert len(list(tmp_path.iterdir())) == 4
+    for other in (earlier, later):
+        assert other(U)[0].tobytes() == expected.tobytes()
+    assert caught.value.__traceback__ is not None
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("transform", ["grad", "vjp", "hvp"])
 def test_snapshots_go_with_a_call_that_failed(transform: str) -> None:
     """What the frames of the user's function hold is left."""

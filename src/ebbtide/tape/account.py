@@ -37,7 +37,7 @@ class Account:
         The pager's files until `close`.
     """
 
-    __slots__ = ("_around", "_lent", "_open", "budget", "ledger", "pager")
+    __slots__ = ("_around", "_before", "_last", "_lent", "_open", "budget", "ledger", "pager")
 
     def __init__(
         self, ledger: Ledger, budget: Budget | None, pager: Pager | None, around: tuple[int | None, Quota | None]
@@ -48,6 +48,9 @@ class Account:
         self._around = around
         self._open = False
         self._lent = 0
+        # Of the time loops of the outermost call those that are this one's: how many came before, and up to its end.
+        self._before = ledger.unfinished.begun
+        self._last: int | None = None
 
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
@@ -68,7 +71,15 @@ class Account:
 
     def keep_open(self) -> None:
         """Let the account outlive its call, for the pullback."""
-        self._open = True
+        self._open, self._last = True, self.ledger.unfinished.begun
+
+    def fail(self) -> None:
+        """End a call that failed: its loops give up all that they hold, though its traceback may hold them."""
+        unfinished = self.ledger.unfinished
+        try:
+            unfinished.fail(self._before, unfinished.begun if self._last is None else self._last)
+        finally:
+            self.close()
 
     def leave(self) -> None:
         """End the call; the account is closed unless it was kept open."""
@@ -117,14 +128,11 @@ def account(budget: Budget | None) -> Iterator[Account]:
     if ledger.watched:
         declare_further()  # not in the middle of the call, where the memory of modules would count
     pager = Pager(ledger, budget) if ledger.watched else None
-    opened, begun = Account(ledger, budget, pager, around), ledger.unfinished.begun
+    opened = Account(ledger, budget, pager, around)
     try:
         yield opened
     except BaseException:
-        try:
-            ledger.unfinished.fail_since(begun)
-        finally:
-            opened.close()
+        opened.fail()
         raise
     opened.leave()
 

@@ -147,9 +147,12 @@ class Pullback:
         recording.tape.consumer = self._consumer = f"the pullback called at {user_line()}"
         self._recording, self._roots = None, []
         try:
-            return tuple(recording.gradients(seeds))
-        finally:
-            recording.account.close()
+            gradients = tuple(recording.gradients(seeds))
+        except BaseException:
+            recording.account.fail()
+            raise
+        recording.account.close()
+        return gradients
 
     def _held(self) -> Recording:
         """Return the recording, unless it was consumed."""
