@@ -356,8 +356,8 @@ class Pager:
                 self.ledger.hold(cell, cell.size)
 
     def _would_be_paged(self, cell: SavedValue) -> bool:
-        """Return whether a value that is given up would be on disk in a budget that is not passed."""
-        return self.budget is not None and self.budget.disk > 0 and is_pageable(cell)
+        """Return whether a value that is given up would be on disk in a budget that is enough; steps count all."""
+        return self.budget is not None and self.budget.disk > 0 and not self._step and is_pageable(cell)
 
     def forecast(
         self, seeds: list[Any], given: Any = None, leaves: Any = (), *, paged: bool = False, bare: bool = False,
