@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.held import counted_bytes
+from ebbtide.loop.less import give_up_on_disk
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.predict import predict
 from ebbtide.schedules import StoreAll
@@ -36,7 +37,9 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
             return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others)
         except BudgetError:
             # All processes try again, or none.
-            if not agree(ledger.relieve(ledger.lent, lenders)):
+            # Of a step on disk the nodes are in memory, and loops in it may hold there what they cannot do without.
+            gave_up = ledger.relieve(ledger.lent, lenders) or (is_alone() and give_up_on_disk(rule, "saved"))
+            if not agree(gave_up):
                 raise
 
 

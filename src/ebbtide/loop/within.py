@@ -25,6 +25,8 @@ def refusing_around(values: list[Any], allowed: Budget | None) -> Iterator[None]
     Have a refusal in the first step of a loop name what does with the loop around it, too.
 
     When that step runs again, there are a restart state and a cotangent beside it, which its first run does not meet.
+    Where there is disk, that state is there; but loops in the step choose by the clock, and those of two steps may have
+    one in memory that they cannot do without.
 
     Args:
         values: Leaves of the state that the step starts from.
@@ -94,10 +96,11 @@ def check_within(plan: Plan, ledger: Ledger, lenders: list[Lender], allowed: Bud
     """
     plans = [getattr(one(), "plan", None) for one in lenders]
     inner = max([known.least for known in plans if known is not None], default=0)
-    least = inner + _beside(plan.sizes.state, allowed)
     if not inner or ledger.limit is None or isinstance(plan.schedule, StoreAll):
         return
-    if not agree(least > ledger.limit):
+    least = inner + _beside(plan.sizes.state, allowed)
+    spare = 2 * plan.sizes.state if allowed is not None and allowed.disk else 0
+    if not agree(least - spare > ledger.limit):
         return
     raise BudgetError(
         f"A time loop of {plan.steps} steps leaves no room for the loops in its steps, which take {inner} bytes "
@@ -108,10 +111,6 @@ def check_within(plan: Plan, ledger: Ledger, lenders: list[Lender], allowed: Bud
 
 
 def _beside(state: int, allowed: Budget | None) -> int:
-    """
-    Return the bytes beside a step that is run again: a restart state, a cotangent, and the interpreter's share.
-
-    Where there is disk, the restart state is there.
-    """
-    states = 1 if allowed is not None and allowed.disk else 2
+    """Return the bytes beside a step that is run again: a cotangent, states, and the interpreter's share."""
+    states = 3 if allowed is not None and allowed.disk else 2
     return states * state + RESERVE_PER_SNAPSHOT + RESERVE

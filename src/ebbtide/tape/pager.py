@@ -33,6 +33,8 @@ from ebbtide.tape.saved import SavedValue, Sizes, Slivers, bytes_of, parts_of
 
 # What storages hold, at most, beside the arrays that they write and read, and the interpreter beside them.
 _STORAGE = 1 << 16
+# What cotangents that are numbers may take, which a sweep counts and no forecast: 8 bytes each.
+_NUMBERS = 1 << 10
 # No rule takes as many times the bytes of what it is given and returns.
 _FAR = 16
 
@@ -383,7 +385,7 @@ class Pager:
         forecast.run(seeds, given, leaves)
         if paged and not self._measures:
             # Loops, programs and checkpointed functions have room for the interpreter in what they say to need.
-            more = (STORAGE_BYTES if forecast.joints else _STORAGE) - sum([p.storage_nbytes for p in pages])
+            more = (STORAGE_BYTES + _NUMBERS if forecast.joints else _STORAGE) - sum([p.storage_nbytes for p in pages])
             forecast.peak = max(forecast.peak, live + self._margin) + max(0, more)
         return forecast
 
