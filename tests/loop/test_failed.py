@@ -51,12 +51,17 @@ def in_second(u: Any, fails: Callable[[], None], **options: Any) -> Any:
     return np.sum(timeloop(failing, u, COUNT))
 
 
-def in_outer_step(u: Any, fails: Callable[[], None], **options: Any) -> Any:
+def in_first_step(u: Any, fails: Callable[[], None], **options: Any) -> Any:
+    """Fails in the first step of a loop, which is measured, after a loop in it."""
+    return in_outer_step(u, fails, 0, **options)
+
+
+def in_outer_step(u: Any, fails: Callable[[], None], index: int = 2, **options: Any) -> Any:
     """Fails in a step of a loop, after a loop in it."""
 
     def outer(u: Any, i: int) -> Any:
         inner = timeloop(step, u, COUNT, **options)
-        if i == 2:
+        if i == index:
             fails()
         return inner
 
@@ -83,7 +88,7 @@ def in_inner_gradient(u: Any, fails: Callable[[], None], **options: Any) -> Any:
     return np.sum(grad(lambda v: after(v, fails, **options))(u))
 
 
-PLACES = [after, in_second, in_outer_step, in_checkpoint, in_inner_gradient]
+PLACES = [after, in_second, in_first_step, in_outer_step, in_checkpoint, in_inner_gradient]
 
 
 @pytest.mark.parametrize("error", [StoppedError, KeyboardInterrupt])

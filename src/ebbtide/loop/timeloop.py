@@ -299,7 +299,7 @@ def _first_steps(
     ledger = stepper.region.ledger
     report = ledger.report
     whole = Whole(report, values)
-    account = ledger if ledger.watched else Ledger(watched=True)
+    account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
     _page_before(stepper.region)
     mark = account.mark()
     first, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows)

@@ -40,12 +40,8 @@ def refusing_around(values: list[Any], allowed: Budget | None) -> Iterator[None]
     except BudgetError as error:
         if allowed is None:
             raise
-        least, reason = error.least + _beside(bytes_of(values), allowed), str(error).partition(" Give at least")[0]
-        raise BudgetError(
-            f"{reason} It is in the first step of a time loop, which holds more when it runs a step again. Give at "
-            f"least {least} bytes ({format_bytes(least)}) of memory.",
-            least,
-        ) from error
+        why = "It is in the first step of a time loop, which holds more when it runs a step again."
+        raise _with_more(error, why, error.least + _beside(bytes_of(values), allowed)) from error
 
 
 @contextmanager
@@ -73,12 +69,7 @@ def refusing_before(tape: Any, leaves: list[Any], allowed: Budget | None) -> Ite
         least = max(sweep.peak, sweep.least) + allowed.memory - ledger.limit
         if least <= error.least:
             raise
-        reason = str(error).partition(" Give at least")[0]
-        raise BudgetError(
-            f"{reason} The sweep of the code before it takes more. Give at least {least} bytes "
-            f"({format_bytes(least)}) of memory.",
-            least,
-        ) from error
+        raise _with_more(error, "The sweep of the code before it takes more.", least) from error
 
 
 def check_within(plan: Plan, ledger: Ledger, lenders: list[Lender], allowed: Budget | None) -> None:
@@ -108,6 +99,12 @@ def check_within(plan: Plan, ledger: Ledger, lenders: list[Lender], allowed: Bud
         "memory.",
         least,
     )
+
+
+def _with_more(error: BudgetError, why: str, least: int) -> BudgetError:
+    """Return a refusal that names a larger least, and says why."""
+    reason = str(error).partition(" Give at least")[0]
+    return BudgetError(f"{reason} {why} Give at least {least} bytes ({format_bytes(least)}) of memory.", least)
 
 
 def _beside(state: int, allowed: Budget | None) -> int:
