@@ -509,17 +509,16 @@ def test_the_least_of_functions_with_loops(name, disk, units, tmp_path):
         assert count <= loops + 1
         memory, least = least, refused(least)
     if count:
-        assert refused(int((0.75 if disk else 0.9) * memory)) is not None
+        assert refused(int((0.8 if disk else 0.9) * memory)) is not None
     assert list(tmp_path.iterdir()) == []
 
 
-# By the schedule that they lead to: a budget that is too small, and what a transfer takes in units of a step.
-CLOCKS = {"Hierarchical": (9.3, 0.01), "Periodic": (9.1, 0.5), "Mixed": (9.6, 20.0)}
+# What a transfer takes in units of a step, by the schedule that it leads to.
+CLOCKS = {"Periodic(interval=1, snapshots=1)": 0.01, "Periodic(interval=2, snapshots=1)": 0.5, "Mixed": 20.0}
 
 
-@pytest.mark.parametrize("name", CLOCKS)
-def test_the_least_does_for_any_clock(name, tmp_path):
-    """What a refusal names after a loop is enough where the next call measures other times, and takes another plan."""
+def test_the_least_is_the_same_for_any_clock(tmp_path):
+    """With disk a loop can do with as little, whichever plan the times lead to, and what a refusal names is that."""
     unit = np.linspace(0.1, 1.0, 20_000)  # in a campaign, too: beside larger ones nothing is refused after the loop
 
     def refused(transfer, memory, plans):
@@ -537,14 +536,17 @@ def test_the_least_does_for_any_clock(name, tmp_path):
             return error.least
         return None
 
-    plans, (units, transfer) = [], CLOCKS[name]
-    least = refused(transfer, int(units * unit.nbytes), plans)
-    assert least is not None
-    assert type(plans[0].schedule).__name__ == name
-    for _, other in CLOCKS.values():
-        assert refused(other, least, []) is None
-    # With all steps on disk, which is what transfers that take no time lead to, nothing was refused there.
-    plans.clear()
+    named = set()
+    for name, transfer in CLOCKS.items():
+        plans = []
+        named.add(refused(transfer, int(9.1 * unit.nbytes), plans))
+        assert str(plans[0].schedule).startswith(name)
+    (least,) = named
+    for transfer in CLOCKS.values():
+        assert refused(transfer, least, []) is None
+        assert refused(transfer, least - 1, []) == least
+    # With all steps on disk, which is what transfers that take no time lead to, nothing more is taken there.
+    plans = []
     assert refused(0.01, int(9.6 * unit.nbytes), plans) is None
     assert plans[0].schedule == StoreAll("disk")
     assert list(tmp_path.iterdir()) == []

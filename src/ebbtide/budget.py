@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -108,25 +107,6 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{format_bytes(self.memory)} of memory and {format_bytes(self.disk)} of disk"
-
-
-def enough_bytes(least: int, ways: Iterable[Iterable[tuple[int, int]]]) -> int:
-    """
-    Return the bytes that do whichever way is taken next time, of those that fit into them.
-
-    Args:
-        least: Bytes that do the way that was taken now.
-        ways: For each part its other ways: from how many bytes on there is one, and how many bytes more it takes.
-
-    Example:
-        >>> enough_bytes(10, [[(9, 3), (12, 5), (20, 9)]])
-        15
-    """
-    known, found, before = [list(way) for way in ways], least, -1
-    while found > before:
-        before = found
-        found = least + sum(max([0, *(more for fitting, more in way if fitting <= before)]) for way in known)
-    return found
 
 
 def check_budget(budget: object) -> None:

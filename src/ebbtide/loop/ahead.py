@@ -94,6 +94,19 @@ def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]
     return tuple([kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier])
 
 
+def find_first(position: Position) -> Snapshot | None:
+    """Return the restart state in memory from which all steps can run again that have no saved values below it."""
+    base = count_base(position)
+    first = next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
+    return None if first is None or first.tier != "memory" else first
+
+
+def on_disk(position: Position, moved: Snapshot) -> Position:
+    """Return a position in which a snapshot lies on disk."""
+    there = tuple([replace(kept, tier="disk") if kept is moved else kept for kept in position.snapshots])
+    return replace(position, snapshots=there)
+
+
 def find_cheapest(position: Position, tier: str = "memory", kind: str | None = None) -> Snapshot | None:
     """Return the spare snapshot, of that kind if one is given, which the fewest steps make again from what is below."""
     spare, below = [kept for kept in find_spare(position, tier) if kind in (None, kept.kind)], 0

@@ -119,28 +119,6 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
     return least
 
 
-def find_left(bounds: Bounds) -> list[int]:
-    """
-    Return the bytes of memory of snapshots that candidates hold when they have given up all that they can.
-
-    Which candidate is chosen depends on what steps and transfers took: after the loop, restart states on disk hold 0.13
-    states of 160 KB for 29 steps, and without disk there is the initial state. What steps saved on disk is given up.
-
-    Args:
-        bounds: What the plan is made for; neither the bytes of memory nor the costs are looked at.
-
-    Returns:
-        The bytes, of each candidate that there may be; none where there is no disk, and all hold the same.
-    """
-    others, sizes = bounds.steps - 1, bounds.sizes
-    if others < 1 or bounds.disk < sizes.stored:
-        return []
-    counts = {others // interval for interval in _intervals(bounds.steps)}
-    found = {sizes.restart, *(count * sizes.listed for count in counts if count <= _MOST_ON_DISK)}
-    found |= {_entries_of_slots(bounds, slots) for slots in range(1, _most_slots(bounds) + 1)}
-    return sorted(found)
-
-
 def find_open(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     """
     Return the schedules that fit, for a loop whose length is not known.

@@ -51,6 +51,10 @@ class DiskPart:
         """The bytes for a plan: what nobody else has."""
         return max(0, (self.snapshots.left or 0) + self.snapshots.held - self.lacks)
 
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether so many bytes more could be stored."""
+        return not self.lacks and self.snapshots.passed_by(nbytes) is None
+
     @property
     def rule(self) -> Any:
         """The loop; None before it begins."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten, unflatten
-from ebbtide.arrays.context import Context, current, entered
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.reach import arrays_of, bound_now
@@ -107,9 +107,8 @@ class Given:
         return self.lift(value) if type(value) is TracedArray and self.covers(value._trace) else value
 
 
-def in_region(context: Context) -> bool:
-    """Return whether what runs here is a part of a region, which may run several times."""
-    capture = context.capture
+def in_region(capture: Any) -> bool:
+    """Return whether what runs within a capture is a part of a region, which may run several times."""
     return capture is not None and (type(capture) is not Given or capture.around is not None)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any, final
 
 import numpy as np
 
+from ebbtide.agree import is_alone
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.loop import ahead
@@ -16,9 +16,12 @@ from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import Snapshot
 from ebbtide.tape.holders import pageable_bytes
-from ebbtide.tape.joint import Holding, Ways
+from ebbtide.tape.joint import Holding
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.saved import parts_of
+
+# Two pages of the record of what comes after a loop, which a ledger counts, are in the loop's reserve, too.
+RECORD = 2 * PAGE
 
 
 @final
@@ -112,10 +115,23 @@ def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
     position = rule.position
     paged = pageable_bytes_of(wide_records(rule)) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
+    moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
-        return sum(size_of(rule, kept) for kept in ahead.find_spare(position)) + paged
+        spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
+        return spare + paged + moved + entries_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
-    return max(beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0) + paged
+    beyond, data = beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0
+    return (beyond + moved if moved else max(beyond, data)) + paged
+
+
+def movable_bytes(rule: Any) -> int:
+    """Return the bytes of the state in memory without which no step can run again, if that could go to disk."""
+    room, sizes = rule.room, rule.plan.sizes
+    if room.planned is None or rule.snapshots.are_theirs or not is_alone():
+        return 0
+    if not (room.spare.is_there or ahead.find_first(rule.position) is not None):
+        return 0
+    return int(sizes.data) if room.disk.has_room(sizes.stored) or ahead.find_spare(rule.position, "disk") else 0
 
 
 def _has_way_back(rule: Any) -> bool:
@@ -192,8 +208,7 @@ def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
     """
     sizes = plan.sizes
     states = restarts * (sizes.restart - sizes.data) + listed * sizes.listed
-    # Two pages of the record of what comes after the loop, which a ledger counts, are in the loop's reserve, too.
-    return sizes.interpreter - 2 * PAGE + states + max(0, taped) * (sizes.taped - sizes.saved)
+    return sizes.interpreter - RECORD + states + max(0, taped) * (sizes.taped - sizes.saved)
 
 
 def beyond_now(rule: Any) -> int:
@@ -205,30 +220,34 @@ def beyond_now(rule: Any) -> int:
     return table + beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
 
 
-def listed_bytes(plan: Plan, snapshots: Sequence[Snapshot]) -> int:
-    """Return the bytes of memory that are held for snapshots on disk, with the table of where they are."""
-    each = {"restart": plan.sizes.listed, "saved": plan.sizes.left_behind}
-    found = sum(each[one.kind] for one in snapshots if one.tier == "disk")
-    return found + table_bytes(plan.schedule, plan.steps) if found else 0
+def entries_bytes(rule: Any) -> int:
+    """Return what the interpreter takes for restart states on disk that a loop at rest could do without."""
+    if not rule.snapshots.counted:
+        return 0
+    spare = [kept for kept in ahead.find_spare(rule.position, "disk") if kept.kind == "restart"]
+    table = table_bytes(rule.plan.schedule, rule.plan.steps) if spare else 0
+    return len(spare) * int(rule.plan.sizes.listed) + table
 
 
 def holding(rule: Any, bare: bool) -> Holding:
     """Return what a loop holds; see `JointRule.holding`."""
-    plan, held, more = rule.plan, held_bytes(rule), 0
-    others: tuple[Ways, ...] = ()
+    plan, position, held, more = rule.plan, rule.position, held_bytes(rule), 0
+    listed = [one for one in position.snapshots if one.tier != "memory"]
+    count, in_memory = len(listed), len(listed) < len(position.snapshots)
     beyond = beyond_now(rule)
     if bare:
-        listed, given_up = [one for one in rule.position.snapshots if one.tier != "memory"], rule.sheddable
-        saved = sum(record.nbytes for record in rule.records.values())
-        left = listed_bytes(plan, listed) + max(0, held - saved - given_up)
-        others = tuple([(fitting, nbytes - left) for fitting, nbytes in plan.others if nbytes > left]), *plan.within
+        entries, moved = entries_bytes(rule), movable_bytes(rule) > 0
         swapped, last = sum(one.kind != "restart" for one in listed), last_record(rule)
         paged = pageable_bytes_of([one for one in wide_records(rule) if one is last])
-        if swapped and _has_way_back(rule):
+        if entries or (swapped and _has_way_back(rule)):
             listed, swapped = listed[:1], 0
         # With more than its initial state it has a schedule with a table.
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
-        beyond = table + beyond_bytes(plan, 1, len(listed) - swapped, swapped) - given_up
+        count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
+        beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries)
         more = needed_bytes(rule, paged) - needed_bytes(rule)
+    if bare or rule.room.stale:
+        # The loop has to find another plan before it goes on.
+        more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)
     counted = rule.snapshots.counted
-    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond - counted, plan.least, more, others)
+    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond - counted, plan.least, more)

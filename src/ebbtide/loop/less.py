@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from ebbtide.errors import ScheduleError
-from ebbtide.ledger import SAVED
+from ebbtide.ledger import SAVED, SNAPSHOTS
 from ebbtide.loop import ahead, held
-from ebbtide.schedules import Delete, Mixed, Revolve
+from ebbtide.schedules import Delete, Hierarchical, Mixed, Revolve, StoreAll
 
 
 def give_up_one(rule: Any) -> bool:
@@ -29,11 +29,16 @@ def give_up_one(rule: Any) -> bool:
     # Not an action that is agreed on: other processes may not give up anything now.
     rule.delete(action)
     rule.position = position.after(action)
-    if len(rule.position.snapshots) == 1 and isinstance(schedule, Mixed):
-        # Its table, up to a megabyte, goes as well; in the sweep there may be room for one again.
-        schedule, rule.room.stale, rule.room.lean = Revolve(1), True, True
     rule.plan = replace(rule.plan, schedule=schedule)
+    _without_table(rule)
     return True
+
+
+def _without_table(rule: Any) -> None:
+    """Of one snapshot no table is left, up to a megabyte; in the sweep there may be room for one again."""
+    if len(rule.position.snapshots) == 1 and isinstance(rule.plan.schedule, (Mixed, Hierarchical, StoreAll)):
+        rule.plan = replace(rule.plan, schedule=Revolve(1))
+        rule.room.stale = rule.room.lean = True
 
 
 def give_up_on_disk(rule: Any, kind: str | None = None) -> bool:
@@ -57,6 +62,38 @@ def give_up_on_disk(rule: Any, kind: str | None = None) -> bool:
         rule.delete(action)
         rule.position = rule.position.after(action)
     rule.room.stale = True
+    _without_table(rule)
+    return True
+
+
+def move_first(rule: Any) -> bool:
+    """
+    Bring the last restart state in memory to disk; return whether it is there.
+
+    So that a loop can do with as little, whichever of its schedules the clock has chosen.
+    """
+    first, sizes = ahead.find_first(rule.position), rule.plan.sizes
+    if first is None or not held.movable_bytes(rule):
+        return False
+    while not rule.room.disk.has_room(sizes.stored):
+        if not give_up_on_disk(rule):
+            return False
+    ledger = rule.stepper.region.ledger
+    before = ledger.held[SNAPSHOTS]
+    rule.snapshots.put_state(first.step, rule.snapshots.get_state(first.step, keep=False), "disk", vital=True)
+    if ledger.held[SNAPSHOTS] >= before:
+        rule.room.disk.lacks += sizes.stored  # it could not be written, and is back
+        return False
+    rule.position = ahead.on_disk(rule.position, first)
+    rule.room.stale = rule.room.lean = True
+    return True
+
+
+def give_up_entries(rule: Any) -> bool:
+    """Give up one restart state on disk of a loop at rest, for what the interpreter takes for it; see `move_first`."""
+    if not held.entries_bytes(rule) or not give_up_on_disk(rule):
+        return False
+    rule.snapshots.count(held.beyond_now(rule))
     return True
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from typing import final
 
 from ebbtide.agree import agree
-from ebbtide.budget import Budget, enough_bytes, format_bytes
+from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_left, find_open
+from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_open
 from ebbtide.loop.predict import buffer_of, predict, spare_tier
 from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
-from ebbtide.tape.joint import Ways
 
 __all__ = ["Plan", "Sizes", "make_plan"]
 
@@ -46,9 +44,7 @@ class Plan:
         measuring_steps: Forward steps that were run to be measured, which are part of the prediction.
         measuring_time: What measuring took beyond the first step, a part of the predicted time.
         least: The bytes in the ledger, those of calls around included, without which there would be no plan.
-        others: Of plans that other costs may lead to: from how many bytes in the ledger on there is one, and what it
-            holds of snapshots when it has given up all that it can.
-        within: The same of loops in the first step, and how many bytes more they hold.
+        fewest: The bytes of snapshots without which there would be none.
         predicted_whole_bytes: The peak of `tracemalloc` in the block of a profile, with the step's own temporaries;
             None where it does not run.
     """
@@ -67,8 +63,7 @@ class Plan:
     measuring_steps: int = 0
     measuring_time: float = 0.0
     least: int = 0
-    others: Ways = ()
-    within: tuple[Ways, ...] = ()
+    fewest: int = 0
     predicted_whole_bytes: int | None = None
 
     @property
@@ -142,7 +137,6 @@ def make_plan(
     held: int,
     costs: Costs | None,
     open: bool = False,  # noqa: A002 - the word of `Position`
-    beside: Sequence[Ways] = (),
     limit: int = 0,
 ) -> Plan:
     """
@@ -161,7 +155,6 @@ def make_plan(
         held: Bytes that calls around the loop hold now, which add to the least budget.
         costs: Seconds of steps and transfers; None if they are not known, and a transfer is as dear as a step.
         open: Whether the length is not known, and *steps* is its upper bound.
-        beside: The `others` of loops before this one.
         limit: Bytes that are known not to be enough where nothing fits, whatever others would give up.
 
     Returns:
@@ -191,18 +184,17 @@ def make_plan(
     if memory is None:
         return everything
     bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
-    least = held + min(everything.predicted_peak_bytes, sizes.fixed + find_least(bounds, open_end=open))
+    fewest = min(everything.predicted_peak_bytes - sizes.fixed, find_least(bounds, open_end=open))
+    least = held + sizes.fixed + fewest
     if asked is not None and not open:
         least = held + asked.predicted_peak_bytes  # with less it may run, or be refused later
     if everything.predicted_peak_bytes <= memory:
-        return replace(everything, least=least)
-    found, left = find_open(bounds) if open else find_candidates(bounds), find_left(bounds)
+        return replace(everything, least=least, fewest=fewest)
+    found = find_open(bounds) if open else find_candidates(bounds)
     plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
     if not plans:
-        enough = enough_bytes(least, beside)
-        raise _describe_least(steps, sizes, memory, disk, enough if enough > limit else limit + least - held - memory)
-    others = tuple([(held + sizes.fixed + nbytes, nbytes) for nbytes in left])
-    return replace(_buffered(min(plans, key=_rank), memory), least=least, others=others)
+        raise _describe_least(steps, sizes, memory, disk, least if least > limit else limit + least - held - memory)
+    return replace(_buffered(min(plans, key=_rank), memory), least=least, fewest=fewest)
 
 
 def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[Sizes, int | None, int, Costs]:

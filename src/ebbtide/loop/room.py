@@ -12,7 +12,6 @@ import numpy as np
 
 from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.array_type import owner_of
-from ebbtide.arrays.context import current
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
@@ -110,7 +109,7 @@ class Room:
         """Have the ledger count, while the loop rests, what the interpreter takes for it, so that others leave room."""
         rule = self.disk.rule
         if rule is not None and self.bounded:
-            rests = rests and not rule.position.finished and not in_region(current())
+            rests = rests and not rule.position.finished and not in_region(rule.stepper.region.around)
             rule.snapshots.count(held.beyond_now(rule) if rests else 0)
 
     def _beside(self, rule: Any, excused: int = 0) -> AbstractContextManager[None]:
@@ -209,7 +208,7 @@ class Room:
         if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
-        if action.save and self.stale and not position.forward_ended and action.stop < position.steps:
+        if action.save and self.spare.went_back and not position.forward_ended and action.stop < position.steps:
             # The saved values of earlier steps were given up while it ran, and its own are of no use without them.
             rule.records.clear()
             return replace(action, save=False)
@@ -303,9 +302,9 @@ class Room:
             return 0
         before, mark = self._ledger.live, self._ledger.mark()
         if self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
-            data = rule.plan.sizes.data
+            data, is_least = rule.plan.sizes.data, not held.movable_bytes(rule)
             # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
-            if held.beyond_initial_bytes(rule) <= data or (nbytes <= data and self._runs):
+            if (is_least and held.beyond_initial_bytes(rule) <= data) or (nbytes <= data and self._runs):
                 self.spare.drop(rule)
         freed = before - self._ledger.live
         if freed < nbytes:
@@ -326,7 +325,8 @@ class Room:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before = self._ledger.live
         fewer = partial(less.give_up_one, rule), partial(less.give_up_on_disk, rule, "saved")
-        ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule)
+        last = partial(less.move_first, rule), partial(less.give_up_entries, rule)
+        ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule), *last
         count = self._given_up
         while not is_enough() and any(way() for way in ways):
             self._given_up += 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from ebbtide.ledger import Ledger, Lender
 from ebbtide.loop.plan import Sizes
-from ebbtide.tape.joint import Ways
 
 
 def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: Sizes, steps: int) -> int:
@@ -52,6 +50,11 @@ def seen_by_none(ledger: Ledger, but: Any = None) -> int:
     return sum(one.holding(False).beyond for one in others) - ledger.left_out
 
 
+def room_beside(limit: int | None, ledger: Ledger, held: int) -> int | None:
+    """Return the bytes that a bound leaves to a loop beside what others hold; None for no bound."""
+    return None if limit is None else limit - held - seen_by_none(ledger)
+
+
 def held_outside(region: Any, ledger: Ledger) -> int:
     """
     Return by how many bytes more is held than a ledger says, when it matters for the least budget.
@@ -66,11 +69,6 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     if pager is None or pager.ledger is ledger or pager.on_disk:
         return others
     return others + int(pager.ledger.live)
-
-
-def other_ways(lenders: Iterable[Lender]) -> tuple[Ways, ...]:
-    """Return what loops may hold next time, and those in their steps, with the plans that other costs lead to."""
-    return tuple([ways for one in lenders if (loop := one()) is not None for ways in loop.holding(True).others])
 
 
 def _lenders(ledger: Ledger) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from ebbtide.loop.progress import Watch
 from ebbtide.loop.resume import Resumption, plain
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
-from ebbtide.loop.share import claim, held_outside, other_ways, seen_by_none
+from ebbtide.loop.share import claim, held_outside, room_beside
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
@@ -306,11 +305,11 @@ def _first_steps(
     whole.see(first)
     schedule, costs, is_open = options.schedule, options.costs, options.until is not None
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
-    available = None if ledger.limit is None else ledger.limit - held - seen_by_none(account)
+    available = room_beside(ledger.limit, account, held)
     if available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(first, sizes, account, mark)
-    outside = {"held": held + held_outside(stepper.region, account), "beside": other_ways(account.lenders)}
-    within = other_ways(account.lenders_since(mark))
+        available = room_beside(ledger.limit, account, held)
+    outside = {"held": held + held_outside(stepper.region, account)}
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, memory=available, open=is_open, **outside)
     plan = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
@@ -335,7 +334,6 @@ def _first_steps(
             seconds = time.perf_counter() - start + fresh * plan.predicted_peak_bytes
             plan, plain = plan.with_measuring(EXTRA_STEPS, agree(seconds)), None
     plan = plan if plain is None else plan.with_measuring(1, None)
-    plan = replace(plan, within=within)
     check_within(plan, ledger, account.lenders_since(mark), allowed)
     if allowed is not None and options.storage is None:
         _check_disk(plan, disk)
@@ -343,7 +341,7 @@ def _first_steps(
         return first, plan, None
     plan = whole.predict(plan, available, steps * first.output_nbytes)
     seconds = time.perf_counter() - start
-    return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current()))
+    return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
 
 
 def _plan_or_close(first: First, planned: Callable[[], Plan]) -> Plan:
@@ -387,7 +385,7 @@ def _check_disk(plan: Plan, disk: DiskPart) -> None:
 def _page_before(region: Region) -> None:
     """Let what was saved before a loop wait on disk, if that is allowed."""
     outer, limit = region.outer.pager, region.ledger.limit
-    if outer is not None and outer.on_disk and limit is not None and not in_region(current()):
+    if outer is not None and outer.on_disk and limit is not None and not in_region(current().capture):
         outer.reserve(limit // 2)
 
 

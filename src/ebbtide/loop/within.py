@@ -25,8 +25,7 @@ def refusing_around(values: list[Any], allowed: Budget | None) -> Iterator[None]
     Have a refusal in the first step of a loop name what does with the loop around it, too.
 
     When that step runs again, there are a restart state and a cotangent beside it, which its first run does not meet.
-    Where there is disk, that state is there; but loops in the step choose by the clock, and those of two steps may have
-    one in memory that they cannot do without.
+    Where there is disk, that state is there.
 
     Args:
         values: Leaves of the state that the step starts from.
@@ -61,7 +60,7 @@ def refusing_before(tape: Any, leaves: list[Any], allowed: Budget | None) -> Ite
         yield
     except BudgetError as error:
         pager, ledger = tape.pager, tape.ledger
-        if allowed is None or pager is None or ledger.limit is None or in_region(current()):
+        if allowed is None or pager is None or ledger.limit is None or in_region(current().capture):
             raise
         nodes = [leaf._node for leaf in leaves if isinstance(leaf, TracedArray) and leaf._trace is tape]
         seeds = [(node,) for node in dict.fromkeys(nodes)]
@@ -90,8 +89,7 @@ def check_within(plan: Plan, ledger: Ledger, lenders: list[Lender], allowed: Bud
     if not inner or ledger.limit is None or isinstance(plan.schedule, StoreAll):
         return
     least = inner + _beside(plan.sizes.state, allowed)
-    spare = 2 * plan.sizes.state if allowed is not None and allowed.disk else 0
-    if not agree(least - spare > ledger.limit):
+    if not agree(least > ledger.limit):
         return
     raise BudgetError(
         f"A time loop of {plan.steps} steps leaves no room for the loops in its steps, which take {inner} bytes "
@@ -108,6 +106,6 @@ def _with_more(error: BudgetError, why: str, least: int) -> BudgetError:
 
 
 def _beside(state: int, allowed: Budget | None) -> int:
-    """Return the bytes beside a step that is run again: a cotangent, states, and the interpreter's share."""
-    states = 3 if allowed is not None and allowed.disk else 2
+    """Return the bytes beside a step that is run again: a cotangent, a restart state, and the interpreter's share."""
+    states = 1 if allowed is not None and allowed.disk else 2
     return states * state + RESERVE_PER_SNAPSHOT + RESERVE

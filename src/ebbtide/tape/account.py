@@ -164,7 +164,7 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
     least = max(least, bare.peak, bare.least)
     if not budget.disk:
         least = max(least, ledger.peak + sum(rule.holding(True).beyond for rule in bare.joints))
-    least = bare.enough(least) + _reserve(pager, bare)
+    least += _reserve(pager, bare)
     if budget.disk and pager.passed is None and bare.place is not None:
         raise pager.refusal(bare.place, least - ledger.live)
     least += budget.memory - ledger.limit

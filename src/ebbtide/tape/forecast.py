@@ -15,7 +15,6 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
-from ebbtide.budget import enough_bytes
 from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
 from ebbtide.tape.forms import Form, form_here, form_of, like
 from ebbtide.tape.holders import arrays_in, descending, holders_of, is_pageable
@@ -153,10 +152,6 @@ class Forecast:
     def least(self) -> int:
         """Bytes without which the forward run cannot be, as its time loops say."""
         return max([rule.holding(True).least for rule in self.joints], default=0)
-
-    def enough(self, least: int) -> int:
-        """Return the bytes that do whichever way rules are recorded next time, of the ways that fit into these."""
-        return enough_bytes(least, [ways for rule in self.joints for ways in rule.holding(True).others])
 
     def shed(self, nbytes: int) -> int:
         """Let the rules that are not done at the peak give up *nbytes* bytes if they can; return how many they did."""

@@ -15,9 +15,6 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
 
-# Of each of some ways: from how many bytes in the ledger on there is one, and how many bytes more it holds.
-Ways = tuple[tuple[int, int], ...]
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -30,14 +27,12 @@ class Holding:
         beyond: Bytes that it holds and no ledger counts; less those that it sheds, if it sheds all that it can.
         least: Bytes in the ledger, those of others included, without which it could not have been recorded.
         more: Bytes that `pull` takes beyond `needs`, if it sheds all that it can.
-        others: Of other ways to record it, and what is recorded in it, which the next call may take.
     """
 
     held: int = 0
     beyond: int = 0
     least: int = 0
     more: int = 0
-    others: tuple[Ways, ...] = ()
 
 
 class JointRule(ABC):
