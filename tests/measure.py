@@ -7,7 +7,8 @@ import itertools
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,31 @@ def _renew_names() -> None:
             break
 
 
-def peak_bytes(call: Callable[[], Any]) -> int:
-    """Return the peak of memory during a call less what was allocated at its start."""
+@contextmanager
+def traced() -> Iterator[None]:
+    """Have `tracemalloc` run in the block, in which the interpreter renews no table."""
     gc.collect()  # the interpreter keeps some thousand freed tuples for the next to come, unseen by tracemalloc
     tracemalloc.start()
     try:
         if next(_CALLS) % 50 == 0:
             _renew_names()
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
+        yield
     finally:
         tracemalloc.stop()
+
+
+def peak_of(call: Callable[[], Any]) -> int:
+    """Return the peak of memory during a call less what was allocated at its start, as `tracemalloc` sees it."""
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    call()
+    return tracemalloc.get_traced_memory()[1] - before
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Return the same, measured alone."""
+    with traced():
+        return peak_of(call)
 
 
 def check_leaves_nothing(calls: Iterable[Callable[[Any], Any]], x: np.ndarray) -> None:

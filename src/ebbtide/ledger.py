@@ -181,8 +181,8 @@ class Ledger:
 
     __slots__ = (
         "__weakref__", "_hearers", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out",
-        "lenders", "lendings", "limit", "peak", "phase", "quota", "report", "saved", "timeline", "unfinished", "warned",
-        "watched",
+        "lenders", "lendings", "limit", "meters", "peak", "phase", "quota", "refusals", "report", "saved", "timeline",
+        "unfinished", "warned", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False, unfinished: Unfinished | None = None) -> None:
@@ -194,6 +194,8 @@ class Ledger:
         self.limit: int | None = None
         self.quota: Quota | None = None  # of disk
         self.left_out = 0  # by so many bytes the limit is less, for what no ledger counts
+        self.meters: list[Any] = []  # those of steps that are measured, which are told what is counted here
+        self.refusals: list[Any] | None = None  # of loops in a step that is measured: (error, plan); else None
         self.phase = "forward"
         self.timeline: Timeline | None = None
         self.entries: dict[tuple[Any, ...], SavedEntry] | None = None
@@ -227,6 +229,8 @@ class Ledger:
     def add(self, kind: str, count: int) -> None:
         """Count *count* more bytes of *kind*; negative to release."""
         self.held[kind] += count
+        for meter in self.meters if kind != BUFFERS else ():
+            meter.count(count)
         live = self.live
         if live > self.peak:
             self.peak = live

@@ -481,20 +481,58 @@ def test_a_schedule_that_was_asked_for_is_refused_in_the_first_step(schedule: Sc
     assert found[0].tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("disk", [0, 400])
-@pytest.mark.parametrize("name", ["many", "upwind", "product", "maxima of 8"])
-def test_nested_loops_are_refused_once(name: str, disk: int, tmp_path: Path) -> None:
-    """What the first refusal names does, though the loop around is not measured yet, and hardly less does."""
-    step = {**SHAPES, **WIDE}[name]
+Step = Callable[[Any, int], Any]
+
+
+def inner_until(step: Step, v: Any) -> Any:
+    """A loop that ends by a condition, with outputs and a static value."""
+    factor, until = np.tanh(v), lambda x: x[1] >= 4
+
+    def counted(x: Any, i: int) -> Any:
+        u, count = x
+        u = step(u, i) * factor
+        return (u, count + 1), np.mean(u)
+
+    (u, _), sums = timeloop(counted, (v, 0), until=until, max_steps=9, outputs=True)
+    return u + 0.1 * np.mean(sums)
+
+
+NESTED: dict[str, Callable[[Step, Any], Any]] = {
+    "once": lambda step, v: timeloop(step, v, 4),
+    "before much": lambda step, v: branches(4, lambda a, b: np.sin(a * b))(timeloop(step, v, 4), 0),
+    "after much": lambda step, v: timeloop(step, branches(4, lambda a, b: np.sin(a * b))(v, 0), 4),
+    "in turn": lambda step, v: timeloop(step, np.sin(timeloop(step, v, 3)), 4),
+    "until": inner_until,
+    "in a checkpoint": lambda step, v: checkpoint(lambda w: np.sin(timeloop(step, w, 4)))(v),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "disk"),
+    sample_of_each(list(product(NESTED, ["many", "upwind", "product", "maxima of 8", "sines of 8"], [0, 400])), 2),
+)
+def test_nested_loops_are_refused_once(form: str, name: str, disk: int, tmp_path: Path) -> None:
+    """
+    What the first refusal names does, as the first step of the loop around is measured to its end; hardly less does.
+
+    A loop in it that does not fit runs on and keeps nothing, within the budget.
+    """
+    step, ran = {**SHAPES, **WIDE}[name], list[int]()
+
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(lambda v, i: ran.append(i) or NESTED[form](step, v), u, COUNT))
 
     def run(memory: int) -> Any:
-        f = lambda u: np.sum(timeloop(lambda v, _: timeloop(step, v, 4), u, COUNT))
         return grad(f, budget=Budget(memory=memory, disk=disk * STATE, directory=tmp_path))(0.3 * U)
 
     with pytest.raises(BudgetError) as caught:
         run(1)
     least = caught.value.least
-    run(least)
+    assert set(ran) == {0}
+    assert list(tmp_path.iterdir()) == []
+    expected, alone, found = grad(f)(0.3 * U), peak_bytes(lambda: f(0.3 * U)), list[Any]()
+    assert peak_bytes(lambda: found.append(run(least))) - alone <= least
+    assert found[0].tobytes() == expected.tobytes()
     with pytest.raises(BudgetError) as caught:
         run(least - STATE // 10)
     assert caught.value.least >= least - STATE // 20

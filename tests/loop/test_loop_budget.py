@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import peak_bytes, peak_of, traced
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
@@ -130,8 +130,8 @@ def test_the_peak_of_the_whole_call_is_predicted(moved, states, disk):
 
     f = grad(misfit, budget=budget)
     f(u)
-    with ebbtide.profile() as p:
-        measured = peak_bytes(lambda: f(u))
+    with traced(), ebbtide.profile() as p:
+        measured = peak_of(lambda: f(u))
     predicted = p.predicted_whole_bytes
     assert predicted == p.loops[0].plan.predicted_whole_bytes
     assert predicted is not None
@@ -154,8 +154,8 @@ def test_outputs_are_part_of_the_whole_call(emit: Any, states: int | None) -> No
 
     f = grad(misfit, budget=budget)
     f(u)
-    with ebbtide.profile() as p:
-        measured = peak_bytes(lambda: f(u))
+    with traced(), ebbtide.profile() as p:
+        measured = peak_of(lambda: f(u))
     assert p.predicted_whole_bytes is not None
     assert 0.95 * p.predicted_whole_bytes <= measured <= p.predicted_whole_bytes
 

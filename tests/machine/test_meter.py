@@ -118,6 +118,21 @@ def test_a_block_within_another_counts_its_own():
     assert third[0] == 2
 
 
+def test_what_is_counted_elsewhere_is_told_apart():
+    """The most that is in no other account at a time need not be where most is held."""
+    with Meter() as meter:
+        temporary = np.ones(2 * SIZE) + np.ones(2 * SIZE)
+        del temporary
+        kept = []
+        for _ in range(10):
+            kept.append(np.ones(SIZE))
+            meter.count(kept[-1].nbytes)
+        meter.count(-kept.pop().nbytes)
+    assert 0 <= meter.peak - 10 * 8 * SIZE < NUMBERS
+    assert 0 <= meter.beyond - 6 * 8 * SIZE < NUMBERS
+    meter.count(1)  # of no consequence after the block
+
+
 def test_what_was_made_in_the_block_lives_as_long_as_it_is_used():
     """An array outlives the block and its meter, in any thread, and nothing is left of it."""
     with Meter() as meter:

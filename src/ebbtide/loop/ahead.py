@@ -63,7 +63,8 @@ def without_saved(position: Position) -> Position:
     """Return a position with the initial state in place of all saved values but those of the step in work."""
     last = position.end - 1 if position.forward_ended else None
     kept = [one for one in position.snapshots if one.kind == "restart" or one.tier != "memory"]
-    at_hand = None if last is None or position.saved is None else (last, last + 1)
+    has_last = last is not None and position.saved is not None and position.saved[1] > last
+    at_hand = (last, last + 1) if has_last and last is not None else None
     return replace(position, saved=at_hand, snapshots=(Snapshot(0), *kept))
 
 

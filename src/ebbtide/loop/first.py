@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
 from ebbtide.arrays.context import entered
@@ -36,15 +37,17 @@ class First:
         is_busy: Whether it left no processor to the threads of a storage.
         taken: The most bytes of arrays that were allocated for it at a time, and its record; 0 where there is no bound,
             or no telling.
+        beyond: The most of them in no ledger at a time, where that is known of a step with loops in it; else as many.
         dead: Bytes that it saved, when it held most, and holds no more, as nothing depends on what they were saved for.
         traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
             `tracemalloc` does not run.
 
     Attributes:
+        refused: The bytes without which a loop in it was refused; 0 if none was.
         kept: Bytes in the ledger that it left, with what loops in it could do without; known when it is measured.
     """
 
-    __slots__ = ("_held", "dead", "is_busy", "kept", "record", "taken", "timed", "traced")
+    __slots__ = ("_held", "beyond", "dead", "is_busy", "kept", "record", "refused", "taken", "timed", "traced")
 
     def __init__(
         self,
@@ -55,12 +58,14 @@ class First:
         *,
         is_busy: bool,
         taken: int,
+        beyond: int,
         dead: int,
         traced: int | None = None,
+        refused: int = 0,
     ) -> None:
         self.record: TapedStep | None = record
-        self.taken, self.dead, self.kept = taken, dead, 0
-        self.traced = traced
+        self.taken, self.beyond, self.dead, self.kept = taken, beyond, dead, 0
+        self.traced, self.refused = traced, refused
         self.timed = timed
         self.is_busy = is_busy
         self._held: tuple[list[Any], list[Any]] | None = after, output
@@ -86,9 +91,10 @@ class First:
         return record, *held
 
     def close(self) -> None:
-        """Give up the step and its results."""
-        record, _, _ = self.take()
-        record.tape.pager.close()
+        """Give up the step and its results, if they are there."""
+        if self.record is not None:
+            self.record.tape.pager.close()
+        self.record = self._held = None
 
 
 def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budget | None) -> First:
@@ -107,13 +113,31 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     pager = Pager(ledger, bound, around=stepper.region.outer.pager)
     meter = None if ledger.limit is None or Meter is None else Meter()
     given_up = ledger.given_up
-    with measured_peak() if tracemalloc.is_tracing() else nullcontext() as peak:
+    lendings = ledger.lendings
+    tracing = measured_peak() if tracemalloc.is_tracing() else nullcontext()
+    with tracing as peak, _gathering(ledger, meter) as refusals:
         begun = time.process_time()
         with Timed() as timed, meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
             record, after, output = stepper.taped(0, list(values), pager)
         busy = time.process_time() - begun
     is_busy = busy > (count_processors() - _FREE) * timed.seconds
     taken = 0 if meter is None else meter.peak + pager.overhead.total
+    # Loops hold what they can do without, which is in the ledger. Of a step that went on with sizes alone not all is.
+    apart = ledger.lendings > lendings and pager.passed is None and not refusals
+    beyond = meter.beyond + pager.overhead.total if meter is not None and apart else taken
     traced = None if peak is None else peak.nbytes
     dead = max(0, held.nbytes - ledger.live - ledger.given_up + given_up)
-    return First(record, after, output, timed, is_busy=is_busy, taken=taken, dead=dead, traced=traced)
+    refused = max([error.least for error, _ in refusals], default=0)
+    more = {"taken": taken, "beyond": beyond, "dead": dead, "traced": traced, "refused": refused}
+    return First(record, after, output, timed, is_busy=is_busy, **more)
+
+
+@contextmanager
+def _gathering(ledger: Ledger, meter: Meter | None) -> Iterator[list[Any]]:
+    """Tell a meter what is counted in the block, and have loops that are refused there run on; see `loop/refused`."""
+    before, meters, found = ledger.refusals, ledger.meters, list[Any]()
+    ledger.refusals, ledger.meters = found, meters if meter is None else [*meters, meter]
+    try:
+        yield found
+    finally:
+        ledger.refusals, ledger.meters = before, meters

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ebbtide.errors import ScheduleError
 from ebbtide.ledger import SAVED, SNAPSHOTS
 from ebbtide.loop import ahead, held
 from ebbtide.schedules import Delete, Hierarchical, Mixed, Revolve, StoreAll
+
+
+def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
+    """Return how a loop does with less, what costs the least first; each returns whether there was anything."""
+    saved = partial(give_up_on_disk, rule, "saved")
+    last = partial(go_back, rule), partial(move_first, rule), partial(give_up_entries, rule)
+    return rule.snapshots.give_up_buffers, partial(give_up_one, rule), saved, *last
 
 
 def give_up_one(rule: Any) -> bool:
@@ -64,6 +73,13 @@ def give_up_on_disk(rule: Any, kind: str | None = None) -> bool:
     rule.room.stale = True
     _without_table(rule)
     return True
+
+
+def go_back(rule: Any) -> bool:
+    """Give up saved values but those of the step in work, if the others can run again from the initial state."""
+    went = rule.room.spare.go_back(rule)
+    rule.room.stale |= went
+    return bool(went)
 
 
 def move_first(rule: Any) -> bool:

@@ -135,11 +135,13 @@ def measure_alone(
         return sizes, None, 0
     most, has_room = _most_that_waits(first, sizes), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     lone = is_lone(values, first)
+    # What was there before the step, and is in the ledger since then, no meter saw.
+    taken = min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
     waits = not agree(not (lone and is_known(first) and sizes.sweep > most))
-    takes = agree(not is_plain(first) and first.taken + sizes.state + sizes.gradients > has_room)
+    takes = agree(not is_plain(first) and taken + sizes.state + sizes.gradients > has_room)
     if not (waits or takes):
         # The function alone takes a state at least, for what it returns.
-        unseen = 0 if is_plain(first) else first.taken - sizes.seen - sizes.state
+        unseen = 0 if is_plain(first) else taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
     outer, room = None if stepper.region is None else stepper.region.outer.pager, 2 * sizes.state
     freed = ledger.relieve(ledger.live + room - ledger.limit, ledger.lenders_before(mark))
@@ -154,7 +156,7 @@ def measure_alone(
     # NumPy converts numbers block by block, in memory that no array has.
     block = min(BLOCK, 2 * _largest(first)) + (taken_beside(first) if lone else 0)
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
-    run = first.taken - function + block
+    run = taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
     return replace(sizes, run=max(sizes.run, run if takes else 0)), timed, freed
 

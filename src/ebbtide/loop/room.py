@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -208,9 +207,10 @@ class Room:
         if passed and not action.save and is_alone():
             self.stale = True
             return replace(action, kind="restart", tier="memory")
+        if self.spare.went_back and action.snapshot and action.kind == "saved":
+            return replace(action, snapshot=False)  # those of other steps were given up while it ran
         if action.save and self.spare.went_back and not position.forward_ended and action.stop < position.steps:
-            # The saved values of earlier steps were given up while it ran, and its own are of no use without them.
-            rule.records.clear()
+            rule.records.clear()  # and its own are of no use without them
             return replace(action, save=False)
         if passed and position.open and (action.drop or not position.saved):
             # Kept in case the loop ends with it. If not, it runs again, beside fewer snapshots.
@@ -324,9 +324,7 @@ class Room:
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before = self._ledger.live
-        fewer = partial(less.give_up_one, rule), partial(less.give_up_on_disk, rule, "saved")
-        last = partial(less.move_first, rule), partial(less.give_up_entries, rule)
-        ways = rule.snapshots.give_up_buffers, *fewer, partial(self._give_up_saved, rule), *last
+        ways = less.ways(rule)
         count = self._given_up
         while not is_enough() and any(way() for way in ways):
             self._given_up += 1
@@ -334,12 +332,6 @@ class Room:
         if self._given_up > count:
             self._freed = (self._freed or 0) + freed
         return freed
-
-    def _give_up_saved(self, rule: Any) -> bool:
-        """Give up saved values but those of the step in work, if the others can run again from the initial state."""
-        went = self.spare.go_back(rule)
-        self.stale |= went
-        return went
 
     def forget(self, rule: Any, kept: range = range(0)) -> None:
         """Give up the saved values at hand of all steps but those that are *kept*."""

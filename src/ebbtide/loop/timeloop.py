@@ -2,57 +2,48 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agree import agree, own_communicator
+from ebbtide.agree import own_communicator
 from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import check_vectors, flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.budget import Budget, format_bytes
-from ebbtide.errors import BudgetError
-from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
+from ebbtide.budget import Budget
+from ebbtide.ledger import Ledger
 from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.buffers import hold_buffer, let_buffer_go
+from ebbtide.loop.choose import first_steps
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
-from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
-from ebbtide.loop.first import First, run_first
-from ebbtide.loop.given import in_region
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.masked import masked_loop
-from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments, check_length, run_plain
-from ebbtide.loop.plan import Plan, Sizes
 from ebbtide.loop.progress import Watch
+from ebbtide.loop.refused import RefusedLoop, run_on
 from ebbtide.loop.resume import Resumption, plain
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
-from ebbtide.loop.share import claim, held_outside, room_beside
 from ebbtide.loop.snapshots import Snapshots
 from ebbtide.loop.state import owned, writable
 from ebbtide.loop.steps import Stepper
-from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps, time_fresh
 from ebbtide.loop.traced import traced_loop
-from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.verify import Verifier
-from ebbtide.loop.warm import Timed
-from ebbtide.loop.whole import Whole
-from ebbtide.loop.within import check_within, refusing_around, refusing_before
+from ebbtide.loop.within import refusing_before
 from ebbtide.machine import Heap
 from ebbtide.quota import Quota
-from ebbtide.schedules import Costs, Schedule, StoreAll
+from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import Disk, Storage
+from ebbtide.storage.failures import without_frames
 from ebbtide.tape.joint import record_joint
 from ebbtide.tape.linear_region import linear_trace
 from ebbtide.tape.record import Tape
@@ -186,16 +177,23 @@ def _taped_loop(
             hold_buffer(ledger, options.storage)
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
-            first, plan, report = _first_steps(stepper, values, length, options, allowed, room.disk, rows, earlier)
+            first, plan, report = first_steps(stepper, values, length, options, allowed, room.disk, rows, earlier)
             if resumption is not None:
                 resumption.begin()
                 if options.schedule is None and plan.schedule != earlier:
                     resumption.save_plan(plan.schedule)
-    except BaseException:
+    except BaseException as error:
         let_buffer_go(ledger, options.storage)
         if directory is not None:
             directory.close()
-        raise
+        first, report, plan = None, None, next((plan for known, plan in ledger.refusals or () if known is error), None)
+        if plan is None:
+            raise
+        without_frames(error)
+    if first is None:
+        on_disk = room.disk.has_room(plan.sizes.stored) and allowed is not None and allowed.disk > 0
+        refused, final = run_on(stepper, values, length, options, leaves, inputs, plan, on_disk)
+        return _recorded(tape, refused, final, structure, stepper, options.outputs)
     verifier = Verifier(paths_of(structure), options.outputs, options.verify)
     make_disk = partial(_make_disk, allowed, room.disk.snapshots, plan.buffer)
     label = None if resumption is None else resumption.label
@@ -214,8 +212,7 @@ def _taped_loop(
         rule.fail()
         raise
     rule.links = Links(region, leaves, inputs, rule.statics)
-    emitted = stacked(rule.emitted)
-    return _recorded(tape, rule, final, emitted, structure, stepper, options.outputs)
+    return _recorded(tape, rule, final, structure, stepper, options.outputs)
 
 
 def _region_of(tape: Tape, budget: Budget | None) -> Region:
@@ -260,11 +257,11 @@ def _make_disk(allowed: Budget | None, quota: Quota, buffer: int) -> Storage:
 
 
 def _recorded(
-    tape: Tape, rule: LoopRule, final: list[Any], emitted: list[Any], structure: Any, stepper: Stepper, outputs: bool
+    tape: Tape, rule: LoopRule | RefusedLoop, final: list[Any], structure: Any, stepper: Stepper, outputs: bool
 ) -> Any:
     """Return the results of a loop, recorded as one operation if they depend on anything."""
     count = len(final)
-    results = final + emitted
+    results = final + stacked(rule.emitted)
     if rule.links.parents:
         # What is no array has no derivative, and only its place counts.
         shown = [v if is_array(v) else 0 for v in results]
@@ -275,120 +272,3 @@ def _recorded(
         rule.close()
     after = unflatten(structure, results[:count])
     return (after, unflatten(stepper.output_structure, results[count:])) if outputs else after
-
-
-def _first_steps(
-    stepper: Stepper,
-    values: list[Any],
-    steps: int,
-    options: Options,
-    allowed: Budget | None,
-    disk: DiskPart,
-    rows: int,
-    earlier: Schedule | None,
-) -> tuple[First, Plan, Any]:
-    """
-    Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
-
-    A schedule that an *earlier* run of the same call chose is taken again if it fits. The third result is the report of
-    the loop; None without one.
-    """
-    assert stepper.region is not None
-    start = time.perf_counter()
-    ledger = stepper.region.ledger
-    report = ledger.report
-    whole = Whole(report, values)
-    account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
-    _page_before(stepper.region)
-    mark = account.mark()
-    first, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows)
-    whole.see(first)
-    schedule, costs, is_open = options.schedule, options.costs, options.until is not None
-    held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
-    available = room_beside(ledger.limit, account, held)
-    if available is not None and sizes.fixed + sizes.restart > available:
-        sizes = without_spare(first, sizes, account, mark)
-        available = room_beside(ledger.limit, account, held)
-    outside = {"held": held + held_outside(stepper.region, account)}
-    outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
-    planned = partial(disk.choose_first, steps, memory=available, open=is_open, **outside)
-    plan = None if earlier is None else planned(sizes, schedule=earlier, costs=costs)
-    if plan is not None and not agree(not _fits(plan, available, disk)):
-        schedule = earlier
-    else:
-        plan = _plan_or_close(first, partial(planned, sizes, schedule=schedule, costs=costs))
-    chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
-    if chosen and allowed is not None:
-        timed, fresh = is_timed(values, steps), 0.0
-        if timed:
-            fresh = time_fresh(first)
-            first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
-        has_disk = not agree(disk.left < sizes.stored)
-        if timed or has_disk:
-            costs = estimate_steps(first) if costs is None else costs
-            if has_disk:
-                costs = with_transfers(costs, values, allowed.directory, disk.snapshots, is_busy=first.is_busy)
-            plan = planned(sizes, schedule=schedule, costs=costs)
-        if timed:
-            # What comes to be held takes fresh memory, once.
-            seconds = time.perf_counter() - start + fresh * plan.predicted_peak_bytes
-            plan, plain = plan.with_measuring(EXTRA_STEPS, agree(seconds)), None
-    plan = plan if plain is None else plan.with_measuring(1, None)
-    check_within(plan, ledger, account.lenders_since(mark), allowed)
-    if allowed is not None and options.storage is None:
-        _check_disk(plan, disk)
-    if report is None:
-        return first, plan, None
-    plan = whole.predict(plan, available, steps * first.output_nbytes)
-    seconds = time.perf_counter() - start
-    return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
-
-
-def _plan_or_close(first: First, planned: Callable[[], Plan]) -> Plan:
-    """Return a plan; where there is none give up the first step, which the traceback would hold."""
-    try:
-        return planned()
-    except BudgetError:
-        first.close()
-        raise
-
-
-def _measure_first(
-    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int
-) -> tuple[First, Sizes, Timed | None, int]:
-    """
-    Run the first step on a tape and measure it.
-
-    Returns:
-        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it).
-    """
-    held = account.live
-    with account.hearing() as given_up, refusing_around(values, allowed):
-        first = run_first(stepper, values, account, allowed)
-    held -= sum(given_up.values())
-    known = mark.without(given_up[SAVED], given_up[SNAPSHOTS])
-    sizes = measure_sizes(stepper, values, first, account, held, known, rows)
-    sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark)
-    return first, sizes, plain, held - freed
-
-
-def _check_disk(plan: Plan, disk: DiskPart) -> None:
-    """Raise if a plan, of a schedule that was asked for, stores more on disk than there is."""
-    if agree(plan.predicted_disk_bytes > disk.left):
-        raise BudgetError(
-            f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
-            f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
-            plan.predicted_peak_bytes,
-        )
-
-
-def _page_before(region: Region) -> None:
-    """Let what was saved before a loop wait on disk, if that is allowed."""
-    outer, limit = region.outer.pager, region.ledger.limit
-    if outer is not None and outer.on_disk and limit is not None and not in_region(current().capture):
-        outer.reserve(limit // 2)
-
-
-def _fits(plan: Plan, available: int | None, disk: DiskPart) -> bool:
-    """Return whether there is room for a plan."""
-    return available is None or (plan.predicted_peak_bytes <= available and plan.predicted_disk_bytes <= disk.left)

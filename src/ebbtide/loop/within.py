@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from ebbtide.agree import agree
 from ebbtide.arrays.context import current
@@ -14,33 +15,8 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger, Lender
 from ebbtide.loop.given import in_region
 from ebbtide.loop.plan import Plan
-from ebbtide.loop.sizes import RESERVE, RESERVE_PER_SNAPSHOT
-from ebbtide.loop.state import bytes_of
+from ebbtide.loop.sizes import RESERVE
 from ebbtide.schedules import StoreAll
-
-
-@contextmanager
-def refusing_around(values: list[Any], allowed: Budget | None) -> Iterator[None]:
-    """
-    Have a refusal in the first step of a loop name what does with the loop around it, too.
-
-    When that step runs again, there are a restart state and a cotangent beside it, which its first run does not meet.
-    Where there is disk, that state is there.
-
-    Args:
-        values: Leaves of the state that the step starts from.
-        allowed: The budget; None for no bound.
-
-    Raises:
-        BudgetError: What is in the block was refused.
-    """
-    try:
-        yield
-    except BudgetError as error:
-        if allowed is None:
-            raise
-        why = "It is in the first step of a time loop, which holds more when it runs a step again."
-        raise _with_more(error, why, error.least + _beside(bytes_of(values), allowed)) from error
 
 
 @contextmanager
@@ -71,30 +47,62 @@ def refusing_before(tape: Any, leaves: list[Any], allowed: Budget | None) -> Ite
         raise _with_more(error, "The sweep of the code before it takes more.", least) from error
 
 
-def check_within(plan: Plan, ledger: Ledger, lenders: list[Lender], allowed: Budget | None) -> None:
+@final
+@dataclass(frozen=True, slots=True)
+class Within:
     """
-    Refuse a plan that leaves no room for loops in the steps, when a step is run again.
+    Loops in the first step of another one, for which it has to leave room when a step is run again.
 
     Args:
-        plan: The plan of the loop around.
-        ledger: The account.
-        lenders: The loops in its first step.
-        allowed: The budget; None for no bound.
-
-    Raises:
-        BudgetError: There is no room.
+        refused: The bytes without which one of them was refused; 0 if none was.
+        lenders: These loops.
     """
-    plans = [getattr(one(), "plan", None) for one in lenders]
-    inner = max([known.least for known in plans if known is not None], default=0)
-    if not inner or ledger.limit is None or isinstance(plan.schedule, StoreAll):
-        return
-    least = inner + _beside(plan.sizes.state, allowed)
-    if not agree(least > ledger.limit):
-        return
-    raise BudgetError(
-        f"A time loop of {plan.steps} steps leaves no room for the loops in its steps, which take {inner} bytes "
-        f"({format_bytes(inner)}), when it runs a step again. Give at least {least} bytes ({format_bytes(least)}) of "
-        "memory.",
+
+    refused: int
+    lenders: list[Lender]
+
+    def least(self, plan: Plan) -> int:
+        """Return the bytes that they take, and what is beside a step that is run again; 0 if there are none."""
+        plans = [getattr(one(), "plan", None) for one in self.lenders]
+        inner = max([self.refused, *(known.least for known in plans if known is not None)])
+        return inner and inner + plan.sizes.state + plan.fewest + RESERVE
+
+    def check(self, plan: Plan, ledger: Ledger) -> None:
+        """
+        Refuse a plan of the loop around that leaves no room for them.
+
+        Raises:
+            BudgetError: There is no room.
+        """
+        self.check_refused(plan)
+        least = self.least(plan)
+        if not least or ledger.limit is None or isinstance(plan.schedule, StoreAll):
+            return
+        if agree(least > ledger.limit):
+            raise _refusal(plan, least + ledger.left_out)
+
+    def check_refused(self, plan: Plan) -> None:
+        """
+        Refuse any plan if one of them was refused.
+
+        Raises:
+            BudgetError: One was.
+        """
+        if self.refused:
+            raise _refusal(plan, self.least(plan))
+
+    def larger(self, error: BudgetError, smallest: Plan) -> BudgetError:
+        """Return a refusal of the loop around, with what does for those that were refused in it."""
+        least = self.least(smallest)
+        if not self.refused or least <= error.least:
+            return error
+        return _with_more(error, "Loops in its steps take more.", least)
+
+
+def _refusal(plan: Plan, least: int) -> BudgetError:
+    return BudgetError(
+        f"A time loop of {plan.steps} steps leaves no room for the loops in its steps when it runs a step again. "
+        f"Give at least {least} bytes ({format_bytes(least)}) of memory.",
         least,
     )
 
@@ -103,9 +111,3 @@ def _with_more(error: BudgetError, why: str, least: int) -> BudgetError:
     """Return a refusal that names a larger least, and says why."""
     reason = str(error).partition(" Give at least")[0]
     return BudgetError(f"{reason} {why} Give at least {least} bytes ({format_bytes(least)}) of memory.", least)
-
-
-def _beside(state: int, allowed: Budget | None) -> int:
-    """Return the bytes beside a step that is run again: a cotangent, a restart state, and the interpreter's share."""
-    states = 1 if allowed is not None and allowed.disk else 2
-    return states * state + RESERVE_PER_SNAPSHOT + RESERVE

@@ -25,6 +25,8 @@ cdef struct Metered:
     Allocator source
     long long live
     long long peak
+    long long counted
+    long long beyond
     bint exact
 
 
@@ -32,6 +34,8 @@ cdef inline void add(Metered *metered, size_t nbytes) noexcept nogil:
     metered.live += nbytes
     if metered.live > metered.peak:
         metered.peak = metered.live
+    if metered.live - metered.counted > metered.beyond:
+        metered.beyond = metered.live - metered.counted
 
 
 cdef void *take(void *context, size_t nbytes) noexcept nogil:
@@ -77,12 +81,14 @@ cdef class Meter:
     Attributes:
         peak: The most bytes of arrays that were allocated in the block and held at a time; an array that changed its
             size counts in all of its sizes.
-        exact: Whether none did.
+        beyond: The most of them less those that were counted elsewhere at the time.
+        exact: Whether none changed its size.
     """
 
     cdef object _capsule, _before
     cdef Metered *_metered
     cdef readonly long long peak
+    cdef readonly long long beyond
     cdef readonly bint exact
 
     def __enter__(self):
@@ -102,9 +108,14 @@ cdef class Meter:
         PyDataMem_SetHandler(self._capsule)
         return self
 
+    def count(self, long long nbytes):
+        """Say that so many bytes more are counted elsewhere; negative for less."""
+        if self._metered is not NULL:
+            self._metered.counted += nbytes
+
     def __exit__(self, kind, error, trace):
         PyDataMem_SetHandler(self._before)
-        self.peak, self.exact = self._metered.peak, self._metered.exact
+        self.peak, self.beyond, self.exact = self._metered.peak, self._metered.beyond, self._metered.exact
         # Arrays that live on hold the capsule.
         self._metered = NULL
         self._capsule = self._before = None

@@ -1,0 +1,216 @@
+"""The plan of a time loop: chosen for its first steps, which are run to be measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+from ebbtide.agree import agree
+from ebbtide.arrays.context import current
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
+from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
+from ebbtide.loop.disk_part import DiskPart
+from ebbtide.loop.first import First, run_first
+from ebbtide.loop.given import in_region
+from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
+from ebbtide.loop.options import Options
+from ebbtide.loop.plan import Plan, Sizes
+from ebbtide.loop.share import claim, held_outside, room_beside
+from ebbtide.loop.steps import Stepper
+from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps, time_fresh
+from ebbtide.loop.transfers import with_transfers
+from ebbtide.loop.warm import Timed
+from ebbtide.loop.whole import Whole
+from ebbtide.loop.within import Within
+from ebbtide.schedules import Schedule, StoreAll
+from ebbtide.tape.region import Region
+
+
+@final
+@dataclass(slots=True)
+class _Measured:
+    """
+    What the first step showed.
+
+    Args:
+        first: The step; in the end the one that the loop begins with.
+        sizes: What it takes.
+        plain: The time of a plain one, if that was run.
+        start: When all of it began.
+        available: Bytes that the loop may take; None for no bound.
+        planned: Makes a plan for these.
+        account: The ledger in which it is measured.
+    """
+
+    first: First
+    sizes: Sizes
+    plain: Timed | None
+    start: float
+    available: int | None
+    planned: Callable[..., Plan]
+    account: Ledger
+
+
+def first_steps(
+    stepper: Stepper,
+    values: list[Any],
+    steps: int,
+    options: Options,
+    allowed: Budget | None,
+    disk: DiskPart,
+    rows: int,
+    earlier: Schedule | None,
+) -> tuple[First, Plan, Any]:
+    """
+    Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
+
+    A schedule that an *earlier* run of the same call chose is taken again if it fits. The third result is the report of
+    the loop; None without one.
+
+    Raises:
+        BudgetError: There is no plan; the first step is given up, which the traceback would hold.
+    """
+    assert stepper.region is not None
+    start, ledger = time.perf_counter(), stepper.region.ledger
+    report = ledger.report
+    whole = Whole(report, values)
+    account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
+    _page_before(stepper.region)
+    mark = account.mark()
+    first, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows)
+    whole.see(first)
+    held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
+    available = room_beside(ledger.limit, account, held)
+    if available is not None and sizes.fixed + sizes.restart > available:
+        sizes = without_spare(first, sizes, account, mark)
+        available = room_beside(ledger.limit, account, held)
+    outside = {"held": held + held_outside(stepper.region, account)}
+    outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
+    planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
+    measured = _Measured(first, sizes, plain, start, available, planned, account)
+    within = Within(first.refused, account.lenders_since(mark))
+    try:
+        plan = _choose(stepper, values, steps, options, allowed, disk, earlier, measured, within)
+        within.check(plan, ledger)
+        if allowed is not None and options.storage is None:
+            _check_disk(plan, disk)
+    except BudgetError as error:
+        measured.first.close()
+        memory = error.least - outside["held"]
+        smallest = partial(planned, schedule=options.schedule, costs=options.costs, memory=memory)
+        waits = ledger.refusals if options.budget is None else None
+        raise _refusal(error, within, smallest, waits) from None
+    first = measured.first
+    if report is None:
+        return first, plan, None
+    plan = whole.predict(plan, available, steps * first.output_nbytes)
+    seconds = time.perf_counter() - start
+    return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
+
+
+def _choose(
+    stepper: Stepper,
+    values: list[Any],
+    steps: int,
+    options: Options,
+    allowed: Budget | None,
+    disk: DiskPart,
+    earlier: Schedule | None,
+    measured: _Measured,
+    within: Within,
+) -> Plan:
+    """Make the plan; where that is a choice, measure first by the clock what steps and transfers cost."""
+    planned, available = measured.planned, measured.available
+    schedule, costs = options.schedule, options.costs
+    plan = None if earlier is None else planned(schedule=earlier, costs=costs)
+    if plan is not None and not agree(not _fits(plan, available, disk)):
+        schedule = earlier
+    else:
+        plan = planned(schedule=schedule, costs=costs)
+    within.check_refused(plan)
+    chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
+    if chosen and allowed is not None:
+        timed, fresh = is_timed(values, steps), 0.0
+        if timed:
+            fresh, first = time_fresh(measured.first), measured.first
+            sizes, account = measured.sizes, measured.account
+            measured.first, costs = measure_steps(stepper, values, first, sizes, account, allowed, measured.plain)
+        has_disk = not agree(disk.left < measured.sizes.stored)
+        if timed or has_disk:
+            costs = estimate_steps(measured.first) if costs is None else costs
+            if has_disk:
+                is_busy = measured.first.is_busy
+                costs = with_transfers(costs, values, allowed.directory, disk.snapshots, is_busy=is_busy)
+            plan = planned(schedule=schedule, costs=costs)
+        if timed:
+            # What comes to be held takes fresh memory, once.
+            seconds = time.perf_counter() - measured.start + fresh * plan.predicted_peak_bytes
+            return plan.with_measuring(EXTRA_STEPS, agree(seconds))
+    return plan if measured.plain is None else plan.with_measuring(1, None)
+
+
+def _refusal(
+    error: BudgetError, within: Within, smallest: Callable[[], Plan], waits: list[Any] | None
+) -> BudgetError:
+    """
+    Return a refusal that names what does for loops in the step, too.
+
+    Args:
+        error: That of the loop alone.
+        within: These loops.
+        smallest: Makes the plan that would fit just so.
+        waits: Where it is noted with that plan, if it can wait until the step around is measured; else None.
+    """
+    try:
+        plan = smallest()
+    except BudgetError:
+        return error
+    error = within.larger(error, plan)
+    if waits is not None:
+        waits.append((error, replace(plan, least=error.least)))
+    return error
+
+
+def _measure_first(
+    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int
+) -> tuple[First, Sizes, Timed | None, int]:
+    """
+    Run the first step on a tape and measure it.
+
+    Returns:
+        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it).
+    """
+    held = account.live
+    with account.hearing() as given_up:
+        first = run_first(stepper, values, account, allowed)
+    held -= sum(given_up.values())
+    known = mark.without(given_up[SAVED], given_up[SNAPSHOTS])
+    sizes = measure_sizes(stepper, values, first, account, held, known, rows)
+    sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark)
+    return first, sizes, plain, held - freed
+
+
+def _check_disk(plan: Plan, disk: DiskPart) -> None:
+    """Raise if a plan, of a schedule that was asked for, stores more on disk than there is."""
+    if agree(plan.predicted_disk_bytes > disk.left):
+        raise BudgetError(
+            f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
+            f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
+            plan.predicted_peak_bytes,
+        )
+
+
+def _page_before(region: Region) -> None:
+    """Let what was saved before a loop wait on disk, if that is allowed."""
+    outer, limit = region.outer.pager, region.ledger.limit
+    if outer is not None and outer.on_disk and limit is not None and not in_region(current().capture):
+        outer.reserve(limit // 2)
+
+
+def _fits(plan: Plan, available: int | None, disk: DiskPart) -> bool:
+    """Return whether there is room for a plan."""
+    return available is None or (plan.predicted_peak_bytes <= available and plan.predicted_disk_bytes <= disk.left)
