@@ -165,6 +165,8 @@ def _refusal(
         smallest: Makes the plan that would fit just so.
         waits: Where it is noted with that plan, if it can wait until the step around is measured; else None.
     """
+    if waits is None and not within.refused:
+        return error
     try:
         plan = smallest()
     except BudgetError:

@@ -12,7 +12,6 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector
-from ebbtide.loop.given import in_region
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import Snapshot
@@ -21,14 +20,8 @@ from ebbtide.tape.joint import Holding
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.saved import parts_of
 
-# Two pages of the record of what comes after a loop, which a ledger counts, are in the loop's reserve, too. In a step
-# of another loop there may be no more than a part of one.
-_RECORD = 2 * PAGE
-
-
-def record_bytes(region: Any) -> int:
-    """Return the bytes in a ledger of the record of what comes after a loop that are in its reserve, too."""
-    return 0 if in_region(region.around) else _RECORD
+# Two pages of the record of what comes after a loop, which a ledger counts, are in the loop's reserve, too.
+RECORD = 2 * PAGE
 
 
 @final
@@ -203,12 +196,11 @@ def needed_bytes(rule: Any, paged: int = 0) -> int:
     return int(max(0, sweep - taped)) + sums
 
 
-def beyond_bytes(region: Any, plan: Plan, restarts: int, listed: int, taped: int) -> int:
+def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
     """
     Return what the interpreter takes for a loop beside the table of its schedule, which no ledger counts.
 
     Args:
-        region: That of its steps.
         plan: Its plan.
         restarts: How many restart states it holds in memory.
         listed: How many on disk.
@@ -216,7 +208,7 @@ def beyond_bytes(region: Any, plan: Plan, restarts: int, listed: int, taped: int
     """
     sizes = plan.sizes
     states = restarts * (sizes.restart - sizes.data) + listed * sizes.listed
-    return sizes.interpreter - record_bytes(region) + states + max(0, taped) * (sizes.taped - sizes.saved)
+    return sizes.interpreter - RECORD + states + max(0, taped) * (sizes.taped - sizes.saved)
 
 
 def beyond_now(rule: Any) -> int:
@@ -225,7 +217,7 @@ def beyond_now(rule: Any) -> int:
     listed = max(0, position.on_disk - paged)
     restarts = max(0, len(position.snapshots) - saved - listed) + rule.room.spare.is_there
     table = table_bytes(rule.plan.schedule, rule.plan.steps)
-    return table + beyond_bytes(rule.stepper.region, rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
+    return table + beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
 
 
 def entries_bytes(rule: Any) -> int:
@@ -252,7 +244,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         # With more than its initial state it has a schedule with a table.
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
         count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
-        beyond = table + beyond_bytes(rule.stepper.region, plan, in_memory, count, swapped) - (rule.sheddable - entries)
+        beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries)
         more = needed_bytes(rule, paged) - needed_bytes(rule)
     if (bare and count + in_memory) or rule.room.stale:
         # The loop has to find another plan before it goes on.

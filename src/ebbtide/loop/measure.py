@@ -14,6 +14,7 @@ from ebbtide.arrays.reach import arrays_of
 from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.first import First
 from ebbtide.loop.generators import working_nbytes
+from ebbtide.loop.held import RECORD
 from ebbtide.loop.likeness import is_known, is_lone, is_plain, taken_beside
 from ebbtide.loop.sizes import RESERVE_PER_STEP, Sizes
 from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
@@ -53,9 +54,11 @@ def measure_sizes(
     shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
     record.nbytes, spare = counted, ledger.held[SNAPSHOTS] - mark.snapshots - record.within
     first.kept = counted + max(0, spare)
+    # What the interpreter takes for loops in it is in no ledger, and the reserve of the loop around is for one.
+    more = RECORD if ledger.lenders_since(mark) else 0
     return Sizes(
         state=bytes_of(values),
-        saved=counted - shared,
+        saved=counted - shared + more,
         shared=shared,
         nodes=max(0, counted - shared - swappable_bytes(record)),
         sweep=record.forecast() + record.tape.pager.overhead.uncounted - held + working_nbytes(values),

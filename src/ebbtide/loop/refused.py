@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, final
 
-from ebbtide.ledger import SNAPSHOTS
+from ebbtide.ledger import SNAPSHOTS, Ledger
 from ebbtide.loop.collect import emit
 from ebbtide.loop.held import beyond_bytes
 from ebbtide.loop.links import Links
@@ -20,7 +20,6 @@ from ebbtide.loop.plan import Plan
 from ebbtide.loop.steps import Stepper
 from ebbtide.tape.joint import Holding, JointRule
 from ebbtide.tape.node import Node
-from ebbtide.tape.region import Region
 
 
 @final
@@ -29,7 +28,7 @@ class RefusedLoop(JointRule):
     Says of a loop what it would hold with its smallest plan, when it has given up all that it can.
 
     Args:
-        region: The region of its steps.
+        ledger: The account, which counts it.
         plan: The plan of a budget that is just enough.
         on_disk: Whether its first state would be on disk.
         links: Its parents on the tape around.
@@ -40,12 +39,11 @@ class RefusedLoop(JointRule):
         None; what it says to hold is in the account until it dies.
     """
 
-    __slots__ = ("__weakref__", "_held", "_on_disk", "_region", "_sums", "emitted", "links", "plan")
+    __slots__ = ("__weakref__", "_held", "_on_disk", "_sums", "emitted", "links", "plan")
 
     def __init__(
-        self, region: Region, plan: Plan, on_disk: bool, links: Links, sums: int, emitted: list[Any]
+        self, ledger: Ledger, plan: Plan, on_disk: bool, links: Links, sums: int, emitted: list[Any]
     ) -> None:
-        ledger, self._region = region.ledger, region
         self.plan, self.links, self.emitted, self._on_disk = plan, links, emitted, on_disk
         self._sums = max(plan.sizes.gradients, sums)
         sizes = plan.sizes
@@ -64,7 +62,7 @@ class RefusedLoop(JointRule):
         plan, sizes = self.plan, self.plan.sizes
         # With disk the entries of its states, which a loop in a step does not give up.
         beyond = max(plan.fewest, sizes.listed) if self._on_disk else sizes.restart - sizes.data
-        return Holding(self._held, beyond_bytes(self._region, plan, 0, 0, 0) + beyond, plan.least)
+        return Holding(self._held, beyond_bytes(plan, 0, 0, 0) + beyond, plan.least)
 
     def needs(self, owned: bool, given: int) -> int:
         """See `JointRule.needs`."""
@@ -111,4 +109,4 @@ def run_on(
                 emit(emitted, index, None if until is not None else steps, output)
     links = Links(region, leaves, inputs, bypass.statics)
     sums = sum(met.nbytes for met in bypass.statics.values())
-    return RefusedLoop(region, plan, on_disk, links, sums, emitted), values
+    return RefusedLoop(region.ledger, plan, on_disk, links, sums, emitted), values

@@ -10,7 +10,7 @@ from typing import Any
 from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
-from ebbtide.loop.held import counted_bytes, record_bytes
+from ebbtide.loop.held import RECORD, counted_bytes
 from ebbtide.loop.less import give_up_on_disk
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.predict import predict
@@ -32,7 +32,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
     # Those in steps at hand are lenders, too, and hold what they can run again.
     lenders = [one for one in ledger.lenders if one() is not rule]
     while True:
-        others = ledger.live - counted_bytes(rule) - record_bytes(rule.stepper.region)
+        others = ledger.live - counted_bytes(rule) - RECORD
         try:
             return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others)
         except BudgetError:
