@@ -538,6 +538,34 @@ def test_nested_loops_are_refused_once(form: str, name: str, disk: int, tmp_path
     assert caught.value.least >= least - STATE // 20
 
 
+def with_random_numbers(v: Any) -> Any:
+    """A loop that ends by a condition, with random numbers and a number in its state, and outputs of another shape."""
+
+    def step(x: Any, j: int) -> Any:
+        w, random, count = x
+        after = 0.99 * w + 0.01 * np.sin(w) + 1e-3 * random.standard_normal(w.shape)
+        return (after, random, count + 1), w[::100].copy()
+
+    start = v, np.random.default_rng(1), 0
+    (last, _, _), rows = timeloop(step, start, until=lambda x: x[2] >= 5, max_steps=8, outputs=True)
+    return last + np.mean(rows)
+
+
+@pytest.mark.parametrize("name", ["hvp", "jvp of grad", "vmap of grad", "vjp", "random numbers"])
+def test_nested_loops_are_refused_once_in_all_derivatives(name: str) -> None:
+    """With tangents, for a batch, and of states of all kinds."""
+    inner = with_random_numbers if name == "random numbers" else partial(NESTED["before much"], SHAPES["many"])
+
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(lambda v, i: inner(v), u, 4))
+
+    derivative = DERIVATIVES.get(name, lambda f, budget: grad(f, budget=budget))
+    expected = derivative(f, None)(U)
+    with pytest.raises(BudgetError) as caught:
+        derivative(f, Budget(memory=1))(U)
+    assert derivative(f, Budget(memory=caught.value.least))(U).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("memory", [0, 0.01, 1, 3])
 @pytest.mark.parametrize("name", ["many", "in place", "mask", "matrix"])
 def test_what_was_saved_before_a_loop_is_taken_for_paged(name: str, memory: float, tmp_path: Path) -> None:
