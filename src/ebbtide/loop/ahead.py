@@ -104,7 +104,7 @@ def find_first(position: Position) -> Snapshot | None:
 
 def on_disk(position: Position, moved: Snapshot) -> Position:
     """Return a position in which a snapshot lies on disk."""
-    there = tuple([replace(kept, tier="disk") if kept is moved else kept for kept in position.snapshots])
+    there = tuple([replace(kept, tier="disk") if kept == moved else kept for kept in position.snapshots])
     return replace(position, snapshots=there)
 
 

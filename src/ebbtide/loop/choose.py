@@ -34,9 +34,16 @@ from ebbtide.tape.region import Region
 @dataclass(slots=True)
 class _Measured:
     """
-    What the first step showed.
+    A loop, and what its first step showed.
 
     Args:
+        stepper: Runs steps.
+        values: Leaves of the initial state.
+        steps: The number of steps, or its upper bound.
+        options: Those of the user.
+        allowed: The budget; None for no bound.
+        disk: Its part of the disk.
+        within: The loops in the first step.
         first: The step; in the end the one that the loop begins with.
         sizes: What it takes.
         plain: The time of a plain one, if that was run.
@@ -46,6 +53,13 @@ class _Measured:
         account: The ledger in which it is measured.
     """
 
+    stepper: Stepper
+    values: list[Any]
+    steps: int
+    options: Options
+    allowed: Budget | None
+    disk: DiskPart
+    within: Within
     first: First
     sizes: Sizes
     plain: Timed | None
@@ -91,10 +105,11 @@ def first_steps(
     outside = {"held": held + held_outside(stepper.region, account)}
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
-    measured = _Measured(first, sizes, plain, start, available, planned, account)
     within = Within(first.refused, account.lenders_since(mark))
+    loop = stepper, values, steps, options, allowed, disk, within
+    measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
     try:
-        plan = _choose(stepper, values, steps, options, allowed, disk, earlier, measured, within)
+        plan = _choose(measured, earlier)
         within.check(plan, ledger)
         if allowed is not None and options.storage is None:
             _check_disk(plan, disk)
@@ -112,33 +127,23 @@ def first_steps(
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
 
 
-def _choose(
-    stepper: Stepper,
-    values: list[Any],
-    steps: int,
-    options: Options,
-    allowed: Budget | None,
-    disk: DiskPart,
-    earlier: Schedule | None,
-    measured: _Measured,
-    within: Within,
-) -> Plan:
+def _choose(measured: _Measured, earlier: Schedule | None) -> Plan:
     """Make the plan; where that is a choice, measure first by the clock what steps and transfers cost."""
-    planned, available = measured.planned, measured.available
-    schedule, costs = options.schedule, options.costs
+    planned, values, disk, allowed = measured.planned, measured.values, measured.disk, measured.allowed
+    schedule, costs = measured.options.schedule, measured.options.costs
     plan = None if earlier is None else planned(schedule=earlier, costs=costs)
-    if plan is not None and not agree(not _fits(plan, available, disk)):
+    if plan is not None and not agree(not _fits(plan, measured.available, disk)):
         schedule = earlier
     else:
         plan = planned(schedule=schedule, costs=costs)
-    within.check_refused(plan)
+    measured.within.check_refused(plan)
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
     if chosen and allowed is not None:
-        timed, fresh = is_timed(values, steps), 0.0
+        timed, fresh = is_timed(values, measured.steps), 0.0
         if timed:
             fresh, first = time_fresh(measured.first), measured.first
-            sizes, account = measured.sizes, measured.account
-            measured.first, costs = measure_steps(stepper, values, first, sizes, account, allowed, measured.plain)
+            sizes, account, plain = measured.sizes, measured.account, measured.plain
+            measured.first, costs = measure_steps(measured.stepper, values, first, sizes, account, allowed, plain)
         has_disk = not agree(disk.left < measured.sizes.stored)
         if timed or has_disk:
             costs = estimate_steps(measured.first) if costs is None else costs
