@@ -389,3 +389,57 @@ def test_forward_mode_sees_the_same_errors():
     """A step that changes its state's shape fails in forward mode as it does without."""
     with pytest.raises(TraceError, match="Step 1"):
         jvp(lambda u: timeloop(lambda u, i: u if i < 1 else u[1:], u, 3), (U0,), (U0,))
+
+
+@pytest.mark.parametrize(
+    "leaf", [np.ma.array([1.0, 2.0], mask=[0, 1]), np.eye(2).view(np.matrix)], ids=["masked", "matrix"]
+)
+@pytest.mark.parametrize("place", ["state", "inputs", "returned"])
+def test_arrays_that_compute_in_their_own_way_are_refused(leaf, place):
+    """As a plain array a masked one would have no mask and a matrix another product: never silently."""
+    f = {
+        "state": lambda k: np.sum(timeloop(lambda u, i: u * k, leaf, 3)),
+        "inputs": lambda k: np.sum(timeloop(lambda u, x: u * x * k, np.array(leaf), 2, inputs=[leaf] * 2)),
+        "returned": lambda k: np.sum(timeloop(lambda u, i: leaf, np.array(leaf), 3)) * k,
+    }[place]
+    with pytest.raises(TypeError, match="operations are not those of plain arrays"):
+        f(2.0)
+    with pytest.raises(TypeError, match="operations are not those of plain arrays"):
+        grad(f)(2.0)
+
+
+def test_memory_mapped_states_are_plain(tmp_path):
+    """A memmap computes as an array does, and is one."""
+    u = np.memmap(tmp_path / "u", np.float64, "w+", shape=(5,))
+    u[:] = U0
+    f = lambda k, u: np.sum(timeloop(lambda u, i: np.sin(u) * k, u, 4))
+    assert grad(f)(0.9, u) == grad(f)(0.9, U0)
+
+
+PADDED = {
+    "long double": (np.linspace(0.1, 1, 50, dtype="g"), lambda u, k: np.sin(u) * k),
+    "complex": (np.linspace(0.1, 1, 50) * np.clongdouble(1 + 0.1j), lambda u, k: np.sin(u) * k),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_is_no_difference(name):
+    """A step that is run again gives other bytes where an extended float has none that mean something."""
+    state, step = PADDED[name]
+    f = lambda k: np.real(np.sum(timeloop(lambda u, i: step(u, k), state, 40, schedule=Revolve(3))))
+    for _ in range(10):
+        grad(f)(np.linspace(0.9, 1.1, 50))
+
+
+def test_gaps_between_fields_are_no_difference():
+    """Nor what lies between the fields of an aligned leaf."""
+    kind = np.dtype([("a", np.int8), ("b", np.float64)], align=True)
+
+    def step(state, k):
+        counts, u = state
+        after = np.frombuffer(np.random.default_rng().bytes(3 * kind.itemsize), kind).copy()
+        after["a"], after["b"] = counts["a"] + 1, counts["b"] * 0.5
+        return after, np.sin(u) * k
+
+    f = lambda k: np.sum(timeloop(lambda s, i: step(s, k), (np.ones(3, kind), U0), 20, schedule=Revolve(3))[1])
+    assert grad(f)(0.9) == grad(lambda k: np.sum(timeloop(lambda u, i: np.sin(u) * k, U0, 20)))(0.9)

@@ -9,7 +9,22 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, BudgetError, grad, jvp, profile, timeloop, vjp
+from ebbtide import (
+    Budget,
+    BudgetError,
+    MutationError,
+    checkpoint,
+    grad,
+    hvp,
+    jit,
+    jvp,
+    linearize,
+    profile,
+    timeloop,
+    value_and_grad,
+    vjp,
+    vmap,
+)
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 U = np.linspace(0.2, 1.1, 30)
@@ -259,3 +274,88 @@ def test_what_all_steps_save_is_predicted_of_the_length_that_is_found() -> None:
     with profile() as p:
         grad(lambda u: found_out(u, 40, most=200))(u)
     assert 0.9 * p.predicted_whole_bytes <= p.peak_bytes <= p.predicted_whole_bytes
+
+
+def counted(step: Any, u: Any, **options: Any) -> Any:
+    """The sums of the squares of what a step returns as its state and as its output, weighted by the step."""
+
+    def both(state: Any, i: Any) -> Any:
+        u = step(state[0])
+        return (u, state[1] + 1), u
+
+    (u, _), out = timeloop(both, (u, 0), until=lambda s: s[1] >= 17, max_steps=60, outputs=True, **options)
+    return np.sum(out**2 * np.arange(1, len(out) + 1)[:, None]) + np.sum(u)
+
+
+def in_place(u: Any) -> Any:
+    """A step that writes into its state and returns it."""
+    u += 0.1 * np.sin(u)
+    return u
+
+
+def halved(u: Any) -> Any:
+    """A step that writes into its state and returns another array."""
+    u *= 0.5
+    return np.exp(-u)
+
+
+@pytest.mark.parametrize("schedule", [Online(1), Online(3), Revolve(1), Mixed(9, 1, 3), Periodic(4, 2)], ids=repr)
+@pytest.mark.parametrize("step", [in_place, halved])
+def test_an_output_that_is_the_state_stays_as_it_was(step: Any, schedule: Any) -> None:
+    """The next step writes into the state; the output of the one before, the same array, keeps its value."""
+    f = lambda u, schedule=None: counted(step, u, schedule=schedule)
+    assert value_and_grad(lambda u: f(u, schedule))(U)[0] == f(U)
+    found, expected = grad(lambda u: f(u, schedule))(U), grad(lambda u: f(u, StoreAll()))(U)
+    assert found.tobytes() == expected.tobytes()
+    direction = np.cos(np.arange(U.size))
+    slope = (f(U + 1e-6 * direction) - f(U - 1e-6 * direction)) / 2e-6
+    np.testing.assert_allclose(found @ direction, slope, rtol=1e-5)
+
+
+def writes(state: Any) -> Any:
+    """A condition that changes an array of the state."""
+    state[0][...] *= 0.5
+    return np.sum(state[0]) < 0.01
+
+
+def draws(state: Any) -> bool:
+    """A condition that draws from a generator of the state."""
+    return bool(state[1].random() < 0.1)
+
+
+ALL = {
+    "plain": lambda f: f(U),
+    "grad": lambda f: grad(f)(U),
+    "checkpoint": lambda f: grad(checkpoint(f))(U),
+    "jvp": lambda f: jvp(f, (U,), (U,)),
+    "linearize": lambda f: linearize(f, U),
+    "hvp": lambda f: hvp(f)(U, U),
+    "jit": lambda f: jit(f)(U),
+    "vmap": lambda f: vmap(f)(np.stack([U, 2 * U])),
+    "one for all": lambda f: vmap(lambda c: c * f(U))(np.ones(2)),
+    "grad of grad": lambda f: grad(lambda u: np.sum(grad(f)(u)))(U),
+}
+
+
+# A loop whose members end by themselves, or that is in a program, has no generator in its state.
+CONDITIONS = [(writes, name) for name in ALL] + [(draws, name) for name in ALL if name not in ("vmap", "jit")]
+
+
+@pytest.mark.parametrize(("condition", "transform"), CONDITIONS)
+def test_a_condition_that_changes_the_state_is_refused(condition: Any, transform: str) -> None:
+    """The gradient would be of other steps than those that were run: an error, whoever runs the loop."""
+    def f(u: Any) -> Any:
+        state = (u * 1.0, np.random.default_rng(0)) if condition is draws else (u * 1.0, 0)
+        return np.sum(timeloop(lambda s, i: (0.9 * s[0], s[1]), state, until=condition, max_steps=30)[0] ** 2)
+
+    with pytest.raises(MutationError, match="may only look at"):
+        ALL[transform](f)
+
+
+def test_an_error_of_a_condition_stays_its_own() -> None:
+    """What a condition raises is not taken for a write."""
+    def condition(u: Any) -> bool:
+        raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match="no such thing"):
+        grad(lambda u: np.sum(timeloop(lambda u, i: u, u, until=condition, max_steps=3)))(U)

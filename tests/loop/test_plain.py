@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide import grad, jvp, timeloop, value_and_grad
+from ebbtide import Budget, grad, jvp, timeloop, value_and_grad
 from ebbtide.schedules import Revolve, StoreAll
 
 U0 = np.linspace(0.2, 1.1, 5)
@@ -99,12 +99,20 @@ def test_collect_every_collects_as_often(schedule):
         if phase == "start" and info["generation"] == 2:
             calls.append(info)
 
-    def run(every):
+    taken = [0]
+
+    def counted(u, i):
+        taken[0] += 1
+        return step(u, i)
+
+    def run(every, state=U0, **options):
         calls.clear()
+        taken[0] = 0
         gc.disable()
         gc.callbacks.append(count)
         try:
-            grad(lambda u: np.sum(timeloop(step, u, 11, schedule=schedule, collect_every=every)))(U0)
+            f = lambda u: np.sum(timeloop(counted, u, 11, schedule=schedule, collect_every=every))
+            grad(f, **options)(state)
         finally:
             gc.callbacks.remove(count)
             gc.enable()
@@ -113,6 +121,9 @@ def test_collect_every_collects_as_often(schedule):
     assert run(None) == 0
     for every in (1, 3, 100):
         assert run(every) == schedule.forward_steps(11) // every
+    # Those that are run to be measured, for a budget, are steps like any other.
+    bounded = run(2, budget=Budget(memory="2 MiB"), state=np.ones(20_000))
+    assert bounded == taken[0] // 2 > 11 // 2
     calls.clear()
     gc.disable()
     gc.callbacks.append(count)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ebbtide import storage
-from ebbtide.storage import checksum, compute_crc32c
+from ebbtide.storage import checksum, compute_crc32c, compute_crc32c_of_values
 from ebbtide.storage.checksum import BLOCK_BYTES, iterate_blocks, view_bytes
 
 MIB = 1 << 20
@@ -194,3 +194,34 @@ def test_other_threads_run_while_a_large_block_is_checked(way, monkeypatch):
         assert not any(went_on() for _ in range(5))
     finally:
         sys.setswitchinterval(before)
+
+
+PADDED = {
+    "long double": np.linspace(0.1, 1, 7, dtype="g"),
+    "complex": np.linspace(0.1, 1, 7, dtype="g") * np.clongdouble(1 + 2j),
+    "other end": np.linspace(0.1, 1, 7, dtype="g").astype(np.dtype("g").newbyteorder()),
+    "fields": np.array([(1, 0.5, [1, 2]), (2, 0.25, [3, 4])], np.dtype("u1,f8,(2,)g", align=True)),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_checksum_of_values_knows_no_padding(name, every):
+    """What memory held before in bytes that mean nothing does not count; every byte that means something does."""
+    wanted = compute_crc32c_of_values(PADDED[name][::every].copy())
+    found = set()
+    for byte in range(PADDED[name].itemsize):
+        array = PADDED[name].copy()
+        array.view(np.uint8).reshape(len(array), -1)[0, byte] ^= 1
+        if compute_crc32c_of_values(array[::every]) != wanted:
+            found.add(byte)
+    padding = 0 if np.finfo("g").nmant != 63 else np.dtype("g").itemsize - 10
+    meant = {"long double": 1, "complex": 2, "other end": 1, "fields": 2}[name] * (np.dtype("g").itemsize - padding)
+    assert len(found) == meant + (9 if name == "fields" else 0)
+
+
+def test_of_plain_arrays_both_checksums_are_one():
+    """Where all bytes mean something it is the checksum of the bytes in C order."""
+    array = np.random.default_rng(0).standard_normal((300, 500))
+    assert compute_crc32c_of_values(array) == compute_crc32c(array)
+    assert compute_crc32c_of_values(array.T) == compute_crc32c(array.T.copy())

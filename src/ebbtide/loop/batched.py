@@ -13,6 +13,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
+from ebbtide.loop.condition import ask
 from ebbtide.loop.masked import OneForAll
 from ebbtide.loop.options import Options
 from ebbtide.tape.batched import raised
@@ -85,7 +86,7 @@ def batched_loop(
 
     def until(arrays: Any) -> bool:
         with trace.above():
-            return bool(condition(unflatten(structure, raised(trace, arrays, mapped))))
+            return bool(ask(condition, structure, raised(trace, arrays, mapped)))
 
     rest = options.as_arguments() | {"until": None if condition is None else OneForAll(until)}
     with trace.below():

@@ -25,7 +25,7 @@ import numpy as np
 from ebbtide.arrays.reach import is_installed, looked_up, modules_of, named_cells
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.jit import Jitted
-from ebbtide.storage import compute_crc32c
+from ebbtide.storage import compute_crc32c, compute_crc32c_of_values
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range)
 _CALLED = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod, property)
@@ -300,7 +300,7 @@ class _Graph:
             # Of an array with gaps only a few rows are copied at a time: a loop's budget has no room for all.
             rows = max(1, _BLOCK // max(1, plain[:1].nbytes)) if plain.ndim else 1
             parts = [plain[k : k + rows] for k in range(0, len(plain), rows)] if plain.ndim else [plain]
-            yield " ".join([str(compute_crc32c(np.ascontiguousarray(part))) for part in parts])
+            yield " ".join([str(compute_crc32c_of_values(part)) for part in parts])
         if isinstance(value, np.ma.MaskedArray):
             yield str(compute_crc32c(np.ma.getmaskarray(value)))
 

@@ -65,6 +65,16 @@ def emit(emitted: list[Any], index: int, steps: int | None, output: list[Any]) -
         held[index] = leaf
 
 
+def apart(output: list[Any], state: list[Any]) -> list[Any]:
+    """
+    Return the output leaves of a step in memory of their own.
+
+    A taped step may have returned an array of its new state as its output, too, and the next step writes into that.
+    """
+    arrays = {id(leaf) for leaf in state if isinstance(leaf, np.ndarray)}
+    return [np.array(leaf) if id(leaf) in arrays else leaf for leaf in output]
+
+
 def stacked(emitted: list[Any]) -> list[Any]:
     """Return the outputs of all steps, each leaf on a new first axis."""
     return [np.stack(held) if isinstance(held, list) else held for held in emitted]

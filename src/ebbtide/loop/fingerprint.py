@@ -23,7 +23,7 @@ import scipy
 from ebbtide.arrays.views import bottom
 from ebbtide.loop.code import digest, read_code
 from ebbtide.loop.generators import pack_generator
-from ebbtide.storage import compute_crc32c
+from ebbtide.storage import compute_crc32c, compute_crc32c_of_values
 
 
 def _read_version() -> str:
@@ -120,7 +120,7 @@ def _checksum(leaf: Any) -> str:
         value, _ = pack_generator(value)
     if not isinstance(value, (np.ndarray, np.generic)):
         return repr(value)
-    return f"{compute_crc32c(np.ascontiguousarray(value)):08x}"
+    return f"{compute_crc32c_of_values(np.asarray(value)):08x}"
 
 
 def describe_libraries() -> dict[str, str]:

@@ -142,7 +142,7 @@ class LinearLoop(LinearRule):
                 self.steps += 1
                 if free_dead_tuples is not None and not self.steps % _TIDY:
                     free_dead_tuples()
-                self._watch.ran(self.steps)
+                self._watch.ran()
                 self._watch.passed()
         values = [split(self._trace, leaf)[0] for leaf in state]
         self._verifier.ended(self.steps, values)
@@ -268,7 +268,7 @@ class LinearLoop(LinearRule):
                 values, tangents = ([pair[k] for pair in pairs[:count]] for k in range(2))
                 self._verifier.emitted(index, [value for value, _ in pairs[count:]])
                 outputs.append([tangent for _, tangent in pairs[count:]])
-                self._watch.ran(index + 1)
+                self._watch.ran()
                 self._watch.passed()
         self._verifier.ended(self.steps, values)
         return tangents
@@ -337,7 +337,7 @@ def linear_loop(
         return run_plain(step, leaves, structure, steps, inputs, options)
     ledger = context.ledger
     outputs, budget = options.outputs, options.budget
-    stepper = Stepper(step, structure, frozen(inputs), outputs, None)
+    stepper = Stepper(step, structure, frozen(inputs), outputs, None, options.collect_every)
     limit = ledger.limit
     if budget is not None:
         limit = ledger.live + budget.memory if limit is None else min(limit, ledger.live + budget.memory)
@@ -346,7 +346,7 @@ def linear_loop(
         trace,
         stepper,
         Verifier(paths_of(structure), outputs, options.verify),
-        Watch(ledger, options.progress, options.collect_every, None),
+        Watch(ledger, options.progress, None),
         _most_kept(options.schedule, steps),
         limit,
     )

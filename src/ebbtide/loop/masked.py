@@ -14,6 +14,7 @@ from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.loop.condition import ask
 from ebbtide.loop.options import Options
 from ebbtide.program.constant import stop_gradient
 
@@ -62,7 +63,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
     trace = batches[-1]
     # Floating-point numbers are of all members, as a step may make them so.
     known = [_of_members(trace, leaf) if is_array(leaf) else stop_gradient(leaf) for leaf in begin]
-    ended = stop_gradient(condition(unflatten(structure, known)))
+    ended = stop_gradient(ask(condition, structure, known))
     if not _differs(ended):
         return None
     _refuse(begin, options)
@@ -81,7 +82,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         if structure_after != structure:
             raise TypeError(f"A step returned a state of structure {structure_after}, and it was given {structure}.")
         values = [np.where(ended, value, new) for value, new in zip(values, after, strict=True)]
-        reached = stop_gradient(condition(unflatten(structure, stop_gradient(values))))
+        reached = stop_gradient(ask(condition, structure, stop_gradient(values)))
         return values, before, np.logical_or(ended, reached)
 
     rest = options.as_arguments() | {"until": OneForAll(_all_have_ended)}

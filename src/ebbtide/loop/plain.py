@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sized
 from typing import Any
 
@@ -31,7 +30,7 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
     context = current()
     report = context.ledger.report
     below = value_trace(context)
-    stepper = Stepper(step, structure, inputs, outputs, None)
+    stepper = Stepper(step, structure, inputs, outputs, None, options.collect_every)
     if outputs and steps == 0:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
@@ -48,8 +47,6 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
                 heap.passed()
             if report is not None:
                 report.count_step(None)
-            if options.collect_every and (index + 1) % options.collect_every == 0:
-                gc.collect()
     after = unflatten(structure, state)
     return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
@@ -60,19 +59,17 @@ class Watch:
     Args:
         ledger: The account; a profile of the block is its `report`.
         shown: Whether there are bars.
-        collect_every: Steps between collections of garbage, for users' code that needs it.
         report: Where a profile keeps what came of this loop; None without one.
 
     Memory:
         A few kilobytes while a bar is shown.
     """
 
-    __slots__ = ("_bar", "_collect_every", "_heap", "_ledger", "_report", "_shown")
+    __slots__ = ("_bar", "_heap", "_ledger", "_report", "_shown")
 
-    def __init__(self, ledger: Any, shown: bool | None, collect_every: int | None, report: Any) -> None:
+    def __init__(self, ledger: Any, shown: bool | None, report: Any) -> None:
         self._ledger = ledger
         self._shown = shown
-        self._collect_every = collect_every
         self._report = report
         self._bar: Bar | None = None
         self._heap: Any = None  # of the sweep under way; None where nothing is compiled
@@ -93,14 +90,12 @@ class Watch:
             self._bar = bar if self._shown else None
             yield
 
-    def ran(self, count: int) -> None:
-        """Count a step, the *count*-th that was run; one that runs again is one more."""
+    def ran(self) -> None:
+        """Count a step that was run; one that runs again is one more."""
         if self._heap is not None:
             self._heap.passed()
         if self._ledger.report is not None:
             self._ledger.report.count_step(self._report)
-        if self._collect_every and count % self._collect_every == 0:
-            gc.collect()
 
     def passed(self) -> None:
         """Count a step that the sweep has passed."""

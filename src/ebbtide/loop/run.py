@@ -9,7 +9,7 @@ from typing import Any, final
 from ebbtide.arrays.context import entered
 from ebbtide.errors import ScheduleError
 from ebbtide.loop import ahead
-from ebbtide.loop.collect import Collector, emit
+from ebbtide.loop.collect import Collector, apart, emit
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.held import holding, needed_bytes
 from ebbtide.loop.loss import Loss
@@ -296,7 +296,8 @@ class LoopRule(JointRule):
             return
         self.verifier.emitted(index, output)
         if not self.position.forward_ended and self.links is None:
-            emit(self.emitted, index, None if self.position.open else self.plan.steps, output)
+            known = None if self.position.open else self.plan.steps
+            emit(self.emitted, index, known, output if known is not None else apart(output, self.state))
 
     def _count(self, index: int) -> None:
         """Count a step that has been run, and keep where the loop is if it may be resumed."""
@@ -308,7 +309,7 @@ class LoopRule(JointRule):
                 self._resumption.meet(index, list(self.bypass.statics.values()))
                 self._resumption.forward(index + 1, self.state, self.emitted, self.ran)
             self.watch.passed()
-        self.watch.ran(self.ran)
+        self.watch.ran()
 
     # Reverse.
 

@@ -18,7 +18,7 @@ from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.loop.generators import pack_generator, packed_nbytes, unpack_generator
-from ebbtide.storage import compute_crc32c
+from ebbtide.storage import compute_crc32c_of_values
 from ebbtide.tape.node import Node
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -31,11 +31,18 @@ def owned(value: Any, place: str = "the state") -> Any:
     Return a leaf as the loop hands it to a step: C-contiguous memory, or a generator, that only the loop has.
 
     Raises:
-        TypeError: The leaf is neither an array nor a number, nor a random generator in its place.
+        TypeError: The leaf is neither an array nor a number, nor a random generator in its place; or it is an array of
+            a class that computes in its own way.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise TypeError(f"A leaf of {place} has the dtype {value.dtype}; states are numeric arrays.")
+        if type(value) is not np.ndarray and _means_more(type(value)):
+            raise TypeError(
+                f"A leaf of {place} is a {type(value).__name__}, whose operations are not those of plain arrays, which "
+                "is what steps are given: they would silently compute something else. Give np.asarray of it (of a "
+                "masked array its data and its mask, as two leaves)."
+            )
         return np.array(value, order="C", copy=True, subok=False)
     if type(value) is TracedArray:
         value.present()
@@ -51,6 +58,12 @@ def owned(value: Any, place: str = "the state") -> Any:
         "generators (np.random.Generator), an output one of arrays and numbers; keep other objects outside of them, "
         f"by a closure.{advice(value)}"
     )
+
+
+def _means_more(kind: type) -> bool:
+    """Return whether a subclass of arrays computes in its own way, as masked arrays and matrices do; memmaps do not."""
+    names = "__array_ufunc__", "__array_function__", "__add__", "__mul__"
+    return any(getattr(kind, name) is not getattr(np.ndarray, name) for name in names)
 
 
 def writable(value: Any, trace: Any) -> Any:
@@ -106,7 +119,7 @@ def checksums_of(leaves: list[Any]) -> list[Any]:
         value = bottom(leaf)
         if not arrays and isinstance(value, (np.ndarray, np.generic)):
             arrays = [np.asarray(value)]  # of a number and an array without axes the same
-        checks = [compute_crc32c(array) for array in arrays]
+        checks = [compute_crc32c_of_values(array) for array in arrays]
         found.append(checks[0] if len(checks) == 1 else tuple(checks) if checks else repr(value))
     return found
 

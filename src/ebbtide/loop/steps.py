@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
+from ebbtide.loop.condition import ask
 from ebbtide.loop.constancy import Constancy
 from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.state import alike, owned, settled
@@ -128,17 +130,23 @@ class Stepper:
         inputs: The inputs as a sequence of the values that enter the region, or None for step numbers.
         outputs: Whether the step returns (state, output).
         region: The region that a step is; None where nothing is traced.
+        collect_every: Steps between collections of garbage, for users' code that needs it; those that run again, or to
+            be measured, count.
         constancy: The check of plain arrays.
 
     Memory:
         Nothing beyond its arguments.
     """
 
-    __slots__ = ("_output_types", "constancy", "inputs", "output_structure", "outputs", "region", "step", "structure")
+    __slots__ = (
+        "_collect_every", "_output_types", "_ran", "constancy", "inputs", "output_structure", "outputs", "region",
+        "step", "structure",
+    )  # fmt: skip
 
     def __init__(
-        self, step: Callable[..., Any], structure: Any, inputs: Any, outputs: bool, region: Region | None
-    ) -> None:
+        self, step: Callable[..., Any], structure: Any, inputs: Any, outputs: bool, region: Region | None,
+        collect_every: int | None = None,
+    ) -> None:  # fmt: skip
         self.step = step
         self.structure = structure
         self.inputs = inputs if region is None else frozen(inputs)
@@ -147,10 +155,11 @@ class Stepper:
         self.constancy = Constancy()
         self.output_structure: Any = None
         self._output_types: list[Any] = []
+        self._collect_every, self._ran = collect_every, 0
 
     def holds(self, condition: Callable[[Any], Any], state: list[Any]) -> bool:
         """Return what a condition of the user says of the state."""
-        return bool(condition(unflatten(self.structure, list(state))))
+        return bool(ask(condition, self.structure, state))
 
     def read_input(self, index: int) -> list[Any]:
         """Return the leaves of the input of a step as values; none if inputs are a function or step numbers."""
@@ -201,6 +210,10 @@ class Stepper:
                 f"Step {index} returned a state of structure {structure_after}, and it was given {self.structure}. "
                 f"A step returns a state like the one it is given{'' if self.outputs else ' (or pass outputs=True)'}."
             )
+        if self._collect_every is not None:
+            self._ran += 1
+            if self._ran % self._collect_every == 0:
+                gc.collect()
         return leaves, output
 
     def _check_output(self, index: int, output: list[Any]) -> None:

@@ -164,7 +164,7 @@ def _taped_loop(
     region = _region_of(tape, budget)
     ledger = region.ledger
     given = region.value(inputs) if isinstance(inputs, TracedArray) else inputs
-    stepper = Stepper(step, structure, given, options.outputs, region)
+    stepper = Stepper(step, structure, given, options.outputs, region, options.collect_every)
     values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
         return run_plain(step, leaves, structure, 0, inputs, options)
@@ -198,7 +198,7 @@ def _taped_loop(
     make_disk = partial(_make_disk, allowed, room.disk.snapshots, plan.buffer)
     label = None if resumption is None else resumption.label
     snapshots = Snapshots(ledger, options.storage, make_disk, room.disk.relieve, label)
-    watch = Watch(ledger, options.progress, options.collect_every, report)
+    watch = Watch(ledger, options.progress, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
     ledger.unfinished.add(rule)
     try:

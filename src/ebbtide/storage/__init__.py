@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.storage.base import Key, Storage
-from ebbtide.storage.checksum import compute_crc32c
+from ebbtide.storage.checksum import compute_crc32c, compute_crc32c_of_values
 from ebbtide.storage.codecs import Zfp
 from ebbtide.storage.disk import Disk
 from ebbtide.storage.entries import entry_nbytes
@@ -22,5 +22,6 @@ __all__ = [
     "Tiered",
     "Zfp",
     "compute_crc32c",
+    "compute_crc32c_of_values",
     "entry_nbytes",
 ]

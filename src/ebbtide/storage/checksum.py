@@ -23,6 +23,8 @@ BLOCK_BYTES = 1 << 20
 """The most bytes that are copied, checked or handed to the operating system at a time."""
 
 Bytes = NDArray[np.uint8]
+# What an extended float of x86 means: 64 bits of mantissa, sign and exponent. Others fill their bytes.
+_LONG_BYTES = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.longdouble).itemsize
 
 
 class _Extend(Protocol):
@@ -158,6 +160,45 @@ def compute_crc32c_in_order(array: NDArray[Any]) -> int:
     checksum = 0
     for block in iterate_blocks(array):
         checksum = extend_crc32c(checksum, block)
+    return checksum
+
+
+def compute_crc32c_of_values(array: NDArray[Any]) -> int:
+    """
+    Return the CRC-32C of an array's values: its elements in C order without the bytes that mean nothing.
+
+    Such are what pads an extended float (six of sixteen bytes) and the gaps between aligned fields, where NumPy leaves
+    what the memory held before, so that two runs of the same code differ there.
+
+    Args:
+        array: Any shape, strides and dtype without Python objects.
+
+    Memory:
+        A buffer of at most 1 MiB, and what is left of it, if there are such bytes or the array is not C-contiguous.
+
+    Example:
+        >>> x = np.zeros(2, np.dtype("u1,f8", align=True))
+        >>> x.view(np.uint8)[1:8] = 7
+        >>> compute_crc32c_of_values(x) == compute_crc32c_of_values(np.zeros_like(x))
+        True
+    """
+    return _extend_by_values(0, array)
+
+
+def _extend_by_values(checksum: int, array: NDArray[Any]) -> int:
+    dtype = array.dtype
+    if dtype.names is not None:
+        for name in dtype.names:
+            checksum = _extend_by_values(checksum, array[name])
+        return checksum
+    size = np.dtype(np.longdouble).itemsize
+    padding = size - _LONG_BYTES if dtype.char in "gG" else 0
+    for block in iterate_blocks(array):
+        meant = block
+        if padding:
+            rows = block.reshape(-1, size)
+            meant = np.ascontiguousarray(rows[:, :-padding] if dtype.isnative else rows[:, padding:])
+        checksum = extend_crc32c(checksum, meant)
     return checksum
 
 

@@ -1,0 +1,58 @@
+"""The condition of the user that says where a time loop ends: it looks at the state, and may not change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ebbtide.arrays.containers import unflatten
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import MutationError
+from ebbtide.loop.state import checksums_of, owned
+
+_CHANGED = (
+    "until= changed the state that it was given, which it may only look at: it wrote into an array of it, or drew from "
+    "a generator. Steps that are run again would start from another state. Let the step do that, or write into a copy."
+)
+
+
+def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> Any:
+    """
+    Return what a condition of the user says of a state: true where the loop ends.
+
+    Args:
+        condition: `until=` of the loop.
+        structure: Structure of the state.
+        state: Its leaves; arrays are shown as views that cannot be written.
+
+    Raises:
+        MutationError: It wrote into the state, or drew from a generator in it: steps that are run again would not.
+    """
+    shown = [_shown(leaf) for leaf in state]
+    try:
+        found = condition(unflatten(structure, list(shown)))
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise MutationError(_CHANGED) from error
+    if any(_is_changed(leaf, copy) for leaf, copy in zip(state, shown, strict=True)):
+        raise MutationError(_CHANGED)
+    return found
+
+
+def _shown(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        view = leaf.view()
+        view.flags.writeable = False
+        return view
+    if type(leaf) is TracedArray:
+        return leaf.frozen()
+    return owned(leaf) if isinstance(leaf, np.random.Generator) else leaf
+
+
+def _is_changed(leaf: Any, copy: Any) -> bool:
+    if type(leaf) is TracedArray:
+        return copy.present()._value is not leaf._value or copy._node is not leaf._node
+    return isinstance(leaf, np.random.Generator) and checksums_of([leaf]) != checksums_of([copy])
