@@ -21,9 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import scipy.interpolate
-import scipy.sparse
+import scipy.sparse.linalg
+import scipy.spatial
 
 import ebbtide
+import ebbtide.scipy.interpolate
 from ebbtide.loop.code import digest_code
 
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
@@ -144,6 +146,19 @@ PLACES = {
     "slice": slice,
     "sparse": lambda k: scipy.sparse.csr_array(np.eye(3) * k),
     "spline": lambda k: scipy.interpolate.CubicSpline([0.0, 1.0, 2.0], [0.0, k, 0.0]),
+    "factors": lambda k: scipy.sparse.linalg.splu(scipy.sparse.csc_array(np.eye(3) * k)),
+    "solver": lambda k: scipy.sparse.linalg.factorized(scipy.sparse.csc_array(np.eye(3) * k)),
+    "tree": lambda k: scipy.spatial.KDTree(np.eye(3) * k),
+    "rule": lambda k: ebbtide.primitive(np.sin, vjp=(lambda g, x: g * k * np.cos(x),)),
+    "forward rule": lambda k: ebbtide.primitive(
+        np.sin, vjp=(lambda g, x: g * np.cos(x),), jvp=lambda t, x: t * k * np.cos(x)
+    ),
+    "rule of an object": lambda k: ebbtide.primitive(np.sin, vjp=(functools.partial(pow, k),)),
+    "spline of ours": lambda k: ebbtide.scipy.interpolate.CubicSpline([0.0, 1.0, 2.0], np.array([0.0, k, 0.0])),
+    "checkpointed": lambda k: ebbtide.checkpoint(lambda u: u * k),
+    "long": lambda k: [np.float64(0.5)] * 3 + [np.float64(n) for n in range(120_000)] + [np.float64(k)],
+    "factory": lambda k: collections.defaultdict(lambda: k),
+    "class: partial method": lambda k: of_class(k=functools.partialmethod(pow, k)),
     "polynomial": lambda k: np.poly1d([k, 1]),
     "vectorized": lambda k: np.vectorize(lambda u: u * k),
     "cached": lambda k: functools.lru_cache(lambda u: u * k),
@@ -283,3 +298,16 @@ def test_where_values_are_counts():
 
     assert digest_code(nested([1], [2])) != digest_code(nested([2], [1]))
     assert digest_code(nested([1], [2])) == digest_code(nested([1], [2]))
+
+
+@pytest.mark.parametrize("depth", [3, 7, 40, 300])
+def test_where_values_are_counts_however_deep(depth):
+    """So it is where nothing on the way tells one branch from the other."""
+
+    def branches(*values: Any) -> Any:
+        for _ in range(depth):
+            values = ({"x": values[0]}, {"x": values[1]})
+        return make({"a": values[0], "b": values[1]})
+
+    assert digest_code(branches(1.0, 2.0)) != digest_code(branches(2.0, 1.0))
+    assert digest_code(branches(1.0, 2.0)) == digest_code(branches(1.0, 2.0))

@@ -4,7 +4,7 @@ The code of a step as a short text: what it does and calls, what it closes over,
 Code is compared as the interpreter sees it: bytecode, constants and names, of nested and called functions too, with the
 values that they close over or find in their modules. Of installed packages only the step's own module is read; of the
 others the names and versions of what is used count, and what is data: containers, numbers, arrays, dataclasses, and the
-arrays and functions in objects of NumPy and SciPy.
+arrays and functions in objects of NumPy, SciPy and Ebbtide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import operator
 import sys
 import types
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast, final
 
@@ -28,7 +28,10 @@ from ebbtide.program.jit import Jitted
 from ebbtide.storage import compute_crc32c, compute_crc32c_of_values
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range)
-_CALLED = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod, property)
+_CALLED = (
+    types.FunctionType, types.MethodType, functools.partial, functools.partialmethod, staticmethod, classmethod,
+    property,
+)  # fmt: skip
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BYTES = (bytearray, memoryview, array.array)
 _VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
@@ -42,8 +45,8 @@ _TOLD = ("fractions", "decimal", "_decimal", "datetime", "pathlib", "uuid", "zon
 # Descriptors of the interpreter, and what it puts into a class: they say nothing.
 _OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
 _NAMES_OF_PYTHON = frozenset({"__module__", "__doc__", "__firstlineno__", "__qualname__"})
-# In so many rounds what is beside a value counts for it; each value counts wherever it is.
-_ROUNDS = 4
+# Rounds times values: what takes longer is cut short, as of 100,000 objects of which each holds the next.
+_MOST_WORK = 4_000_000
 _BLOCK = 1 << 18
 # No more values are followed.
 _MOST = 100_000
@@ -141,9 +144,13 @@ class _Graph:
 
     def digest(self) -> str:
         """Return the digest of the function and of all that it reaches."""
-        colors = [""] * len(self._found)
-        for _ in range(_ROUNDS):
+        colors, kinds = [""] * len(self._found), 0
+        # Once no round tells more values apart, the colors of that round tell all that any later ones would.
+        for _ in range(4 + _MOST_WORK // len(self._found)):
             colors = [digest("\0".join(_colored(texts, colors))) for texts in self._found]
+            kinds, before = len(set(colors)), kinds
+            if kinds == before:
+                break
         return digest("\0".join([colors[0], *sorted(set(colors))]))
 
     def executors(self) -> set[str]:
@@ -176,6 +183,8 @@ class _Graph:
         """Return the text of a value in those of another one."""
         if type(value) in _PLAIN:
             return f"{type(value).__name__} {value!r}"
+        if isinstance(value, np.generic) and value.dtype.names is None and not value.dtype.hasobject:
+            return f"{value.dtype} {value!r}"
         number = self._numbers.get(id(value))
         if number is None:
             if len(self._values) >= _MOST:
@@ -205,7 +214,7 @@ class _Graph:
             yield from self._function_parts(value)
         elif isinstance(value, types.MethodType):
             yield from self._texts(value.__func__, value.__self__)
-        elif isinstance(value, functools.partial):
+        elif isinstance(value, (functools.partial, functools.partialmethod)):
             yield self._text(value.func)
             yield from self._named("arguments of partial", value.args, value.keywords)
         elif isinstance(value, Jitted):
@@ -278,6 +287,8 @@ class _Graph:
         elif isinstance(value, (dict, types.MappingProxyType)):
             for pair in cast("dict[Any, Any]", value).items():
                 yield from self._texts(*pair)
+            if isinstance(value, defaultdict):
+                yield self._text(value.default_factory)
         elif isinstance(value, slice):
             yield from self._texts(value.start, value.stop, value.step)
         elif isinstance(value, _BYTES):
@@ -315,10 +326,14 @@ class _Graph:
             named = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
         elif package in _HOLDERS:
             named = getattr(value, "__dict__", {})
-        elif package in ("numpy", "scipy"):
+        elif package in ("numpy", "scipy", "ebbtide"):
             # What they keep beside data are notes of their own, which change as an object is used.
             held = (np.ndarray, *_CALLED)
             named = {name: x for name, x in _attributes(value).items() if name[:1] != "_" or isinstance(x, held)}
+            named |= {"state": value.__getstate__()} if kind.__name__ == "cKDTree" else {}
+        elif kind.__name__ == "SuperLU":
+            # A factorization of SciPy, whose class is in no module, by what it solves.
+            named = {"solution": value.solve(np.linspace(1.0, 2.0, value.shape[0]))}
         else:
             named = {}
         for name in sorted(named):

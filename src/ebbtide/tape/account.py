@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from ebbtide.arrays.context import current, current_or_none
+from ebbtide.arrays.reach import arrays_of
 from ebbtide.arrays.registry import declare_further
 from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
@@ -56,6 +57,11 @@ class Account:
         """Do not count these arrays: they are the caller's."""
         if self.pager is not None:
             self.pager.exclude(values)
+
+    def exclude_reached(self, function: Any) -> None:
+        """Do not count what the function of the call closes over or finds by name: the caller holds it meanwhile."""
+        if self.pager is not None:
+            self.pager.exclude([array for array in arrays_of(function) if not array.dtype.hasobject])
 
     def lend(self, packed: list[Any]) -> None:
         """Count packed vectors, which may be copies, until the account is closed, whoever saves them."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.primitive import Signature
+from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
+
+# What comes out of them may be small beside an operand, as of a matrix and a vector, and they take no more than that.
+_PRODUCTS = frozenset({"matmul", "dot", "inner", "einsum", "tensordot"})
 
 
 def is_pageable(cell: SavedValue) -> bool:
@@ -77,3 +82,13 @@ def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[An
     kept = getattr(node.signature, "kept", ()) if type(node.signature) is not Signature else ()
     cells = [c for c in (*(node.saved or ()), *kept) if type(c) is SavedValue and (counted is None or counted(c))]
     return cells + arrays_in(node.params, counted)
+
+
+def result_nbytes(signature: Signature, values: list[Any], params: Any) -> int:
+    """Return the bytes of the result of an operation: those of the largest operand, unless it is a product."""
+    most, primitive = max([a.nbytes for a in values if type(a) is np.ndarray], default=0), signature.primitive
+    if primitive.name not in _PRODUCTS or primitive.infer is None or most <= BLOCK:
+        return most
+    with suppress(TypeError, ValueError, IndexError):  # operands that do not fit: the operation will say so
+        return int(primitive.infer(*map(type_of, values), **(params or {})).nbytes)
+    return most

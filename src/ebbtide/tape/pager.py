@@ -25,7 +25,7 @@ from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import Form, form_of
-from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes
+from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes, result_nbytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import STORAGE_BYTES, Pages
@@ -76,7 +76,7 @@ class Pager:
         self._measures, self._margin = False, 0
         self.overhead = Overhead(ledger)
         self._cells: deque[weakref.ref[SavedValue]] = deque()
-        self._excluded: dict[int, Any] = {}
+        self._excluded: dict[int, weakref.ref[np.ndarray]] = {}
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
         self._entries = Entries(ledger)
@@ -105,7 +105,7 @@ class Pager:
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
         for owner in [owner_of(array) for value in values for array in parts_of(value)]:
-            self._excluded[id(owner)] = owner
+            self._excluded[id(owner)] = weakref.ref(owner)
 
     # Saved values.
 
@@ -120,7 +120,7 @@ class Pager:
             self.reserve(self._margin)
         return cells
 
-    def expect(self, signature: Signature, values: list[Any]) -> None:
+    def expect(self, signature: Signature, values: list[Any], params: Any) -> None:
         """
         Make room for the operands and masks that an operation is going to save, before it computes anything.
 
@@ -135,7 +135,7 @@ class Pager:
         new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self.is_callers(a)]
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
-        need = sum(owner_of(a).nbytes for a in new) + max([self._margin, *[a.nbytes for a in arrays]])
+        need = sum(owner_of(a).nbytes for a in new) + max(self._margin, result_nbytes(signature, values, params))
         if self._pages_now:
             self._make_room(need)
         elif ledger.limit is not None:
@@ -149,10 +149,9 @@ class Pager:
 
     def _hold_parameter(self, node: Node, array: np.ndarray) -> None:
         """Count an array in the parameters of an operation: conditions and indices, which live as long as its node."""
-        owner = owner_of(array)
-        if id(owner) not in self._excluded and not self.ledger.holds(array):
+        if not self.is_callers(array) and not self.ledger.holds(array):
             self.overhead.count(CELL_BYTES)
-            self.ledger.hold(array, owner, self._entries.find(node, None, 0, array))
+            self.ledger.hold(array, owner_of(array), self._entries.find(node, None, 0, array))
 
     def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
         """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
@@ -174,7 +173,8 @@ class Pager:
 
     def is_callers(self, array: Any) -> bool:
         """Return whether an array is not counted because it is the caller's."""
-        own = id(owner_of(array)) in self._excluded
+        known = self._excluded.get(id(owner := owner_of(array)))
+        own = known is not None and known() is owner
         return own or (self._around is not None and self._around.is_callers(array))
 
     def _find(self, array: Any) -> Any:

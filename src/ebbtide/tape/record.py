@@ -288,7 +288,7 @@ class Tape:
                 values.append(operand if type(operand) in PLAIN else plain(operand))
             bit += bit
         if self.pager is not None and active:
-            self.pager.expect(primitive.signature(active, len(values)), values)
+            self.pager.expect(primitive.signature(active, len(values)), values, params)
         if deeper:
             out = primitive.bind(tuple(values), params)
         elif params:

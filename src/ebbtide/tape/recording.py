@@ -35,6 +35,7 @@ class Recording:
         self.are_arrays: list[bool] = []  # and not numbers; the packed array of a vector dies at its last use
         self.structures = []
         acct.exclude(objects_in((args, kwargs)))
+        acct.exclude_reached(f)
         full = list(args)
         arrays: list[TracedArray] = []
         for k in argnums:

@@ -57,6 +57,7 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
     point = Point(primals)
     with account(budget) as acct:
         acct.exclude(point.values)
+        acct.exclude_reached(f)
         linear = LinearTape(current().level + 1, acct.ledger, acct.pager)
         leaves = [linear.leaf(np.zeros(kind.shape, kind.dtype)) for kind in point.kinds]
         trace = TangentTrace(linear.level + 1, linear)
