@@ -330,7 +330,7 @@ class _Graph:
             # What they keep beside data are notes of their own, which change as an object is used.
             held = (np.ndarray, *_CALLED)
             named = {name: x for name, x in _attributes(value).items() if name[:1] != "_" or isinstance(x, held)}
-            named |= {"state": value.__getstate__()} if kind.__name__ == "cKDTree" else {}
+            named |= {"state": value.__getstate__()} if kind.__name__ in ("cKDTree", "KDTree") else {}
         elif kind.__name__ == "SuperLU":
             # A factorization of SciPy, whose class is in no module, by what it solves.
             named = {"solution": value.solve(np.linspace(1.0, 2.0, value.shape[0]))}
