@@ -9,7 +9,7 @@ import optree
 import pytest
 from tests.scale import sample
 
-from ebbtide import vjp
+from ebbtide import grad, vjp
 from ebbtide.arrays.array_type import type_of
 
 from .example import callable_of
@@ -99,3 +99,14 @@ def test_odd_operands(case):
         largest = np.max(np.abs(wanted), initial=1e-3)
         np.testing.assert_allclose(found.astype(float), wanted, rtol=RTOL.get(way, 1e-12),
                                    atol=RTOL.get(way, 1e-12) * largest)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_the_absolute_value_of_the_smallest_numbers(dtype):
+    """NumPy's quotient by a subnormal number overflows, and the slope is there all the same; at 0 it is 0."""
+    info = np.finfo(dtype)
+    x = np.array([info.smallest_subnormal, info.tiny / 8, 1j * info.tiny / 4, info.tiny, 0, 3 + 4j]).astype(dtype)
+    with np.errstate(all="raise", under="ignore"):
+        slope = grad(lambda x: np.sum(np.abs(x)))(x)
+    assert slope.dtype == dtype
+    np.testing.assert_allclose(slope, [1, 1, -1j, 1, 0, 0.6 - 0.8j], rtol=8 * info.eps)

@@ -17,6 +17,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
+from ebbtide.loop.collect import apart
 from ebbtide.loop.condition import ask
 from ebbtide.loop.constancy import Constancy
 from ebbtide.loop.generators import refuse_shared
@@ -134,13 +135,16 @@ class Stepper:
             be measured, count.
         constancy: The check of plain arrays.
 
+    Attributes:
+        on_tape: Whether each step runs on a tape, also those of which nothing is kept; see `swaps_factors`.
+
     Memory:
         Nothing beyond its arguments.
     """
 
     __slots__ = (
-        "_collect_every", "_output_types", "_ran", "constancy", "inputs", "output_structure", "outputs", "region",
-        "step", "structure",
+        "_collect_every", "_output_types", "_ran", "constancy", "inputs", "on_tape", "output_structure", "outputs",
+        "region", "step", "structure",
     )  # fmt: skip
 
     def __init__(
@@ -156,6 +160,7 @@ class Stepper:
         self.output_structure: Any = None
         self._output_types: list[Any] = []
         self._collect_every, self._ran = collect_every, 0
+        self.on_tape = False
 
     def holds(self, condition: Callable[[Any], Any], state: list[Any]) -> bool:
         """Return what a condition of the user says of the state."""
@@ -245,6 +250,10 @@ class Stepper:
         Returns:
             (leaves of the new state, leaves of the output), owned by the loop.
         """
+        if self.on_tape and bypass is not None:
+            record, after, output = self.taped(index, list(state), None)
+            bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+            return after, apart(output, after)
         x, structure = self._input(index)
         leaves, output = self.call(index, list(state), x, structure)
         if bypass is not None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.loop.steps import TapedStep
+from ebbtide.tape.factors import nodes_before
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import SavedValue
 
@@ -101,14 +102,7 @@ def _swappable(value: Any) -> np.ndarray | None:
 
 def nodes_of(record: TapedStep) -> list[Node]:
     """Return all nodes that the results of a step depend on."""
-    found: dict[int, Node] = {}
-    waiting = [node for node in record.state_nodes + record.output_nodes if node is not None]
-    while waiting:
-        node = waiting.pop()
-        if node.number not in found:
-            found[node.number] = node
-            waiting.extend(node.parents or ())
-    return list(found.values())
+    return nodes_before(record.state_nodes + record.output_nodes)
 
 
 def is_paged(record: TapedStep) -> bool:

@@ -220,9 +220,18 @@ def _sign(x: Any) -> Any:
 
 
 _absolute_real = elementwise(np.absolute, d=lambda g, sign: g * sign, keep={"sign": _sign})
-_absolute_complex = elementwise(
-    np.absolute, d=lambda x, out: np.conjugate(x) / np.where(out == 0, 1, out), name="absolute"
-)
+def _direction(x: Any, out: Any) -> Any:
+    """
+    Return conj(x) / |x|, and 0 at 0.
+
+    NumPy's quotient of complex numbers overflows where |x| is subnormal, so that there both are scaled, without error.
+    """
+    real = type_of(out).dtype.type
+    scale = np.where(out < np.finfo(real).tiny, real(2.0**60), real(1))
+    return np.conjugate(x) * scale / np.where(out == 0, real(1), out * scale)
+
+
+_absolute_complex = elementwise(np.absolute, d=_direction, name="absolute")
 
 
 def absolute(x: Any) -> Any:

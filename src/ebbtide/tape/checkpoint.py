@@ -17,6 +17,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
 from ebbtide.tape.batched import on_members
+from ebbtide.tape.factors import swaps_factors
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.linear_checkpoint import linear_checkpoint
@@ -280,7 +281,7 @@ class _CheckpointRule(JointRule):
                             seeds.append((x._node, *pair))
                     else:
                         checks.append(checksum_of_result(x))
-            self._check(checks, tape)
+            self._check(checks, tape, [x._node for x in inside if type(x) is TracedArray and x._trace is tape])
             del leaves, given, outputs, inside, values
             cotangents.clear()
             tape.close()
@@ -308,8 +309,9 @@ class _CheckpointRule(JointRule):
                     pager.drop(waiting.pop())
                 pager.close()
 
-    def _check(self, checks: list[int], tape: Any) -> None:
-        if checks != self._checks or any(key not in self._statics for key in tape.statics):
+    def _check(self, checks: list[int], tape: Any, results: list[Node | None]) -> None:
+        differs = checks != self._checks and not swaps_factors(results)
+        if differs or any(key not in self._statics for key in tape.statics):
             raise DeterminismError(
                 f"{self.name} gave another result when it was run again in the reverse sweep, so the gradient would be "
                 "wrong. A checkpointed function depends on its arguments and on arrays that do not change: pass "

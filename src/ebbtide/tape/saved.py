@@ -12,7 +12,7 @@ from ebbtide.arrays.location import describe_array
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError, ReleasedValueError
-from ebbtide.storage.checksum import compute_crc32c, compute_crc32c_in_order
+from ebbtide.storage.checksum import compute_crc32c, compute_crc32c_of_values
 
 # Smaller values are not worth a file.
 LEAST_PAGE = 1 << 14
@@ -29,7 +29,7 @@ def checksum(value: Any) -> int:
 def checksum_of_result(value: Any) -> int:
     """Return the crc32c of the elements of an array or a number, however they lie in memory; 0 for anything else."""
     array = np.asarray(bottom(value))
-    return 0 if array.dtype.hasobject else compute_crc32c_in_order(array)
+    return 0 if array.dtype.hasobject else compute_crc32c_of_values(array)
 
 
 @final
