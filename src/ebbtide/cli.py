@@ -133,7 +133,7 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
 def _run_clean(arguments: argparse.Namespace) -> int:
     removed = clean(arguments.directory)
     for path in removed:
-        print(f"removed {path}")
+        print(f"removed {'what a storage had left in ' if path.exists() else ''}{path}")
     if not removed:
         print(f"{arguments.directory}: nothing to remove")
     return 0

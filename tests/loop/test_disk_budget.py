@@ -180,6 +180,26 @@ def test_a_disk_that_is_too_small_is_found_at_the_start(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("free", [0, 0.5, 1.5, 3])
+def test_a_disk_without_room_for_what_measures_it(free: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not one state fits, or two, the loop goes on with what fits in memory, and one warning says so."""
+
+    def small(descriptor: int, offset: int, nbytes: int) -> None:
+        if offset + nbytes > free * STATE:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        POSIX.allocate(descriptor, offset, nbytes)
+
+    f = lambda u: np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 40) ** 2)
+    expected = grad(f)(U)
+    monkeypatch.setitem(Disk.__init__.__kwdefaults__, "system", replace(POSIX, allocate=small))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = grad(f, budget=Budget(memory=9 * STATE, disk=200 * STATE, directory=tmp_path))(U)
+    assert found.tobytes() == expected.tobytes()
+    assert ["bytes are missing" in str(one.message) for one in told] == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("size", "steps", "after"), [(1000, 40, 60), (8000, 200, 200), (4000, 400, 400)] if FULL else [(1000, 40, 60)]
 )

@@ -18,10 +18,13 @@ from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage, StorageLockedError
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.places import NEWEST, OWNER, RANK, remove_storage
+from ebbtide.storage.marks import NEWEST, OWNER, read_record
+from ebbtide.storage.places import RANK, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, write_fully
 
+# Without waiting for somebody who reads, should it be a pipe.
+_WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 _VALUE, _KEY = "value of the function", "call/value/0"
 
 
@@ -44,6 +47,8 @@ class ResumeDirectory:
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
+        if "\0" in str(path):
+            raise StorageError(f"resume={str(path)!r} is no directory: its name has a zero byte. Give another one.")
         self._whole = Path(path)
         self.path = self._whole if ranks is None else self._whole / f"{RANK}{ranks.rank}"
         self._system = system
@@ -80,8 +85,8 @@ class ResumeDirectory:
             except StorageError:
                 self._remove_whole()
                 raise
-            with suppress(OSError, ValueError, TypeError, AttributeError):
-                found = json.loads((self.path / NEWEST).read_text(encoding="utf-8"))
+            with suppress(ValueError, TypeError, AttributeError, OverflowError):
+                found = read_record(self.path / NEWEST)
                 self._newest = {kind: (int(step), int(generation)) for kind, (step, generation) in found.items()}
         return self._disk
 
@@ -139,7 +144,7 @@ class ResumeDirectory:
         elif self._newest.pop(kind, None) is None:
             return
         with suppress(OSError):
-            descriptor = os.open(self.path / NEWEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            descriptor = os.open(self.path / NEWEST, _WRITTEN, 0o666)
             try:
                 write_fully(self._system, descriptor, json.dumps(self._newest).encode(), 0)
             finally:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ebbtide.agree import own_communicator
+from ebbtide.agree import agree, own_communicator
 from ebbtide.loop.state import bytes_of, pack
 from ebbtide.loop.timing import usual_time
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs
-from ebbtide.storage import Disk
+from ebbtide.storage import Disk, StorageFullError
 from ebbtide.storage.transfer import LARGE
 from ebbtide.storage.worker import has_waited, read_clocks
 
@@ -29,10 +30,13 @@ def with_transfers(
     large state that went to the page cache without waiting for the disk is one that the storage writes at once, and
     nothing of its write is hidden; nor is anything where no processor is left for that.
     """
-    packed = pack(values)
+    packed, rounds = pack(values), list[tuple[list[float], bool]]()
     with Disk(directory, limit=quota, comm=own_communicator()) as disk:
         disk.reserve(0, 0)  # the file is made once, and not for each state
-        rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
+        with suppress(StorageFullError):  # less than the budget says, which is found where the plan asks for its room
+            rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
+    if agree(not rounds):
+        return costs
     parts = zip(*(times for times, _ in rounds), strict=True)
     write, read, delete, copying = [usual_time(list(times)) for times in parts]
     prompt = not rounds[-1][1]

@@ -35,12 +35,13 @@ from ebbtide.storage.extents import round_up
 
 _FIXED = struct.Struct("<8sIIQQQQ")
 _ROW = struct.Struct("<QIB11sd")
-_NAME = b"EBBTIDE"
+NAME = b"EBBTIDE"
+"""How an entry begins."""
 VERSION = "4"
 """That of what is described here."""
 MOST_HEADER = 1 << 28
 """The most bytes of a header: those of some millions of arrays."""
-_MAGIC = _NAME + VERSION.encode()
+_MAGIC = NAME + VERSION.encode()
 # The checksum is that of all that follows it.
 _CHECKED_FROM = 12
 # Data of this size and more are written by whole pages.
@@ -251,8 +252,8 @@ def header_bytes(fixed: bytes, left: int) -> int | None:
 
 def find_other_version(fixed: bytes) -> list[str]:
     """Return the version of the header that begins with these bytes, if it is another one; else nothing."""
-    version = fixed[len(_NAME) : len(_MAGIC)]
-    is_other = fixed.startswith(_NAME) and version.isdigit() and version != VERSION.encode()
+    version = fixed[len(NAME) : len(_MAGIC)]
+    is_other = fixed.startswith(NAME) and version.isdigit() and version != VERSION.encode()
     return [version.decode()] if is_other else []
 
 

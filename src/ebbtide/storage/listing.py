@@ -84,7 +84,7 @@ def find_storages(directory: Path) -> Iterator[Path]:
             f"Cannot list {directory}: {cause.strerror}. Name a directory of a storage, or one with such directories.",
             cause.errno,
         ) from cause
-    yield from (path for path in inside if is_storage(path))
+    yield from (path for path in inside if not path.is_symlink() and is_storage(path))
 
 
 def list_storage(directory: Path, *, check: bool = False) -> Listing:
@@ -135,7 +135,7 @@ def clean(directory: Path) -> list[Path]:
     for path in sorted([*of_ranks, *(path for path, _ in find_scratch(directory))]):
         if not in_use(path):
             remove_storage(path)
-            removed.append(path)
+            removed += [] if path.exists() else [path]
     if of_ranks:
         with suppress(OSError):  # there is something else in it
             directory.rmdir()

@@ -17,7 +17,6 @@ import re
 import secrets
 import shutil
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,19 +27,17 @@ from typing import final
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.failures import StorageLockedError, make_error
+from ebbtide.storage.marks import LOCK, NEWEST, OWNER, PART, find_foreign, holds_only_ours, is_ours, read_record
 from ebbtide.storage.segment import NAME as SEGMENT
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9.]")
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
-OWNER, LOCK = "owner", "lock"
-NEWEST = "newest"
-"""A file that says what ought to be there, of who keeps one beside a durable storage."""
 RANK = "rank-"
 """How the durable directories begin that the ranks of a run have in one directory."""
-# What a process that is killed while it writes the file leaves of it.
-_PART = re.compile(rf"{OWNER}\.\d+")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
+# A directory stays that has something else in it, is a link or a mounted disk, or the working directory.
+_KEPT = frozenset({errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY, errno.EINVAL})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -59,7 +56,7 @@ class Owner:
             return False
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):  # no process has such a number
             return True
         except OSError:
             return False
@@ -154,7 +151,8 @@ def sweep(parent: Path) -> list[Path]:
     removed: list[Path] = []
     for path, owner in find_scratch(parent):
         with suppress(OSError):
-            if owner.is_dead() and path.stat().st_uid == os.getuid() and not is_locked(path / SEGMENT):
+            is_left = owner.is_dead() and path.stat().st_uid == os.getuid() and holds_only_ours(path)
+            if is_left and not is_locked(path / SEGMENT):
                 shutil.rmtree(path, ignore_errors=True)
                 removed.append(path)
     return removed
@@ -231,6 +229,11 @@ class DirectoryLock:
         lock, me = directory / LOCK, this_process()
         made = [path for path in (lock, directory) if not path.exists()]
         directory.mkdir(exist_ok=True)
+        if foreign := find_foreign(directory):
+            raise StorageError(
+                f"The directory {directory} has files that no storage has written, with names that one would use: "
+                f"{', '.join(foreign)}. Give another directory, or move them."
+            )
         self._made = [path for path in made if path != lock]
         owner = read_owner(directory)
         # The lock would not refuse the process that holds it.
@@ -247,6 +250,7 @@ class DirectoryLock:
             # On a full disk a run that was killed can be resumed: where there are locks, ours says enough.
             with suppress(OSError):
                 (directory / OWNER).unlink(missing_ok=True)
+            with suppress(OSError):
                 _remove_parts(directory)
             if not _is_lockable(self._descriptor):
                 raise
@@ -283,8 +287,8 @@ class DirectoryLock:
 
 def read_owner(directory: Path) -> Owner | None:
     """Return who used a durable directory last without giving it up; None if nobody did."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads((directory / OWNER).read_text(encoding="utf-8"))
+    with suppress(ValueError, KeyError, TypeError, OverflowError):
+        found = read_record(directory / OWNER)
         return Owner(str(found["host"]), int(found["pid"]), int(found["start"]))
     return None
 
@@ -312,19 +316,22 @@ def _describe_lock(directory: Path, owner: Owner | None) -> StorageLockedError:
 def is_storage(path: Path) -> bool:
     """Return whether a directory is one of a storage, scratch or durable; a kill may have left it without entries."""
     with suppress(OSError):
-        if stat.S_ISDIR(path.lstat().st_mode):
-            return owner_in_name(path) is not None or (path / SEGMENT).is_file() or _has_only_lock(path)
+        if path.is_dir():
+            return _is_scratch(path) or (is_ours(path) if (path / SEGMENT).is_file() else _has_only_lock(path))
     return False
 
 
+def _is_scratch(path: Path) -> bool:
+    return owner_in_name(path) is not None and not path.is_symlink()
+
+
 def _has_only_lock(path: Path) -> bool:
-    names = {place.name for place in path.iterdir()}
-    return LOCK in names and all(name in {LOCK, OWNER, NEWEST} or _PART.fullmatch(name) for name in names)
+    return (path / LOCK).exists() and holds_only_ours(path) and is_ours(path)
 
 
 def _remove_parts(path: Path) -> None:
     for place in list(path.iterdir()):
-        if _PART.fullmatch(place.name):
+        if PART.fullmatch(place.name):
             place.unlink(missing_ok=True)
 
 
@@ -355,9 +362,9 @@ def remove_storage(path: Path) -> None:
         raise _describe_lock(path, owner_of_storage(path))
     try:
         _remove_parts(path)
-        for name in (NEWEST, SEGMENT, OWNER, LOCK):
+        for name in () if find_foreign(path) else (NEWEST, SEGMENT, OWNER, LOCK):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
     except OSError as cause:
-        if cause.errno != errno.ENOTEMPTY:
+        if cause.errno not in _KEPT:
             raise make_error(f"Cannot remove {path}: {cause.strerror}. Check its rights.", cause.errno) from cause

@@ -1,0 +1,199 @@
+"""Whose a directory is, its files tell by what they hold: nothing foreign is removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ebbtide import StorageError, grad, timeloop
+from ebbtide.cli import main
+from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage.listing import clean, find_storages
+from ebbtide.storage.places import Owner, host_name, read_owner, sweep
+
+FOREIGN = {
+    "segment": {"segment": "my precious data\n" * 10},
+    "segment and notes": {"segment": "data\n", "notes.txt": "mine"},
+    "lock with text": {"lock": "mine"},
+    "lock and owner": {"lock": "", "owner": "Jane Doe"},
+    "lock and newest": {"lock": "", "newest": "mine"},
+    "all": {"segment": "data", "lock": "l", "owner": "Jane", "newest": "news", "other": "o"},
+    "of ranks": {"rank-0/segment": "data", "a.txt": "mine"},
+    "nested": {"x/segment": "data"},
+}
+
+
+def made(directory: Path, files: dict[str, str]) -> Path:
+    """A directory with these files."""
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
+
+
+def texts(directory: Path) -> dict[str, str]:
+    """The files in a directory."""
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
+
+
+def slope(resume: Path) -> Any:
+    """A gradient that can be resumed."""
+    return grad(lambda u: np.sum(timeloop(lambda u, i: 0.9 * np.sin(u), u, 20)), resume=resume)(np.linspace(0, 1, 9))
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_not_ours_stays(name: str, tmp_path: Path, capsys: Any) -> None:
+    """Files of others with names that a storage has are no storage, are not removed, and not written over."""
+    directory = made(tmp_path / "theirs", FOREIGN[name])
+    assert list(find_storages(directory)) == []
+    assert clean(directory) == []
+    assert main(["clean", str(directory)]) == 0
+    assert "nothing to remove" in capsys.readouterr().out
+    if "/" not in "".join(FOREIGN[name]):
+        with pytest.raises(StorageError, match=r"no storage has written.*Give another directory"):
+            Disk(directory, durable=True)
+        with pytest.raises(StorageError, match="no storage has written"):
+            slope(directory)
+    assert texts(directory) == FOREIGN[name]
+
+
+def test_what_is_beside_ours_stays(tmp_path: Path) -> None:
+    """A run in a directory with files of the user's leaves these, and warns of nothing."""
+    directory = made(tmp_path / "both", {"notes.txt": "mine"})
+    slope(directory)
+    assert texts(directory) == {"notes.txt": "mine"}
+    scratch = made(tmp_path / f"ebbtide-4194305-{host_name()}-7-abc", {"notes.txt": "mine", "segment": ""})
+    assert sweep(tmp_path) == []
+    assert clean(tmp_path) == []
+    assert texts(scratch) == {"notes.txt": "mine"}
+
+
+PROGRAM = """
+import os, sys, numpy as np
+from ebbtide import grad, timeloop
+def step(u, i):
+    if i == 15 and os.environ.get("KILLED"):
+        os.kill(os.getpid(), 9)
+    return 0.9 * np.sin(u)
+f = lambda u: np.sum(timeloop(step, u, 20, resume_every=2))
+print(grad(f, resume=sys.argv[1])(np.linspace(0, 1, 9)).tobytes().hex())
+"""
+
+
+def run(directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a gradient that is kept in a directory, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(directory)], env={**os.environ, **variables}, check=False, timeout=60,
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def left_by_a_kill(directory: Path) -> None:
+    """Let a process begin a run there, and kill it."""
+    assert run(directory, KILLED="1").returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("damaged", ["none", "segment", "owner", "newest", "owner gone", "newest gone"])
+def test_what_is_ours_is_removed_though_it_is_damaged(damaged: str, tmp_path: Path) -> None:
+    """With any byte of one file changed, or a file gone, the directory is known, and `clean` removes it."""
+    directory = tmp_path / "ours"
+    for place in (0, 10, 40):
+        left_by_a_kill(directory) if not directory.exists() else None
+        name, _, gone = damaged.partition(" ")
+        if gone:
+            (directory / name).unlink()
+        elif name != "none":
+            content = bytearray((directory / name).read_bytes())
+            content[place % len(content)] ^= 5
+            (directory / name).write_bytes(content)
+        assert list(find_storages(directory)) == [directory]
+        try:
+            assert clean(directory) == [directory]
+        except StorageLockedError as error:  # by the name of another machine
+            assert "remove the file" in str(error)  # noqa: PT017
+            (directory / "owner").unlink()
+            clean(directory)
+        assert not directory.exists()
+
+
+def test_a_link_to_a_directory_is_that_directory(tmp_path: Path, capsys: Any) -> None:
+    """What a run kept behind a link is listed and removed; the link and the directory, which are the user's, stay."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    left_by_a_kill(link)
+    assert {"segment", "owner", "lock"} <= {path.name for path in real.iterdir()}
+    assert main(["inspect", str(link)]) == 0
+    assert "left by the dead process" in capsys.readouterr().out
+    assert main(["clean", str(link)]) == 0
+    assert f"removed what a storage had left in {link}" in capsys.readouterr().out
+    assert list(real.iterdir()) == []
+    slope(link)
+    assert link.is_dir()
+    assert list(real.iterdir()) == []
+
+
+def test_the_working_directory_may_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in the working directory leaves what is there, and warns of nothing."""
+    made(tmp_path, {"data.csv": "mine"})
+    monkeypatch.chdir(tmp_path)
+    slope(Path())
+    assert texts(tmp_path) == {"data.csv": "mine"}
+
+
+RECORDS = {
+    "infinite": '{"host": "h", "pid": 1e999, "start": 7}',
+    "no process": json.dumps({"host": host_name(), "pid": 10**20, "start": 7}),
+    "deep": "[" * 100_000,
+    "no object": "[1, 2]",
+    "text": '"x"',
+    "other": '{"host": "h"}',
+    "no text": "\x80\x00",
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("place", ["owner", "newest"])
+def test_damaged_records_are_none(place: str, name: str, tmp_path: Path) -> None:
+    """Whatever the small files hold, a run goes on, or begins again, and gives the same gradient."""
+    directory = tmp_path / "ours"
+    left_by_a_kill(directory)
+    (directory / place).write_text(RECORDS[name])
+    owner = read_owner(directory)
+    assert owner is None or place == "newest" or owner.is_dead()
+    assert list(find_storages(directory)) == [directory]
+    found = run(directory)
+    assert found.stdout == run(tmp_path / "other").stdout, found.stderr
+    assert not directory.exists()
+
+
+def test_the_number_of_no_process_is_dead() -> None:
+    """A number that the system cannot have is nobody's."""
+    assert Owner(host_name(), 10**20, 7).is_dead()
+
+
+@pytest.mark.parametrize("name", ["owner", "newest"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    """Who reads or writes a pipe waits for the other end: it is taken for no record."""
+    directory = tmp_path / "ours"
+    directory.mkdir()
+    os.mkfifo(directory / name)
+    assert read_owner(directory) is None
+    # What is in the place of the owner's name is somebody's.
+    with nullcontext() if name == "newest" else pytest.raises(StorageError, match="owner"):
+        slope(directory)
+
+
+def test_a_name_with_a_zero_byte_is_refused() -> None:
+    """No file system has such a name."""
+    with pytest.raises(StorageError, match="zero byte"):
+        slope(Path("a\0b"))
