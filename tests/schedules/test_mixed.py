@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules import Delete, Forward, Mixed, Move, Position, Revolve, Snapshot
+from ebbtide.schedules import Delete, Forward, Hierarchical, Mixed, Move, Position, Revolve, Snapshot
 from ebbtide.schedules.mixed_table import MixedTable
 from ebbtide.testing import check_schedule
 
@@ -221,3 +221,55 @@ def test_fewer_units_share_a_table_and_are_as_good_as_new(units, restart, saved)
             position = position.after(whole.next_action(position))
             if position.snapshots[0].kind == "restart":
                 assert fewer.next_action(position) == again.next_action(position)
+
+
+@pytest.mark.parametrize(
+    ("units", "restart", "saved"),
+    [(10**6, 54_321, 12_345), (20_000, 97, 131), (10**6, 12_345, 54_321), (10**9, 7_654_321, 23_456_789)],
+)
+def test_sizes_without_a_common_measure(units, restart, saved):
+    """The fewest steps, by a recursion over restart states alone: saved values are stored last."""
+    most, steps = units // restart, 120
+    least = np.full((most + 2, steps + 1), np.inf)
+    for held in range(most, -1, -1):
+        free = units - held * restart
+        for n in range(1, steps + 1):
+            least[held, n] = n if n <= free // saved + 1 else np.inf
+            if free >= restart and n > 1:
+                j = np.arange(1, n)
+                least[held, n] = min(least[held, n], np.min(j + least[held + 1, n - 1 : 0 : -1] + least[held, 1:n]))
+    schedule, sizes = Mixed(units, restart, saved), {"restart": restart, "saved": saved}
+    assert [schedule.forward_steps(n) for n in range(1, steps + 1)] == least[0, 1:].tolist()
+    for n in (5, 40, steps):
+        count = check_schedule(schedule, n, slots={"memory": units}, sizes=sizes)
+        assert count.forward_steps == least[0, n]
+
+
+def test_an_answer_does_not_depend_on_earlier_questions():
+    """The rows of a table are those of the sizes, whatever loop it was made for."""
+    position = Position(steps=20).after(Forward(start=0, stop=1, snapshot=True))
+    for sizes in ((10**6, 12_345, 54_321), (10**6, 54_321, 12_345), (2000, 1, 1), (10_007, 3, 101)):
+        asked, fresh = Mixed(*sizes), Mixed(*sizes)
+        asked.forward_steps(400)
+        assert asked.next_action(position) == fresh.next_action(position)
+        assert asked.forward_steps(20) == fresh.forward_steps(20)
+
+
+@pytest.mark.parametrize("slots", [600, 1000, 2000])
+def test_more_slots_than_rows(slots):
+    """Of many slots each state counts where little is free: never more steps than with restart states alone."""
+    for steps in (slots + 100, 3 * slots):
+        assert Mixed(slots).forward_steps(steps) <= Revolve(slots).forward_steps(steps)
+
+
+MANY = (Mixed(1000), Mixed(600, 1, 7), Hierarchical(2, 500), Hierarchical(10, 1000))
+
+
+@pytest.mark.parametrize("schedule", MANY, ids=str)
+@pytest.mark.parametrize("steps", [33_000, 100_000, 10**6])
+def test_tables_that_end_before_many_slots_do(schedule, steps):
+    """Beyond the table sums are made of sums, once for each slot: deeper than calls may go."""
+    position = Position(steps=steps)
+    for _ in range(5):
+        position = position.after(schedule.next_action(position))
+    assert position.snapshots

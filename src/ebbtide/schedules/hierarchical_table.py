@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import takewhile
 from math import inf
 from typing import final
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.revolve import count_forward, count_reach, split
-from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion
+from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, sum_up
 
 
 @final
@@ -92,20 +93,29 @@ class HierarchicalTable:
         row = min(disk, self.disk) - 1
         if length <= self._splits.steps:
             return self._splits.cost(row, length)
-        if (row, length) not in self._known:
-            self._known[row, length] = self._sum(row + 1, length)
-        return self._known[row, length]
+        known = self._known.get((row, length))
+        return sum_up((row, length), self._known, self._needs, self._total) if known is None else known
 
     def fresh(self, disk: int, length: int) -> float:
         """Return O: the state in hand is not stored, and so many slots on disk are free."""
         alone = self.alone(length, self.memory)
         return min(alone, self.costs.write + self.stored(disk, length)) if disk > 0 else alone
 
-    def _sum(self, disk: int, length: int) -> float:
-        """P beyond the table, where places are those of `Revolve` on disk."""
-        whole, total, costs = self._splits.steps, 0.0, self.costs
-        while length > whole:
-            place = split(length, disk)
-            total += costs.forward * place + self.fresh(disk - 1, length - place) + costs.read
+    def _places(self, key: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Beyond the table yield the lengths and the places, which are those of `Revolve` on disk."""
+        row, length = key
+        while length > self._splits.steps:
+            place = split(length, row + 1)
+            yield length, place
             length = place
-        return total + self.stored(disk, length)
+
+    def _needs(self, key: tuple[int, int]) -> list[tuple[int, int]]:
+        after = [length - place for length, place in self._places(key)]
+        return [(key[0] - 1, length) for length in after if key[0] > 0 and length > self._splits.steps]
+
+    def _total(self, key: tuple[int, int]) -> float:
+        """P, interval after interval, from the last to the first."""
+        total, place, costs = 0.0, key[1], self.costs
+        for length, place in self._places(key):
+            total += costs.forward * place + self.fresh(key[0], length - place) + costs.read
+        return total + self.stored(key[0] + 1, place)

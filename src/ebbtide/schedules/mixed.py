@@ -23,8 +23,8 @@ class Mixed(Schedule):
     The fewest forward steps if a snapshot may hold a restart state or what one step saves for its reverse sweep.
 
     It goes on from any position that can be completed: with snapshots lost, with a working state between two
-    snapshots, or with another number of units than the sweep began with. Where more than 512 numbers of free units can
-    occur, as with large units that have no common measure, it takes up to 0.3 % more than the fewest.
+    snapshots, or with another number of units than the sweep began with. It takes the fewest steps from the beginning
+    where at most 510 restart states fit, and the loop is as long as the table; else about as few.
 
     Args:
         units: The size of the memory for snapshots, in any unit, such as bytes.
@@ -121,7 +121,7 @@ class Mixed(Schedule):
         """
         Return a bound of the size of what a loop holds at the same time; see `Schedule.peak`.
 
-        It is exact if the sizes are in the ratio of those of the schedule.
+        It is exact if the sizes are in the ratio of those of the schedule, and all units are taken.
 
         Example:
             >>> Mixed(10).peak(1000, restart=80, saved=80)
@@ -209,6 +209,9 @@ class Mixed(Schedule):
         end = position.end
         if end - state == 1:
             return run(state, end, save=True)
+        if (end - state - 1) * self.saved <= free:
+            # There is no less than to run each step once. Not by the table, which may have no row for so many units.
+            return run(state, state + 1, snapshot=True, kind="saved")
         if self._is_short(position, state, free):
             surplus = self.find_surplus(position, free)
             if surplus is not None:

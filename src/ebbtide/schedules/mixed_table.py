@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from math import inf
 from typing import final
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.schedules.revolve import split
-from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, Splits
+from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, Splits, sum_up
 
 # No table tells more numbers of free units apart; those between two of them count as the lower one.
 MOST_LEVELS = 512
@@ -43,7 +44,7 @@ class MixedTable:
     __slots__ = ("_known", "_levels", "_restart", "_splits", "exact", "steps")
 
     def __init__(self, steps: int, units: int, restart: int, saved: int) -> None:
-        self._levels, thinned = _find_levels(steps, units, restart, saved)
+        self._levels, thinned = _find_levels(units, restart, saved)
         self._restart = restart
         rows = len(self._levels)
         length = max(1, min(steps, MOST_STEPS, MOST_CELLS // rows))
@@ -70,23 +71,37 @@ class MixedTable:
         """Return the number of forward steps, infinite if nothing can be stored and more than one step is left."""
         if length <= self._splits.steps:
             return self._splits.cost(row, length)
-        if (row, length) not in self._known:
-            self._known[row, length] = self._sum(row, length)
-        return self._known[row, length]
+        known = self._known.get((row, length))
+        return sum_up((row, length), self._known, self._needs, self._total) if known is None else known
 
-    def _sum(self, row: int, length: int) -> float:
-        """Forward steps beyond the table: interval after interval, from the last to the first."""
-        states, whole, total = self._levels[row] // self._restart, self._splits.steps, 0.0
+    def _places(self, key: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Beyond the table yield the lengths and the places, which are those of `Revolve`."""
+        row, length = key
+        states = self._levels[row] // self._restart
+        while states > 1 and length > self._splits.steps:
+            place = split(length, states)
+            yield length, place
+            length = place
+
+    def _needs(self, key: tuple[int, int]) -> list[tuple[int, int]]:
+        above, after = self._above(key[0]), [length - place for length, place in self._places(key)]
+        return [(above, length) for length in after if length > self._splits.steps]
+
+    def _total(self, key: tuple[int, int]) -> float:
+        """Forward steps, interval after interval, from the last to the first."""
+        row, place = key
+        states, whole, total, above = self._levels[row] // self._restart, self._splits.steps, 0.0, self._above(row)
         if states == 0:
             return inf
         if states == 1:
-            return (length * (length + 1) - whole * (whole + 1)) // 2 + self.cost(row, whole)
-        above = self.row(self._levels[row] - self._restart)
-        while length > whole:
-            place = split(length, states)
+            return (place * (place + 1) - whole * (whole + 1)) // 2 + self.cost(row, whole)
+        for length, place in self._places(key):
             total += place + self.cost(above, length - place)
-            length = place
-        return total + self.cost(row, length)
+        return total + self.cost(row, place)
+
+    def _above(self, row: int) -> int:
+        """Return the row that is left when a restart state is stored."""
+        return self.row(self._levels[row] - self._restart)
 
 
 def count_bytes(steps: int, rows: int) -> tuple[int, int]:
@@ -110,22 +125,29 @@ def count_bytes(steps: int, rows: int) -> tuple[int, int]:
     return held, held + rows * (24 * (steps + 1) + 48 * WINDOW) + 8 * steps + 2**16 + 2**15
 
 
-def _find_levels(steps: int, units: int, restart: int, saved: int) -> tuple[list[int], bool]:
-    """The numbers of free units that can occur, ascending, and whether some are left out."""
-    least = min(restart, saved)
-    levels = {0, units}
-    # More snapshots than steps are of no use. Ever finer steps of one size are cut off, before they are many.
-    most = 8 * MOST_LEVELS
-    for count in range(min(steps, units // restart, most) + 1):
+def _find_levels(units: int, restart: int, saved: int) -> tuple[list[int], bool]:
+    """
+    Return the numbers of free units that have rows, ascending, and whether a sweep meets others.
+
+    They are the same for all lengths of loops, so that an answer does not depend on what was asked before.
+    """
+    least, levels = min(restart, saved), {0}
+    most = units // restart
+    for count in range(min(most, MOST_LEVELS) + 1):
         rest = units - count * restart
-        levels.update(rest - other * saved for other in range(min(steps, rest // saved, most) + 1))
-        if len(levels) > 64 * MOST_LEVELS:
+        levels.update(rest - other * saved for other in range(min(rest // saved, MOST_LEVELS) + 1))
+        if len(levels) > MOST_LEVELS:
             break
-    found = sorted({level if level >= least else 0 for level in levels})
-    if len(found) <= MOST_LEVELS:
-        return found, False
-    kept = np.linspace(0, len(found) - 1, MOST_LEVELS).round().astype(int)
-    return [found[index] for index in kept], True
+    else:
+        return sorted({level if level >= least else 0 for level in levels}), False
+    # Saved values are stored last: as long as there is a choice, what is not free holds restart states.
+    few, half = most < MOST_LEVELS - 1, MOST_LEVELS // 2
+    counts = set(range(max(0, most + 1 - (MOST_LEVELS if few else half)), most + 1))
+    if not few:
+        # Where little is free, each state counts: all of these, and of the others as many.
+        counts.update((most - half) * k // (half - 2) for k in range(half - 1))
+    found = {units - count * restart for count in counts}
+    return sorted({0} | {level for level in found if level >= least}), not few
 
 
 def _solve(levels: list[int], restart: int, saved: int, length: int) -> Splits:

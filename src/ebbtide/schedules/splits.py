@@ -137,3 +137,29 @@ class _Search:
         offset = total.argmin(axis=1)
         self._start = np.maximum(offset + 1 - self._window // 2, 1)
         return total[self._rows, offset], offset + 1
+
+
+def sum_up(
+    key: tuple[int, int],
+    known: dict[tuple[int, int], float],
+    needs: Callable[[tuple[int, int]], list[tuple[int, int]]],
+    total: Callable[[tuple[int, int]], float],
+) -> float:
+    """
+    Return a sum of sums, each of which is made once; they go deeper than calls may.
+
+    Args:
+        key: What it is of.
+        known: Those that have been made; extended.
+        needs: Returns of what other ones a sum is made.
+        total: Makes it, when they are known.
+    """
+    waiting = [key]
+    while waiting:
+        missing = [other for other in needs(waiting[-1]) if other not in known]
+        if missing:
+            waiting += missing
+        else:
+            last = waiting.pop()
+            known[last] = total(last)
+    return known[key]
