@@ -311,3 +311,62 @@ def test_slots_are_given_up_for_the_steps_ahead(before, after):
     slots, sizes = bounds(after)
     count = check_schedule(after, 1000, start=position, slots=slots, sizes=sizes)
     assert done + count.forward_steps <= 1.05 * after.forward_steps(1000)
+
+
+RESTARTS = (Revolve(3), Online(3), Hierarchical(2, 2, Costs(write=1, read=1)), Periodic(3, 3))
+
+
+@pytest.mark.parametrize("schedule", [*RESTARTS, Mixed(3), StoreAll("disk")], ids=str)
+@pytest.mark.parametrize("done", [1, 5, 9])
+def test_the_initial_state_given_again_above_saved_steps(schedule, done):
+    """Of a run that was killed the saved values of first steps are there, and the initial state is in hand again."""
+    position = Position(steps=10)
+    while position.state < done:
+        position = position.after(StoreAll("disk").next_action(position))
+    position = Position(steps=10, state=0, snapshots=position.snapshots)
+    count = check_schedule(schedule, 10, start=position, slots={"memory": 3})
+    assert 10 <= count.forward_steps <= 10 + check_schedule(schedule, 10).forward_steps
+
+
+@pytest.mark.parametrize("schedule", [*RESTARTS, Mixed(3), StoreAll(), StoreAll("disk")], ids=str)
+def test_saved_values_in_the_middle_and_the_initial_state_in_hand(schedule):
+    """The initial state is stored before it is run from, as nothing else leads back to the first steps."""
+    check_schedule(schedule, 6, start=Position(steps=6, state=0, saved=(2, 3)))
+
+
+@pytest.mark.parametrize("schedule", [Revolve(2), Online(2), Hierarchical(2, 0), Periodic(200, 2), Mixed(2)], ids=str)
+def test_fewer_slots_when_the_first_is_lost(schedule):
+    """The initial state takes a slot, and where all are taken a later snapshot gives its own."""
+    position = Position(steps=100)
+    while position.reversed < 1:
+        position = position.after(Revolve(5).next_action(position))
+    left = Position(steps=100, reversed=1, state=0, forward_ended=True, snapshots=position.snapshots[1:])
+    check_schedule(schedule, 100, start=left, slots={"memory": 2})
+
+
+@pytest.mark.parametrize("slots", [20, 22, 25, 29])
+@pytest.mark.parametrize("kind", ["revolve", "online", "hierarchical", "periodic", "mixed"])
+def test_what_others_saved_takes_slots(kind, slots):
+    """A budget that is changed midway is kept: saved values that are there already leave fewer slots."""
+    schedule = {
+        "revolve": Revolve(slots),
+        "online": Online(slots),
+        "hierarchical": Hierarchical(slots, 0),
+        "periodic": Periodic(100, slots),
+        "mixed": Mixed(slots),
+    }[kind]
+    position = Position(steps=30)
+    while position.state < 19:
+        position = position.after(Mixed(29).next_action(position))
+    assert len(position.snapshots) == 19
+    check_schedule(schedule, 30, start=position, slots={"memory": slots})
+
+
+def test_what_others_saved_on_disk_takes_slots_there():
+    """So it is on disk, and one slot in all is left, for the state that leads to the steps behind."""
+    position = Position(steps=30)
+    while position.state < 4:
+        position = position.after(StoreAll("disk").next_action(position))
+    schedule = Hierarchical(2, 6, Costs(write=0.1, read=0.1))
+    count = check_schedule(schedule, 30, start=position, slots={"memory": 2, "disk": 6})
+    assert count.used["disk"] == 6

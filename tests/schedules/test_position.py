@@ -332,3 +332,43 @@ def test_traces_have_no_json():
     trace = Forward(start=0, stop=1, save=True), EndForward(), Reverse(start=1, stop=0), EndReverse()
     with pytest.raises(ScheduleError, match="no form in JSON"):
         schedule_to_json(Recorded(1, trace))
+
+
+def test_plain_numbers_whoever_gives_them():
+    """NumPy's integers and floats are Python's own wherever they are given, so that JSON knows them."""
+    k = np.int64
+    position = Position(steps=k(5), state=k(2), saved=(k(0), k(2)), snapshots=(Snapshot(k(0)), Snapshot(k(1), "saved")))
+    assert Position.from_json(json.loads(json.dumps(position.to_json()))) == position
+    action = Forward(start=k(0), stop=k(2))
+    assert action_from_json(json.loads(json.dumps(action_to_json(action)))) == action
+    schedule = Hierarchical(1, 1, Costs(write=np.float32(2), read=k(3)))
+    assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule)))) == schedule
+
+
+WRONG = {
+    "unsorted": lambda: Position(steps=5, snapshots=(Snapshot(3), Snapshot(0))),
+    "twice": lambda: Position(steps=5, snapshots=(Snapshot(3), Snapshot(3))),
+    "negative": lambda: Position(steps=5, snapshots=(Snapshot(-1),)),
+    "beyond": lambda: Position(steps=5, snapshots=(Snapshot(5),)),
+    "kind": lambda: Position(steps=5, snapshots=(Snapshot(1, "x"),)),
+    "no snapshot": lambda: Position(steps=5, snapshots=(1,)),
+    "range": lambda: Position(steps=5, saved=(0, 1, 2)),
+    "fraction": lambda: Forward(start=0, stop=1.5),
+    "no action": lambda: Position(steps=0, forward_ended=True).after("no action"),
+    "flag": lambda: Position.from_json({**Position(steps=5).to_json(), "forward_ended": "no"}),
+    "step in JSON": lambda: Position.from_json({**Position(steps=5).to_json(), "snapshots": [[1.5, "saved", "disk"]]}),
+    "no record": lambda: Position.from_json(None),
+    "no record of an action": lambda: action_from_json([1]),
+    "no record of a schedule": lambda: schedule_from_json([1]),
+    "cost": lambda: Costs(forward="a"),
+    "no costs": lambda: Hierarchical(1, 1, None),
+    "tier of a check": lambda: check_schedule(Revolve(3), 9, slots={"ram": 0}),
+    "end of a check": lambda: check_schedule(Online(3), 9, start=Position(steps=9, open=True), ends=10),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_plain_data_is_refused(name):
+    """Wrong values are a ScheduleError when they are given, and not an error of another kind, later."""
+    with pytest.raises(ScheduleError):
+        WRONG[name]()

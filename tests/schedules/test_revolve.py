@@ -250,7 +250,6 @@ def test_the_initial_state_in_hand_is_not_lost():
         Position(steps=9, state=4),
         Position(steps=9, state=None, snapshots=(Snapshot(3),)),
         Position(steps=9, state=4, snapshots=(Snapshot(3),)),
-        Position(steps=9, state=0, snapshots=(Snapshot(3), Snapshot(5))),
         Position(steps=9, state=None, saved=(2, 4)),
     ],
 )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.records import filled, kind_of
+from ebbtide.schedules.records import filled, kind_of, make_plain
 
 # A sweep makes an action and a position for each of its turns, and the initializer of a frozen dataclass takes most of
 # that time: 1.4 us for a `Forward`, where `run` takes 0.25. What is made of the fields below, as plain attributes, is
@@ -64,6 +64,9 @@ class Forward(_Run):
     tier: str = "memory"
     drop: bool = False
 
+    def __post_init__(self) -> None:
+        make_plain(self, "start", "stop")
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,9 @@ class Reverse(_Range):
 
     start: int
     stop: int
+
+    def __post_init__(self) -> None:
+        make_plain(self, "start", "stop")
 
 
 @final
@@ -95,6 +101,9 @@ class Copy(_Step):
 
     step: int
 
+    def __post_init__(self) -> None:
+        make_plain(self, "step")
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +120,9 @@ class Move(_Step):
 
     step: int
 
+    def __post_init__(self) -> None:
+        make_plain(self, "step")
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +135,9 @@ class Delete(_Step):
     """
 
     step: int
+
+    def __post_init__(self) -> None:
+        make_plain(self, "step")
 
 
 @final

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import (
@@ -74,7 +74,9 @@ def _close_gap(position: Position) -> Action | None:
         return move(stop)
     if state is not None and state <= stop:
         save = state == stop
-        return run(state, position.end if save else stop, save=save)
+        # The only way back to the steps before the range.
+        store = state < position.saved[0] and not position.snapshots
+        return run(state, position.end if save else stop, snapshot=store, save=save)
     restarts = [kept.step for kept in position.snapshots if kept.kind == "restart" and kept.step <= stop]
     return copy(restarts[-1]) if restarts else None
 
@@ -104,15 +106,36 @@ def count_base(position: Position) -> int:
     return low + 1
 
 
-def restart_action(position: Position, choose: Callable[[Position], Action]) -> Action | None:
+class RestartSchedule(Protocol):
+    """A schedule whose snapshots are all of kind `"restart"`."""
+
+    def choose(self, position: Position) -> Action:
+        """
+        Return the action at a position where only this schedule knows what to do; see `restart_action`.
+
+        Args:
+            position: A position that is not finished, without saved values at hand, whose last snapshot is a restart
+                state below its end.
+
+        Raises:
+            ScheduleError: The position cannot be completed.
+        """
+        ...
+
+    def beside(self, memory: int, disk: int) -> RestartSchedule:
+        """Return the same schedule with fewer slots, of which others take so many; one is left in any case."""
+        ...
+
+
+def restart_action(position: Position, schedule: RestartSchedule) -> Action | None:
     """
     Return the next action of a schedule whose snapshots are all of kind `"restart"`.
 
     Args:
         position: Where the loop stands.
-        choose: The schedule's own choice. It is asked at positions that are not finished, where nothing is saved at
-            hand, no snapshot lies beyond the end, and the last snapshot is a restart state; the steps that another
-            schedule's snapshots of saved values take care of are left out of them.
+        schedule: The schedule. It is asked at positions that are not finished, where nothing is saved at hand, no
+            snapshot lies beyond the end, and the last snapshot is a restart state; the steps that another schedule's
+            snapshots of saved values take care of are left out of them, and so are the slots that these take.
 
     Returns:
         The action, None if the position is finished.
@@ -129,11 +152,11 @@ def restart_action(position: Position, choose: Callable[[Position], Action]) -> 
             return action
     snapshots = position.snapshots
     if not snapshots or (snapshots[-1].kind == "restart" == snapshots[0].kind and snapshots[-1].step < position.end):
-        return choose(position)
-    return _choose_above_saved(position, choose)
+        return schedule.choose(position)
+    return _choose_above_saved(position, schedule)
 
 
-def _choose_above_saved(position: Position, choose: Callable[[Position], Action]) -> Action:
+def _choose_above_saved(position: Position, schedule: RestartSchedule) -> Action:
     """There are snapshots of saved values, or one beyond the end."""
     last, end, state = position.snapshots[-1], position.end, position.state
     base = count_base(position)
@@ -147,6 +170,8 @@ def _choose_above_saved(position: Position, choose: Callable[[Position], Action]
         return delete(last.step)
     # A restart state among the saved values takes a slot, and may be the way to the steps above them.
     held = [one for one in position.snapshots if one.step >= base or one.kind == "restart"]
+    if base and not held and state is not None and state < base:
+        return run(state, base)  # where the others begin
     first = min(base, held[0].step) if held else base
     above = Position(
         steps=position.steps - first,
@@ -156,7 +181,8 @@ def _choose_above_saved(position: Position, choose: Callable[[Position], Action]
         snapshots=tuple([Snapshot(one.step - first, one.kind, one.tier) for one in held]),
         open=position.open,
     )
-    action = shift(choose(above), first)
+    below = [one.tier for one in position.snapshots if one.step < base and one.kind == "saved"]
+    action = shift(schedule.beside(below.count("memory"), below.count("disk")).choose(above), first)
     # Of the steps below nothing is stored again.
     return run(action.start, base) if isinstance(action, Forward) and action.start < base else action
 

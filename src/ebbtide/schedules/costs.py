@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from math import isfinite
-from typing import final
+from typing import Any, cast, final
+
+import numpy as np
 
 from ebbtide.errors import ScheduleError
 
@@ -42,7 +44,15 @@ class Costs:
     prompt: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        wrong = [one.name for one in fields(self) if not 0 <= getattr(self, one.name) < float("inf")]
+        names = [one.name for one in fields(self)]
+        for name in names:
+            value: Any = getattr(self, name)
+            if type(value) in (int, float, bool):
+                continue
+            if not isinstance(value, (int, float, np.number)):
+                raise ScheduleError(f"The cost {name} cannot be {value!r}. Give a number.")
+            object.__setattr__(self, name, cast("Any", value).item() if isinstance(value, np.number) else float(value))
+        wrong = [name for name in names if not 0 <= getattr(self, name) < float("inf")]
         if wrong or not isfinite(self.forward) or self.forward == 0:
             raise ScheduleError(
                 f"{self} are no costs: {', '.join(wrong) or 'forward'} is out of range. Give finite numbers of at "

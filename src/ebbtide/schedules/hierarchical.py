@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import final
+from typing import cast, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
@@ -53,13 +53,15 @@ class Hierarchical(Schedule):
     memory: int
     disk: int
     costs: Costs = field(default_factory=Costs)
-    # At most one table, that of the longest loop so far.
+    # At most two tables, those of the longest loop so far: with all slots, and with those beside what others stored.
     _tables: list[HierarchicalTable] = field(
         default_factory=list[HierarchicalTable], init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
         make_plain(self, "memory", "disk")
+        if not isinstance(cast("object", self.costs), Costs):
+            raise ScheduleError(f"The costs of Hierarchical cannot be {self.costs!r}. Give Costs.")
         if min(self.memory, self.disk) < 0 or self.memory + self.disk < 1:
             raise ScheduleError(
                 f"Hierarchical needs at least one slot, in memory or on disk, not {self.memory} and {self.disk}. "
@@ -71,7 +73,7 @@ class Hierarchical(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
-        return restart_action(position, self._choose)
+        return restart_action(position, self)
 
     def predicted_time(self, steps: int, costs: Costs) -> float:
         """
@@ -87,8 +89,8 @@ class Hierarchical(Schedule):
             return Schedule.predicted_time(self, steps, costs)
         return self._table(steps).fresh(self.disk, steps) + costs.reverse * steps
 
-    def _choose(self, position: Position) -> Action:
-        """The action where there is a choice."""
+    def choose(self, position: Position) -> Action:
+        """See `RestartSchedule.choose`."""
         snapshots, end, state = position.snapshots, position.end, position.state
         if state == end - 1 and snapshots and snapshots[0].step == 0:
             return run(end - 1, end, save=True)
@@ -122,6 +124,16 @@ class Hierarchical(Schedule):
             if there < here * (1 - 1e-12):
                 return run(state, target)
         return self._start(position, state, free)
+
+    def beside(self, memory: int, disk: int) -> Hierarchical:
+        """See `RestartSchedule.beside`."""
+        if not memory and not disk:
+            return self
+        slots, on_disk = max(0, self.memory - memory), max(0, self.disk - disk)
+        fewer = Hierarchical(slots, on_disk if slots or on_disk else 1, self.costs)
+        # Its tables are kept with ours: it is asked for at each action.
+        object.__setattr__(fewer, "_tables", self._tables)
+        return fewer
 
     def _load(self, position: Position) -> Action:
         """The working state is of no use: load the last snapshot, for the last time if memory does alone from there."""
@@ -193,7 +205,10 @@ class Hierarchical(Schedule):
 
     def _table(self, steps: int) -> HierarchicalTable:
         """The table for a loop of so many steps; that of a longer loop does, too."""
-        tables = self._tables
-        if not tables or tables[0].steps < steps:
-            tables[:] = [HierarchicalTable(steps, self.memory, max(1, self.disk), self.costs)]
-        return tables[0]
+        slots = min(max(1, self.disk), max(1, steps))
+        for table in self._tables:
+            if table.memory == self.memory and table.steps >= steps and table.disk >= slots:
+                return table
+        self._tables[:] = [table for table in self._tables[-1:] if table.memory != self.memory]
+        self._tables.append(HierarchicalTable(steps, self.memory, max(1, self.disk), self.costs))
+        return self._tables[-1]

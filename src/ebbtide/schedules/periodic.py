@@ -63,7 +63,7 @@ class Periodic(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; its cost grows with the number of snapshots held."""
-        return restart_action(position, self._choose)
+        return restart_action(position, self)
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -122,8 +122,8 @@ class Periodic(Schedule):
         whole = max(0, steps - 1) // self.interval
         return whole, steps - whole * self.interval
 
-    def _choose(self, position: Position) -> Action:
-        """The action where there is a choice."""
+    def choose(self, position: Position) -> Action:
+        """See `RestartSchedule.choose`."""
         snapshots, end, state = position.snapshots, position.end, position.state
         if not snapshots or snapshots[0].step > 0:
             way_back = make_way_back(position, memory=self.snapshots, disk=None)
@@ -140,6 +140,10 @@ class Periodic(Schedule):
             # Towards the next place on disk; at the one before it the state is there already.
             return run(state, min(near, end))
         return self._start(position, state)
+
+    def beside(self, memory: int, disk: int) -> Periodic:
+        """See `RestartSchedule.beside`; on disk it has no bound."""
+        return Periodic(self.interval, max(1, self.snapshots - memory)) if memory else self
 
     def _start(self, position: Position, state: int) -> Action:
         """Between the working state and the end nothing is stored."""

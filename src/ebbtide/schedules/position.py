@@ -7,9 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast, final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, Forward, Move, Reverse
-from ebbtide.schedules.records import make_plain
-from ebbtide.schedules.snapshots import KINDS, TIERS, Snapshot, Snapshots, add, find_place, made, remove, shared
+from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Reverse
+from ebbtide.schedules.records import flag_of, make_plain, pair_of
+from ebbtide.schedules.snapshots import (
+    KINDS,
+    TIERS,
+    Snapshot,
+    Snapshots,
+    add,
+    checked,
+    find_place,
+    made,
+    remove,
+    shared,
+)
 
 _new = object.__new__
 
@@ -75,7 +86,8 @@ class Position(_Fields):
 
     def __post_init__(self) -> None:
         make_plain(self, "steps", "reversed", *(("state",) if self.state is not None else ()))
-        object.__setattr__(self, "snapshots", shared(self.snapshots))
+        object.__setattr__(self, "snapshots", shared(checked(self.snapshots, self.steps)))
+        object.__setattr__(self, "saved", None if self.saved is None else pair_of(self.saved))
         object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))
         object.__setattr__(self, "before", None)
         object.__setattr__(self, "end", self.steps - self.reversed)
@@ -136,6 +148,8 @@ class Position(_Fields):
                 self.steps, self.reversed, self.state, self.saved, True, False, self.snapshots, False, self.on_disk,
                 self.before,
             )  # fmt: skip
+        if type(cast("Any", action)) is not EndReverse:
+            raise ScheduleError(f"{action!r} is no action. Give one of ebbtide.schedules, such as Forward or Reverse.")
         if not self.forward_ended or self.end > 0:
             raise ScheduleError(
                 f"Cannot follow EndReverse: {self.end} of {self.steps} steps are not yet reversed, "
@@ -327,34 +341,23 @@ class Position(_Fields):
         try:
             saved = cast("Sequence[int] | None", record["saved"])
             rows = cast("Sequence[tuple[int, str, str]]", record["snapshots"])
-            position = Position(
+            return Position(
                 steps=cast("int", record["steps"]),
                 reversed=cast("int", record["reversed"]),
                 state=cast("int | None", record["state"]),
                 saved=None if saved is None else (saved[0], saved[1]),
-                forward_ended=bool(record["forward_ended"]),
-                finished=bool(record["finished"]),
+                forward_ended=flag_of(record["forward_ended"]),
+                finished=flag_of(record["finished"]),
                 snapshots=tuple([Snapshot(step, kind, tier) for step, kind, tier in rows]),
-                open=bool(record["open"]),
+                open=flag_of(record["open"]),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, ScheduleError):
                 raise
             raise ScheduleError(
-                f"The record {dict(record)} is no position ({type(error).__name__}: {error}). "
+                f"The record {record!r} is no position ({type(error).__name__}: {error}). "
                 "Give what Position.to_json returned."
             ) from error
-        held = [snapshot.step for snapshot in position.snapshots]
-        if held != sorted(set(held)) or (held and not 0 <= held[0] <= held[-1] < position.steps):
-            raise ScheduleError(
-                f"The snapshots of the steps {held} do not fit a loop of {position.steps} steps: "
-                "give ascending steps, each once, all below the number of steps."
-            )
-        for snapshot in position.snapshots:
-            if snapshot.kind not in KINDS or snapshot.tier not in TIERS:
-                raise ScheduleError(f"{snapshot} has no kind of {KINDS} or no tier of {TIERS}. Give one of each.")
-        return position
-
 
 def _made(
     steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,

@@ -48,10 +48,11 @@ def kind_of(record: Mapping[str, object], key: str, kinds: Sequence[type[T]]) ->
         >>> kind_of({"number": "float"}, "number", [int, float])
         <class 'float'>
     """
-    found = next((kind for kind in kinds if kind.__name__ == record.get(key)), None)
+    name = record.get(key) if isinstance(cast("object", record), Mapping) else None
+    found = next((kind for kind in kinds if kind.__name__ == name), None)
     if found is None:
         known = ", ".join(kind.__name__ for kind in kinds)
-        raise ScheduleError(f"The record {dict(record)} is of no known {key}. Its {key!r} must be one of {known}.")
+        raise ScheduleError(f"The record {record!r} is of no known {key}. Its {key!r} must be one of {known}.")
     return found
 
 
@@ -74,3 +75,19 @@ def filled(kind: type[T], values: Mapping[str, Any], record: Mapping[str, object
         raise ScheduleError(
             f"The record {dict(record)} does not fit {kind.__name__}, whose fields are {names}: {error}."
         ) from error
+
+
+def pair_of(saved: Any) -> tuple[int, int]:
+    """Return a range of steps as two of Python's own integers."""
+    try:
+        first, stop = saved
+        return index(first), index(stop)
+    except (TypeError, ValueError):
+        raise ScheduleError(f"{saved!r} is no range of steps. Give (first, stop), or None.") from None
+
+
+def flag_of(value: object) -> bool:
+    """Return a value that is True or False, and no other."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither True nor False")
+    return value

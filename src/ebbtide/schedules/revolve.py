@@ -206,22 +206,16 @@ class Revolve(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; its cost grows with the logarithm of the number of steps."""
-        return restart_action(position, self.choose)
+        return restart_action(position, self)
 
     def choose(self, position: Position) -> Action:
-        """
-        Return the action at a position where only this schedule knows what to do; see `restart_action`.
-
-        Args:
-            position: A position that is not finished, without saved values at hand, whose last snapshot is a restart
-                state below its end.
-
-        Raises:
-            ScheduleError: The position cannot be completed.
-        """
+        """See `RestartSchedule.choose`."""
         snapshots, end, state = position.snapshots, position.end, position.state
         if not snapshots or snapshots[0].step > 0:
-            self._require_initial(position)
+            if state != 0:
+                raise describe_loss(position)
+            if snapshots and end > 1 and len(snapshots) >= self.snapshots:
+                return delete(snapshots[-1].step)  # in hand is not enough: it has to be kept
         free = self.snapshots - len(snapshots)
         if (free < 0 or not position.forward_ended) and self._is_short(position):
             surplus = self.find_surplus(position)
@@ -237,6 +231,10 @@ class Revolve(Schedule):
             # The working state is of no use. If only the step of the snapshot itself is left, this is its last use.
             return move(latest) if latest == end - 1 else copy(latest)
         return run_to_next(end, state, latest, free)
+
+    def beside(self, memory: int, disk: int) -> Revolve:
+        """See `RestartSchedule.beside`."""
+        return Revolve(max(1, self.snapshots - memory)) if memory else self
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -376,15 +374,6 @@ class Revolve(Schedule):
         # The state in hand takes the first of the free slots; without one the rest is run from the last snapshot.
         rest, slots = (end - state, slots) if slots > 0 else (end - position.snapshots[-1].step, 1)
         return find_repetitions(rest, slots) > find_repetitions(end, min(self.snapshots, end))
-
-    def _require_initial(self, position: Position) -> None:
-        """Fail before any work is done if there is no way back to step 0."""
-        snapshots = position.snapshots
-        if snapshots and snapshots[0].step == 0:
-            return
-        # In hand is not enough: without a free slot it could not be kept for the steps before the last one.
-        if position.state != 0 or (position.end > 1 and len(snapshots) >= self.snapshots):
-            raise describe_loss(position)
 
 
 def _count_intervals(places: list[int], snapshots: int) -> int:

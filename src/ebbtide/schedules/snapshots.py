@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, final, overload
 
+from ebbtide.errors import ScheduleError
+from ebbtide.schedules.records import make_plain
+
 KINDS = ("restart", "saved")
 TIERS = ("memory", "disk")
 # The longest tuple that is copied for a change, which takes 0.4 us; a copy of 10,000 snapshots takes 24 or more.
@@ -49,6 +52,32 @@ def made(step: int, kind: str, tier: str) -> Snapshot:
     snapshot.tier = tier
     snapshot.__class__ = Snapshot
     return snapshot
+
+
+def checked(snapshots: Snapshots, steps: int) -> Snapshots:
+    """
+    Return snapshots whose steps are Python's own integers.
+
+    Raises:
+        ScheduleError: They are no snapshots of a loop of so many steps, each step once and in ascending order.
+    """
+    if type(snapshots) is not tuple:
+        return snapshots  # made of those of another position
+    last = -1
+    for one in snapshots:
+        if type(one) is not Snapshot:
+            raise ScheduleError(f"{one!r} is no snapshot. Give a tuple of Snapshot.")
+        make_plain(one, "step")
+        if one.kind not in KINDS or one.tier not in TIERS:
+            raise ScheduleError(f"{one} has no kind of {KINDS} or no tier of {TIERS}. Give one of each.")
+        if not last < one.step < steps:
+            held = [kept.step for kept in snapshots]
+            raise ScheduleError(
+                f"The snapshots of the steps {held} do not fit a loop of {steps} steps: "
+                "give ascending steps, each once, all below the number of steps."
+            )
+        last = one.step
+    return snapshots
 
 
 @final

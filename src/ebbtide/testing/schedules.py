@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules import Action, Copy, Delete, EndForward, Forward, Move, Position, Reverse, Schedule
+from ebbtide.schedules import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse, Schedule
 
 KINDS, TIERS = ("restart", "saved"), ("memory", "disk")
 
@@ -85,6 +85,10 @@ def check_schedule(
         raise ScheduleError(
             f"The start position has {position.steps} steps, not {steps}. Give the same number."
         )
+    unknown = sorted({*(slots or {})}.difference(TIERS) | {*(sizes or {})}.difference(KINDS))
+    if unknown or (ends is not None and not 0 < ends <= steps):
+        wrong = f"There is no tier or kind {unknown[0]!r}" if unknown else f"A loop of {steps} steps has no end at {ends}"
+        raise ScheduleError(f"{wrong}. Tiers are {TIERS}, kinds {KINDS}, and a loop ends at a step from 1 to {steps}.")
     held = _held_at(position)
     counts = _Counts(held, slots or {}, sizes or {})
     while (action := schedule.next_action(position)) is not None:
@@ -183,9 +187,11 @@ def _follow(held: _Held, action: Action) -> str:
         if held.forward_ended or held.state != held.steps:
             return f"it was said before, or the working state is that of step {held.state}"
         held.forward_ended = True
+    elif not isinstance(action, EndReverse):
+        return "it is no action"
+    elif held.end or not held.forward_ended:
+        return f"{held.end} steps are not reversed"
     else:
-        if held.end or not held.forward_ended:
-            return f"{held.end} steps are not reversed"
         held.finished, held.state = True, None
     return ""
 
