@@ -14,7 +14,7 @@ from tests.measure import peak_bytes, peak_of, traced
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
 from ebbtide.budget import format_bytes
-from ebbtide.schedules import StoreAll
+from ebbtide.schedules import Costs, StoreAll
 
 SIZE = 65536
 STATE = SIZE * 8
@@ -280,3 +280,24 @@ def test_operations_after_a_loop_are_monotone_in_the_budget():
         call = grad(f, budget=Budget(memory))
         assert peak_bytes(lambda call=call, found=found: found.append(call(x))) - alone <= memory
         assert np.array_equal(found[0], expected)
+
+
+@pytest.mark.parametrize(("steps", "inner"), [(24, 5), (12, 3)])
+def test_more_memory_is_never_refused_to_nested_loops(steps: int, inner: int) -> None:
+    """
+    From the least budget on loops in steps run in any.
+
+    A loop in a step that the loop around gives up dies with it, and what it held is free for the one that asked.
+    """
+    costs, inner_costs = Costs(forward=1.0, reverse=2.0), Costs(forward=0.2, reverse=0.4)
+
+    def step(u: Any, i: Any) -> Any:
+        return 0.99 * timeloop(lambda v, j: v + 0.05 * np.sin(v), u, inner, costs=inner_costs)
+
+    f = lambda u: np.sum(timeloop(step, u, steps, costs=costs))
+    expected = grad(f)(U0).tobytes()
+    with pytest.raises(BudgetError) as refused:
+        grad(f, budget=Budget(memory=1))(U0)
+    least = refused.value.least
+    for memory in range(least, least + 3 * STATE, STATE // 5):
+        assert grad(f, budget=Budget(memory=memory))(U0).tobytes() == expected

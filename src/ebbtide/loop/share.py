@@ -28,6 +28,8 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     known: list[tuple[Lender, Any]] = [(one, one()) for one in lenders]
     loops = [(one, loop) for one, loop in known if hasattr(loop, "stepper")]
     beside = {one: loop.sheddable for one, loop in loops if loop.stepper.region.outer is region.outer}
+    # A loop in a step that another one gives up dies with it, and what it held counts as given up: nobody else has it.
+    del known, loops
     left = ledger.limit - held - seen_by_none(ledger)
     share = (left + sum(beside.values())) // (1 + len(beside)) if beside else 0
     wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
