@@ -87,7 +87,7 @@ def check_schedule(
         )
     unknown = sorted({*(slots or {})}.difference(TIERS) | {*(sizes or {})}.difference(KINDS))
     if unknown or (ends is not None and not 0 < ends <= steps):
-        wrong = f"There is no tier or kind {unknown[0]!r}" if unknown else f"A loop of {steps} steps has no end at {ends}"
+        wrong = f"There is no tier or kind {unknown[0]!r}" if unknown else f"No loop of {steps} steps ends at {ends}"
         raise ScheduleError(f"{wrong}. Tiers are {TIERS}, kinds {KINDS}, and a loop ends at a step from 1 to {steps}.")
     held = _held_at(position)
     counts = _Counts(held, slots or {}, sizes or {})
