@@ -443,3 +443,9 @@ def test_gaps_between_fields_are_no_difference():
 
     f = lambda k: np.sum(timeloop(lambda s, i: step(s, k), (np.ones(3, kind), U0), 20, schedule=Revolve(3))[1])
     assert grad(f)(0.9) == grad(lambda k: np.sum(timeloop(lambda u, i: np.sin(u) * k, U0, 20)))(0.9)
+
+
+def test_inputs_without_axes_are_refused():
+    """A number has no rows."""
+    with pytest.raises(TypeError, match="inputs= is a ndarray without axes"):
+        run(lambda u, x: u * x, inputs=np.array(3.0))

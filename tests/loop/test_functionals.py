@@ -14,7 +14,7 @@ import pytest
 from tests.loop.test_matrix import assert_same_bits
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, gauss_newton_product, grad, hvp, jvp, linearize, profile, timeloop, vjp
+from ebbtide import Budget, gauss_newton_product, grad, hvp, jacobian, jvp, linearize, profile, timeloop, vjp, vmap
 from ebbtide.schedules import (
     Costs,
     Hierarchical,
@@ -262,3 +262,18 @@ def test_budget_of_second_derivatives(transform, states):
     assert_same_bits(found, product(f)(BIG, v))
     if states == 20:
         assert p.loops[0].steps_forward > 40
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(3), Mixed(8, restart=1, saved=3)], ids=str)
+def test_functionals_that_are_pulled_back_together_share_all_steps(schedule):
+    """A batch of cotangents takes the steps of one; so does the Jacobian."""
+    model, seeds = Model(schedule), np.eye(3)
+    f = lambda u: np.stack([u[0] * 1.0, *model(u, np.float64(0.7))[:2]])
+    _, pullback = vjp(f, U0)
+    (found,) = vmap(pullback)(seeds)
+    assert model.count == schedule.forward_steps(STEPS)
+    for row, seed in zip(found, seeds, strict=True):
+        np.testing.assert_allclose(row, vjp(f, U0)[1](seed)[0], rtol=1e-12, atol=1e-15)
+    model.count = 0  # that of the rows is more
+    np.testing.assert_allclose(jacobian(f)(U0), found, rtol=1e-12, atol=1e-15)
+    assert model.count == schedule.forward_steps(STEPS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import optree
@@ -174,6 +174,8 @@ def register_space(
             f"{type.__name__} is a type of arrays, numbers or containers, which Ebbtide takes apart by itself. "
             "Register types whose vectors it cannot look into."
         )
+    if not (callable(cast("object", pack)) and callable(cast("object", unpack))):
+        raise TypeError(f"register_space takes functions pack= and unpack=, not {pack!r:.60} and {unpack!r:.60}.")
     space = Space(type, pack, unpack)
     if SPACES.setdefault(type, space) is not space:
         raise ValueError(f"The vector type {type.__name__} is registered already, and that is never replaced.")

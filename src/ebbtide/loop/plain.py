@@ -65,13 +65,13 @@ def check_length(steps: Any, until: Any, max_steps: Any) -> int:
 
 def count_inputs(inputs: Any) -> int:
     """Return the number of inputs; some arrays in files have a shape and no length."""
-    if isinstance(inputs, Sized):
+    shape: Any = getattr(inputs, "shape", None)
+    if isinstance(inputs, Sized) and shape != ():
         return len(inputs)
-    if not hasattr(inputs, "shape"):
-        raise TypeError(
-            f"inputs= is a {type(inputs).__name__}. Give a sequence with a length or shape, or a function of the step."
-        )
-    return int(inputs.shape[0])
+    if not shape:
+        kind = f"{type(inputs).__name__}{' without axes' if shape == () else ''}"
+        raise TypeError(f"inputs= is a {kind}. Give a sequence with a length or shape, or a function of the step.")
+    return int(shape[0])
 
 
 def check_arguments(steps: int, leaves: list[Any], inputs: Any, options: Options) -> None:

@@ -86,7 +86,8 @@ def timeloop(
         inputs: `x` is `inputs[i]`: an array with *steps* rows (one that reads them from a file where it can), or a
             sequence of *steps* containers; or `inputs(i)`: a function of the step number, called again when a step
             runs again; None for the step number itself. An input lives as long as its step.
-        outputs: Whether each step gives an output.
+        outputs: Whether each step gives an output. What it hands out otherwise, as by a list that it closes over, has
+            no derivative where steps run again.
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
         costs: What steps and transfers cost in seconds, by which a schedule is chosen; None to measure the first step
             and, if the budget has disk, one state's way there.

@@ -124,12 +124,14 @@ class ReducedFunctional:
             A copy of *m*, and what *f* takes.
         """
         found = self.f(*[self._container(k, map(copied, x)) for k, x in enumerate(self.split(m))])
-        if np.shape(found) != () or np.iscomplexobj(found):
-            kind = f"an array of shape {np.shape(found)}" if np.shape(found) else "a complex number"
+        is_number = isinstance(found, (int, float, complex)) or hasattr(found, "dtype")
+        if not is_number or np.shape(found) != () or np.iscomplexobj(found):
+            kind = f"an array of shape {np.shape(found)}" if is_number and np.shape(found) else "a complex number"
+            kind = kind if is_number else f"{found!r:.60}"
             raise TypeError(
                 f"A functional returns a real number, and this one returns {kind}. Take a sum or np.abs of it."
             )
-        return found if not isinstance(found, (np.ndarray, float)) else np.asarray(found)[()]
+        return np.asarray(found)[()] if isinstance(found, (np.ndarray, float, int)) else found
 
     def derivative(self, m: Any, riesz: bool = False) -> Any:
         """
