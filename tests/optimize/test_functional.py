@@ -283,7 +283,12 @@ def test_controls_of_another_type_are_refused(m, error, text):
         functional.hessian([U, 0.4], m)
 
 
-NO_NUMBERS = {"array": lambda u: u, "complex": lambda u: np.sum(u) * 1j, "nothing": lambda u: None, "text": lambda u: "a"}
+NO_NUMBERS = {
+    "array": lambda u: u,
+    "complex": lambda u: np.sum(u) * 1j,
+    "nothing": lambda u: None,
+    "text": lambda u: "a",
+}
 
 
 @pytest.mark.parametrize("f", NO_NUMBERS.values(), ids=NO_NUMBERS)
