@@ -37,7 +37,7 @@ ANY = st.one_of(*EACH.values())
 
 def bounds(schedule):
     """The size that a schedule may store in each tier, and the sizes of the kinds of snapshot."""
-    # All but Mixed count restart states; what another schedule saved is no slot of theirs.
+    # All but Mixed count restart states; what another schedule saved takes slots, but may be more than there are.
     restart_states = {"restart": 1, "saved": 0}
     if isinstance(schedule, Revolve):
         return {"memory": schedule.snapshots, "disk": 0}, restart_states

@@ -361,6 +361,8 @@ WRONG = {
     "no record of an action": lambda: action_from_json([1]),
     "no record of a schedule": lambda: schedule_from_json([1]),
     "cost": lambda: Costs(forward="a"),
+    "complex cost": lambda: Costs(forward=np.complex128(1)),
+    "unsorted list": lambda: Position(steps=5, snapshots=[Snapshot(3), Snapshot(0)]),
     "no costs": lambda: Hierarchical(1, 1, None),
     "tier of a check": lambda: check_schedule(Revolve(3), 9, slots={"ram": 0}),
     "end of a check": lambda: check_schedule(Online(3), 9, start=Position(steps=9, open=True), ends=10),

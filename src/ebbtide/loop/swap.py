@@ -8,8 +8,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.loop.steps import TapedStep
-from ebbtide.tape.factors import nodes_before
-from ebbtide.tape.node import Node
+from ebbtide.tape.node import Node, nodes_before
 from ebbtide.tape.saved import SavedValue
 
 

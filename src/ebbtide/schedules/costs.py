@@ -49,7 +49,7 @@ class Costs:
             value: Any = getattr(self, name)
             if type(value) in (int, float, bool):
                 continue
-            if not isinstance(value, (int, float, np.number)):
+            if not isinstance(value, (int, float, np.integer, np.floating)):
                 raise ScheduleError(f"The cost {name} cannot be {value!r}. Give a number.")
             object.__setattr__(self, name, cast("Any", value).item() if isinstance(value, np.number) else float(value))
         wrong = [name for name in names if not 0 <= getattr(self, name) < float("inf")]

@@ -61,9 +61,9 @@ def checked(snapshots: Snapshots, steps: int) -> Snapshots:
     Raises:
         ScheduleError: They are no snapshots of a loop of so many steps, each step once and in ascending order.
     """
-    if type(snapshots) is not tuple:
+    if type(snapshots) is Stack:
         return snapshots  # made of those of another position
-    last = -1
+    snapshots, last = tuple(snapshots), -1
     for one in snapshots:
         if type(one) is not Snapshot:
             raise ScheduleError(f"{one!r} is no snapshot. Give a tuple of Snapshot.")

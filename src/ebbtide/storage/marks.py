@@ -21,8 +21,8 @@ PART = re.compile(rf"{OWNER}\.\d+")
 # One byte in such a file may be damaged: it is known by what is in many places of it.
 _OWNERS = (b'"host"', b'"pid"', b'"start"', b'"since"')
 _NEWESTS = (b'": [', b"]}")
-# No record is longer.
-_MOST = 1 << 16
+# No record is longer: that of the newest entries has some hundred bytes for each loop of a call.
+_MOST = 1 << 24
 
 
 def read_record(path: Path) -> Any:
@@ -79,7 +79,9 @@ def _read(path: Path, most: int = _MOST) -> bytes | None:
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return os.read(descriptor, most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            status = os.fstat(descriptor)
+            # Memory for what is there, and no more: a budget may have none for it.
+            return os.read(descriptor, min(most, status.st_size)) if stat.S_ISREG(status.st_mode) else b""
         finally:
             os.close(descriptor)
     return None

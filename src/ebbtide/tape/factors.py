@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebbtide.tape.node import Node
+from ebbtide.tape.node import Node, nodes_before
 
 # From so many bytes on NumPy reuses the memory of a factor that is a temporary.
 _REUSED = 256 * 1024
@@ -27,15 +27,3 @@ def swaps_factors(results: list[Node | None]) -> bool:
         elif getattr(getattr(node.signature, "stepper", None), "on_tape", False):  # of a time loop
             return True
     return False
-
-
-def nodes_before(results: list[Node | None]) -> list[Node]:
-    """Return all nodes that results depend on, those of the results among them."""
-    found: dict[int, Node] = {}
-    waiting = [node for node in results if node is not None]
-    while waiting:
-        node = waiting.pop()
-        if node.number not in found:
-            found[node.number] = node
-            waiting.extend(node.parents or ())
-    return list(found.values())

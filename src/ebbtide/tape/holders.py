@@ -16,7 +16,7 @@ from ebbtide.tape.node import Node
 from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
 
 # What comes out of them may be small beside an operand, as of a matrix and a vector, and they take no more than that.
-_PRODUCTS = frozenset({"matmul", "dot", "inner", "einsum", "tensordot"})
+_PRODUCTS = frozenset({"matmul", "dot"})
 
 
 def is_pageable(cell: SavedValue) -> bool:

@@ -20,7 +20,7 @@ from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ReleasedValueError, TraceError
-from ebbtide.tape.node import PROJECTION, Node
+from ebbtide.tape.node import PROJECTION, Node, nodes_before
 from ebbtide.tape.saved import SavedValue, guarded, parts_of
 
 # A node with its tuples, a guard, and a place in the program, as tracemalloc sees them.
@@ -213,14 +213,8 @@ class LinearProgram:
         self._pager = pager
         self._inputs = [node.number for node in inputs]
         self._outputs = [None if node is None else node.number for node in outputs]
-        found: dict[int, Node] = {}
-        waiting = [node for node in outputs if node is not None]
-        while waiting:
-            node = waiting.pop()
-            if node.number not in found:
-                found[node.number] = node
-                waiting.extend(node.parents or ())
-        self._nodes = [found[number] for number in sorted(found) if found[number].signature is not None]
+        recorded = [node for node in nodes_before(outputs) if node.signature is not None]
+        self._nodes = sorted(recorded, key=lambda node: node.number)
         last: dict[int, int] = {}
         for place, node in enumerate(self._nodes):
             last.update({parent.number: place for parent in node.parents or ()})

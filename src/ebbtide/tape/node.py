@@ -68,3 +68,15 @@ class Projection:
 
 
 PROJECTION = Projection()
+
+
+def nodes_before(results: list[Node | None]) -> list[Node]:
+    """Return all nodes that results depend on, those of the results among them."""
+    found: dict[int, Node] = {}
+    waiting = [node for node in results if node is not None]
+    while waiting:
+        node = waiting.pop()
+        if node.number not in found:
+            found[node.number] = node
+            waiting.extend(node.parents or ())
+    return list(found.values())
