@@ -12,6 +12,7 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.loop import ahead
 from ebbtide.loop.collect import Collector
+from ebbtide.loop.given import in_region
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import table_bytes
 from ebbtide.schedules import Snapshot
@@ -211,6 +212,12 @@ def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
     return sizes.interpreter - RECORD + states + max(0, taped) * (sizes.taped - sizes.saved)
 
 
+def unrecorded_bytes(rule: Any) -> int:
+    """Return the bytes of the record of what comes after a loop that no page is counted for, now."""
+    outer = None if in_region(rule.stepper.region.around) else rule.stepper.region.outer.pager
+    return 0 if outer is None else max(0, RECORD - outer.overhead.counted)
+
+
 def beyond_now(rule: Any) -> int:
     """Return what the interpreter takes for a loop now."""
     position, (saved, paged) = rule.position, rule.snapshots.saved_counts
@@ -250,4 +257,5 @@ def holding(rule: Any, bare: bool) -> Holding:
         # The loop has to find another plan before it goes on.
         more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)
     counted = rule.snapshots.counted
-    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond - counted, plan.least, more)
+    beyond += unrecorded_bytes(rule) - counted
+    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond, plan.least, more)

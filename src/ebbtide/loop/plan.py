@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple, dataclass, fields, replace
-from functools import partial
 from typing import final
 
 from ebbtide.agree import agree
@@ -176,11 +175,11 @@ def make_plan(
     costs = UNKNOWN_COSTS if costs is None else costs
     # What was measured differs from process to process, and the decision must not.
     sizes, memory, disk, costs = _agreed(sizes, memory, disk, costs)
-    planned = partial(_planned, steps=steps, sizes=sizes, costs=costs, memory=memory)
-    asked = None if schedule is None else planned(schedule)
+    shared = steps, sizes, costs, memory
+    asked = None if schedule is None else _planned(schedule, *shared)
     if asked is not None and (memory is None or sizes.fixed <= memory):
         return replace(_buffered(asked, memory), least=held + asked.predicted_peak_bytes)
-    everything = planned(StoreAll())
+    everything = _planned(StoreAll(), *shared)
     if memory is None:
         return everything
     bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
@@ -191,7 +190,8 @@ def make_plan(
     if everything.predicted_peak_bytes <= memory:
         return replace(everything, least=least, fewest=fewest)
     found = find_open(bounds) if open else find_candidates(bounds)
-    plans = [planned(candidate, buffered=buffered) for candidate, buffered in found]
+    # Not by `partial` with keywords: each call of it leaves 120 bytes of a dead dictionary in the interpreter's list.
+    plans = [_planned(candidate, *shared, buffered=buffered) for candidate, buffered in found]
     if not plans:
         raise _describe_least(steps, sizes, memory, disk, least if least > limit else limit + least - held - memory)
     return replace(_buffered(min(plans, key=_rank), memory), least=least, fewest=fewest)
@@ -218,7 +218,7 @@ def _rank(plan: Plan) -> tuple[float, int, int]:
 
 
 def _planned(
-    schedule: Schedule, *, steps: int, sizes: Sizes, costs: Costs, memory: int | None, buffered: bool = False
+    schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, memory: int | None, *, buffered: bool = False
 ) -> Plan:
     taken = predict(schedule, steps, sizes, costs, buffered=buffered)
     spare = sizes.restart if memory is not None and spare_tier(schedule, steps) == "memory" else 0
@@ -244,9 +244,7 @@ def _buffered(plan: Plan, memory: int | None) -> Plan:
     saved = isinstance(plan.schedule, StoreAll)
     if memory is not None and plan.predicted_peak_bytes + buffer_of(plan.sizes, saved=saved) > memory:
         return plan
-    return _planned(
-        plan.schedule, steps=plan.steps, sizes=plan.sizes, costs=plan.costs, memory=memory, buffered=True
-    )  # fmt: skip
+    return _planned(plan.schedule, plan.steps, plan.sizes, plan.costs, memory, buffered=True)
 
 
 def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int) -> BudgetError:

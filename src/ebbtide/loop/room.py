@@ -113,7 +113,7 @@ class Room:
 
     def _beside(self, rule: Any, excused: int = 0) -> AbstractContextManager[None]:
         """Have the bound be less, in the block, by what the interpreter takes for loops, which no ledger counts."""
-        return self._ledger.without(self._unseen + held.beyond_now(rule) - excused)
+        return self._ledger.without(self._unseen + held.beyond_now(rule) + held.unrecorded_bytes(rule) - excused)
 
     def enlist(self, rule: Any) -> None:
         """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
