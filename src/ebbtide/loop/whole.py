@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, final
 
 from ebbtide.loop.first import First
+from ebbtide.loop.moments import MOST_STEPS, Moments, bytes_asked
 from ebbtide.loop.plan import Plan
-from ebbtide.loop.predict import count_saved, spare_beside_taped
-from ebbtide.loop.sizes import RESERVE_PER_PROFILE
+from ebbtide.loop.predict import count_saved, spare_beside_taped, table_bytes
+from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.state import bytes_of
-from ebbtide.schedules import StoreAll
+from ebbtide.schedules import Mixed, StoreAll
 from ebbtide.tape.blocks import BLOCK
 
 
@@ -23,12 +24,13 @@ class Whole:
         values: Leaves of the initial state.
     """
 
-    __slots__ = ("_around", "_before", "_kept", "_report", "_traced")
+    __slots__ = ("_around", "_asked", "_before", "_kept", "_report", "_traced")
 
     def __init__(self, report: Any, values: list[Any]) -> None:
         self._report = report
         self._before = self._around = self._kept = 0
         self._traced: int | None = None
+        self._asked: list[tuple[int, int]] = []
         if report is not None:
             self._before = report.allocated - bytes_of(values)
             self._around, report.within = report.within, 0
@@ -36,6 +38,8 @@ class Whole:
     def see(self, first: First) -> None:
         """Take note of the first step, when it is measured."""
         self._traced, self._kept = first.traced, first.kept
+        if self._report is not None and first.record is not None:
+            self._asked = bytes_asked(first.record)
 
     def predict(self, plan: Plan, available: int | None, outputs: int) -> Plan:
         """
@@ -52,7 +56,7 @@ class Whole:
         report.within, within = self._around, report.within
         if traced is None:
             return plan
-        beyond = _bytes_beyond(plan, traced, within, bounded=available is not None)
+        beyond = self._beyond(plan, traced, within, available)
         report.within = max(report.within, beyond)
         # What loops in the steps can do without they give up where it is short; what they take beside is in no ledger.
         lent = self._kept - plan.sizes.saved - plan.sizes.shared
@@ -60,6 +64,17 @@ class Whole:
         if available is not None:
             peak = min(peak, available + plan.sizes.alone + traced - self._kept)
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
+
+    def _beyond(self, plan: Plan, traced: int, within: int, available: int | None) -> int:
+        """Return the bytes that a call takes beyond the predicted peak, which may be less than none."""
+        sizes, schedule = plan.sizes, plan.schedule
+        if not isinstance(schedule, Mixed) or plan.steps > MOST_STEPS:
+            return _bytes_beyond(plan, traced, within, bounded=available is not None)
+        limit = None if available is None else available - sizes.interpreter
+        sweep, between = sizes.sweep + sizes.gradients + within, _bytes_between(sizes)
+        most = Moments(plan, traced, sweep, between, self._asked, limit).most()
+        table = table_bytes(schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
+        return min(BLOCK, 2 * sizes.state) + most + sizes.interpreter + table - plan.predicted_peak_bytes
 
 
 def _bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int:
@@ -81,6 +96,10 @@ def _bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int
     # Where each step runs once, no cotangent is there when it does.
     again = 0 if isinstance(plan.schedule, StoreAll) else sizes.state + sizes.gradients
     spare = spare_beside_taped(plan.schedule, plan.steps, sizes) if bounded else 0
-    between = sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
-    most = max(traced + sizes.state + again + spare, between, sizes.sweep + sizes.gradients + within)
+    most = max(traced + sizes.state + again + spare, _bytes_between(sizes), sizes.sweep + sizes.gradients + within)
     return min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
+
+
+def _bytes_between(sizes: Sizes) -> int:
+    """Return the bytes between the two sweeps: of the last step, the final state, its cotangent and a block of it."""
+    return sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
