@@ -102,14 +102,11 @@ def first_steps(
     if available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(first, sizes, account, mark)
         available = room_beside(ledger.limit, account, held)
-    inner = [one() for one in account.lenders_since(mark)]
-    least = max([one.plan.least for one in inner if hasattr(one, "plan")], default=0)
-    if least:
-        sizes = replace(sizes, run=max(sizes.run, least - held))
+    within = Within(first.refused, account.lenders_since(mark))
+    sizes = replace(sizes, run=max(sizes.run, within.inner - held))
     outside = {"held": held + held_outside(stepper.region, account)}
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
-    within = Within(first.refused, account.lenders_since(mark))
     loop = stepper, values, steps, options, allowed, disk, within
     measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
     try:

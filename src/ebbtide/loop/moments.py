@@ -52,18 +52,20 @@ class Moments:
         spare = planned
         while (action := schedule.next_action(position)) is not None:
             held = sum([_size_of(kept, sizes) for kept in position.snapshots])
-            beside = sizes.state + sizes.gradients if position.forward_ended else 0
+            waiting = sizes.state + sizes.gradients if position.forward_ended else 0
             if isinstance(action, Forward) and (action.save or action.kind == "saved"):
-                spare = spare and (planned or schedule.free(position) >= schedule.saved * action.snapshot)
-                spare = spare and not self._is_given_up(position, held + beside)
-                now = held + beside + sizes.state + self.traced
+                needed = schedule.saved * action.snapshot + (0 if sizes.idle >= sizes.restart else schedule.restart)
+                spare = spare and (planned or schedule.free(position) >= needed)
+                spare = spare and not self._is_given_up(position, held + waiting)
+                now = held + waiting + sizes.state + self.traced
             elif isinstance(action, Forward):
-                now = held + action.snapshot * sizes.restart + beside + sizes.state + max(self.traced, sizes.state)
+                stored = action.snapshot * sizes.restart
+                now = held + waiting + stored + sizes.state + max(self.traced, sizes.state)
             elif isinstance(action, Reverse):
                 spare = spare and (planned or schedule.free(position) >= schedule.restart)
                 now = held + max(self.sweep, 0 if position.reversed else self.between)
             else:
-                now = held + beside
+                now = held + waiting
                 last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
                 spare = spare or (last and self.limit is not None)
             most = max(most, now + spare * sizes.restart)

@@ -61,11 +61,15 @@ class Within:
     refused: int
     lenders: list[Lender]
 
+    @property
+    def inner(self) -> int:
+        """Bytes in the ledger without which one of them could not begin, what was there before it included; or 0."""
+        plans = [getattr(one(), "plan", None) for one in self.lenders]
+        return max([self.refused, *(known.least for known in plans if known is not None)])
+
     def least(self, plan: Plan) -> int:
         """Return the bytes that they take, and what is beside a step that is run again; 0 if there are none."""
-        plans = [getattr(one(), "plan", None) for one in self.lenders]
-        inner = max([self.refused, *(known.least for known in plans if known is not None)])
-        return inner and inner + plan.sizes.state + plan.fewest + RESERVE
+        return self.inner and self.inner + plan.sizes.state + plan.fewest + RESERVE
 
     def check(self, plan: Plan, ledger: Ledger) -> None:
         """

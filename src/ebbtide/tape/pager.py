@@ -131,11 +131,11 @@ class Pager:
         if not self._pages_now and (ledger.limit is None or self._passed is not None or not ledger.lenders):
             return
         arrays = [a for a in values if type(a) is np.ndarray]
-        saved = [values[k] for k in signature.saves if k >= 0]
-        new = [a for a in saved if type(a) is np.ndarray and self._find(a) is None and not self.is_callers(a)]
+        saved = [a for k in signature.saves if k >= 0 and type(a := values[k]) is np.ndarray]
+        new = {id(o := owner_of(a)): o.nbytes for a in saved if self._find(a) is None and not self.is_callers(a)}
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
-        need = sum(owner_of(a).nbytes for a in new) + max(self._margin, result_nbytes(signature, values, params))
+        need = sum(new.values()) + max(self._margin, result_nbytes(signature, values, params))
         if self._pages_now:
             self._make_room(need)
         elif ledger.limit is not None:
