@@ -16,6 +16,7 @@ from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.first import First, run_first
 from ebbtide.loop.given import in_region
+from ebbtide.loop.held import RECORD
 from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.options import Options
 from ebbtide.loop.plan import Plan, Sizes
@@ -103,7 +104,8 @@ def first_steps(
         sizes = without_spare(first, sizes, account, mark)
         available = room_beside(ledger.limit, account, held)
     within = Within(first.refused, account.lenders_since(mark))
-    sizes = replace(sizes, run=max(sizes.run, within.inner - held))
+    # Loops in the first step had all the room, and those in later ones are beside what this one holds.
+    sizes = replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
     outside = {"held": held + held_outside(stepper.region, account)}
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
@@ -111,6 +113,8 @@ def first_steps(
     measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
     try:
         plan = _choose(measured, earlier)
+        if options.schedule is None and earlier is None and available is not None and plan.schedule != StoreAll():
+            plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
         if allowed is not None and options.storage is None:
             _check_disk(plan, disk)
@@ -157,6 +161,27 @@ def _choose(measured: _Measured, earlier: Schedule | None) -> Plan:
             seconds = time.perf_counter() - measured.start + fresh * plan.predicted_peak_bytes
             return plan.with_measuring(EXTRA_STEPS, agree(seconds))
     return plan if measured.plain is None else plan.with_measuring(1, None)
+
+
+def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, outside: dict[str, Any]) -> Plan:
+    """Return the better of two plans: the loops in the steps keep what they did in the first, or the least."""
+    within, sizes = measured.within, measured.sizes
+    lent, more = agree(within.spared())
+    if not lent:
+        return plan
+    reverse = plan.costs.reverse + plan.costs.forward * more
+    options = {"memory": measured.available, "open": measured.options.until is not None, **outside}
+    make = partial(measured.disk.choose_first, measured.steps, schedule=None, **options)
+    run = max(sizes.run - lent, within.inner - held - RECORD)
+    fewer = replace(sizes, saved=sizes.saved - lent, sweep=sizes.sweep - lent, seen=sizes.seen - lent, run=run)
+    costs = replace(plan.costs, reverse=reverse)
+    try:
+        if make(fewer, costs=costs).predicted_time >= plan.predicted_time:
+            return plan
+        fewer = without_spare(measured.first, sizes, measured.account, mark)
+        return make(replace(fewer, run=run), costs=costs)
+    except BudgetError:
+        return plan
 
 
 def _refusal(

@@ -264,5 +264,4 @@ def holding(rule: Any, bare: bool) -> Holding:
         # The loop has to find another plan before it goes on.
         more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)
     counted = rule.snapshots.counted
-    beyond += (unrecorded_bytes(rule) if bare else 0) - counted
-    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond, plan.least, more)
+    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond - counted, plan.least, more)

@@ -60,7 +60,7 @@ class Moments:
                 now = held + waiting + sizes.state + self.traced
             elif isinstance(action, Forward):
                 stored = action.snapshot * sizes.restart
-                now = held + waiting + stored + sizes.state + max(self.traced, sizes.state)
+                now = held + waiting + stored + sizes.state + max(self.traced, 2 * sizes.state)  # and the loop's copy
             elif isinstance(action, Reverse):
                 spare = spare and (planned or schedule.free(position) >= schedule.restart)
                 now = held + max(self.sweep, 0 if position.reversed else self.between)

@@ -18,9 +18,9 @@ RESERVE_PER_PROFILE = 96 * 1024
 # with these nodes: 0.9 KiB to 2.4 KiB for steps of one to six operations.
 RESERVE_PER_STEP = 2560
 # Of each leaf of a state but the first. Measured on states of 100 to 2000 leaves: in a loop its path, checksums,
-# lists and cotangents take 114 to 660 bytes beside what `fixed` has, in a taped step 26 to 33; an array 126 to 130 in a
+# lists and cotangents take 114 to 525 bytes beside what `fixed` has, in a taped step 26 to 33; an array 126 to 130 in a
 # snapshot beside its data, and 192 to 203 where that is on disk; a number stays in memory, see `NUMBER_BYTES`.
-LEAF_BYTES, TAPED_LEAF_BYTES, ARRAY_BYTES, ENTRY_BYTES = 696, 40, 136, 208
+LEAF_BYTES, TAPED_LEAF_BYTES, ARRAY_BYTES, ENTRY_BYTES = 560, 40, 136, 208
 # CPython 3.11 puts dead tuples of exactly 20 elements on a list of up to 2000 from which it never takes: a position
 # with 20 snapshots leaves one at each change. Measured: 150 KiB after 2000 steps with 21 snapshots.
 TUPLE, TUPLE_BYTES, MOST_TUPLES = 20, 216, 2000 if sys.version_info < (3, 12) else 0

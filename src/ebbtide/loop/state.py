@@ -9,9 +9,7 @@ bytes of their state; arrays of an outer tape are kept as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import getrefcount
 from typing import Any, final
-from weakref import getweakrefcount
 
 import numpy as np
 
@@ -60,29 +58,6 @@ def owned(value: Any, place: str = "the state") -> Any:
         "generators (np.random.Generator), an output one of arrays and numbers; keep other objects outside of them, "
         f"by a closure.{advice(value)}"
     )
-
-
-def taken(values: list[Any], k: int, place: str = "the state") -> Any:
-    """
-    Take a leaf out of a list, as `owned` returns it; without a copy if it is the step's own array and nobody else's.
-
-    Raises:
-        TypeError: See `owned`.
-    """
-    value, values[k] = values[k], None
-    is_array = type(value) is np.ndarray and value.base is None and value.flags.c_contiguous and value.flags.writeable
-    if is_array and getrefcount(value) == _ONE_NAME and not getweakrefcount(value) and not value.dtype.hasobject:
-        return value
-    return owned(value, place)
-
-
-def _count_names() -> int:
-    """Return what the interpreter counts of an object that has one name, which is asked for."""
-    value = np.zeros(1)
-    return getrefcount(value)
-
-
-_ONE_NAME = _count_names()
 
 
 def _means_more(kind: type) -> bool:

@@ -21,7 +21,7 @@ from ebbtide.loop.collect import apart
 from ebbtide.loop.condition import ask
 from ebbtide.loop.constancy import Constancy
 from ebbtide.loop.generators import refuse_shared
-from ebbtide.loop.state import alike, owned, settled, taken
+from ebbtide.loop.state import alike, owned, settled
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
@@ -261,10 +261,10 @@ class Stepper:
             output = [bypass.inside(leaf) for leaf in output]
         same = {id(leaf) for leaf in state}
         after = []
-        for k, old in enumerate(state):
+        for old, leaf in zip(state, leaves, strict=True):
             # The loop's own array, written in place, needs no copy; the second time it comes it does.
-            after.append(alike(old, leaves[k] if id(leaves[k]) in same else taken(leaves, k)))
-            same.discard(id(after[k]))
+            after.append(alike(old, leaf if id(leaf) in same else owned(leaf)))
+            same.discard(id(leaf))
         check_types(index, state, after)
         return after, [owned(leaf, "the output") for leaf in output]
 

@@ -61,14 +61,18 @@ class Whole:
         # What loops in the steps can do without they give up where it is short; what they take beside is in no ledger.
         lent = self._kept - plan.sizes.saved - plan.sizes.shared
         peak = plan.predicted_peak_bytes + beyond + lent * count_saved(plan.schedule, plan.steps)
-        if available is not None:
-            peak = min(peak, available + plan.sizes.alone + traced - self._kept)
+        if available is not None and (lent or not self._is_followed(plan)):
+            plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
+            peak = min(peak, available + max(plan.sizes.alone + traced - self._kept, plain))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
+
+    def _is_followed(self, plan: Plan) -> bool:
+        return isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS
 
     def _beyond(self, plan: Plan, traced: int, within: int, available: int | None) -> int:
         """Return the bytes that a call takes beyond the predicted peak, which may be less than none."""
         sizes, schedule = plan.sizes, plan.schedule
-        if not isinstance(schedule, Mixed) or plan.steps > MOST_STEPS:
+        if not self._is_followed(plan):
             return _bytes_beyond(plan, traced, within, bounded=available is not None)
         limit = None if available is None else available - sizes.interpreter
         sweep, between = sizes.sweep + sizes.gradients + within, _bytes_between(sizes)
@@ -96,7 +100,9 @@ def _bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int
     # Where each step runs once, no cotangent is there when it does.
     again = 0 if isinstance(plan.schedule, StoreAll) else sizes.state + sizes.gradients
     spare = spare_beside_taped(plan.schedule, plan.steps, sizes) if bounded else 0
-    most = max(traced + sizes.state + again + spare, _bytes_between(sizes), sizes.sweep + sizes.gradients + within)
+    # A plain step has the old state, the new one, and the loop's copy of that.
+    taped = max(traced, 2 * sizes.state if again else 0) + sizes.state + again + spare
+    most = max(taped, _bytes_between(sizes), sizes.sweep + sizes.gradients + within)
     return min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
 
 
