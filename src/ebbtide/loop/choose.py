@@ -97,7 +97,7 @@ def first_steps(
     _page_before(stepper.region)
     mark = account.mark()
     first, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows)
-    whole.see(first)
+    whole.see(first, sizes)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
     if available is not None and sizes.fixed + sizes.restart > available:

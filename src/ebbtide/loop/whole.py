@@ -24,20 +24,20 @@ class Whole:
         values: Leaves of the initial state.
     """
 
-    __slots__ = ("_around", "_asked", "_before", "_kept", "_report", "_traced")
+    __slots__ = ("_around", "_asked", "_before", "_kept", "_report", "_saved", "_traced")
 
     def __init__(self, report: Any, values: list[Any]) -> None:
         self._report = report
-        self._before = self._around = self._kept = 0
+        self._before = self._around = self._kept = self._saved = 0
         self._traced: int | None = None
         self._asked: list[tuple[int, int]] = []
         if report is not None:
             self._before = report.allocated - bytes_of(values)
             self._around, report.within = report.within, 0
 
-    def see(self, first: First) -> None:
+    def see(self, first: First, sizes: Sizes) -> None:
         """Take note of the first step, when it is measured."""
-        self._traced, self._kept = first.traced, first.kept
+        self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
         if self._report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
 
@@ -56,24 +56,29 @@ class Whole:
         report.within, within = self._around, report.within
         if traced is None:
             return plan
-        beyond = self._beyond(plan, traced, within, available)
-        report.within = max(report.within, beyond)
+        # What loops in the first step gave up for the plan, and those in later steps are not going to have.
+        given_up = self._saved - plan.sizes.saved
+        traced, kept = traced - given_up, self._kept - given_up
         # What loops in the steps can do without they give up where it is short; what they take beside is in no ledger.
-        lent = self._kept - plan.sizes.saved - plan.sizes.shared
+        lent = kept - plan.sizes.saved - plan.sizes.shared
+        is_followed = isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS and not lent
+        if is_followed:
+            beyond = self._follow(plan, traced, within, available)
+        else:
+            beyond = _bytes_beyond(plan, traced, within, bounded=available is not None)
+        report.within = max(report.within, beyond)
         peak = plan.predicted_peak_bytes + beyond + lent * count_saved(plan.schedule, plan.steps)
-        if available is not None and (lent or not self._is_followed(plan)):
+        if available is not None and not is_followed:
             plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
-            peak = min(peak, available + max(plan.sizes.alone + traced - self._kept, plain))
+            # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there.
+            idle = lent and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
+            apart = traced - kept - (plan.sizes.state if idle else 0)
+            peak = min(peak, available + max(plan.sizes.alone + apart, plain))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
 
-    def _is_followed(self, plan: Plan) -> bool:
-        return isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS
-
-    def _beyond(self, plan: Plan, traced: int, within: int, available: int | None) -> int:
-        """Return the bytes that a call takes beyond the predicted peak, which may be less than none."""
+    def _follow(self, plan: Plan, traced: int, within: int, available: int | None) -> int:
+        """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
         sizes, schedule = plan.sizes, plan.schedule
-        if not self._is_followed(plan):
-            return _bytes_beyond(plan, traced, within, bounded=available is not None)
         limit = None if available is None else available - sizes.interpreter
         sweep, between = sizes.sweep + sizes.gradients + within, _bytes_between(sizes)
         most = Moments(plan, traced, sweep, between, self._asked, limit).most()
