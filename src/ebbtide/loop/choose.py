@@ -105,7 +105,7 @@ def first_steps(
         available = room_beside(ledger.limit, account, held)
     within = Within(first.refused, account.lenders_since(mark))
     # Loops in the first step had all the room, and those in later ones are beside what this one holds.
-    sizes = replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
+    alone, sizes = sizes, replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
     outside = {"held": held + held_outside(stepper.region, account)}
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
@@ -116,6 +116,9 @@ def first_steps(
         if options.schedule is None and earlier is None and available is not None and plan.schedule != StoreAll():
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
+        # A later plan, where there is less, has to try: loops in the steps ask for what they need.
+        run = alone.run - (alone.saved - plan.sizes.saved)
+        plan = replace(plan, sizes=replace(plan.sizes, run=run)) if within.inner else plan
         if allowed is not None and options.storage is None:
             _check_disk(plan, disk)
     except BudgetError as error:
