@@ -116,9 +116,6 @@ def first_steps(
         if options.schedule is None and earlier is None and available is not None and plan.schedule != StoreAll():
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
-        # A later plan, where there is less, has to try: loops in the steps ask for what they need.
-        run = alone.run - (alone.saved - plan.sizes.saved)
-        plan = replace(plan, sizes=replace(plan.sizes, run=run)) if within.inner else plan
         if allowed is not None and options.storage is None:
             _check_disk(plan, disk)
     except BudgetError as error:
@@ -128,9 +125,14 @@ def first_steps(
         waits = ledger.refusals if options.budget is None else None
         raise _refusal(error, within, smallest, waits) from None
     first = measured.first
+    if report is not None:
+        plan = whole.predict(plan, available, steps * first.output_nbytes)
+    if within.inner:
+        # A later plan, where there is less, has to try: loops in the steps ask for what they need.
+        run = alone.run - (alone.saved - plan.sizes.saved)
+        plan = replace(plan, sizes=replace(plan.sizes, run=run))
     if report is None:
         return first, plan, None
-    plan = whole.predict(plan, available, steps * first.output_nbytes)
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
 
