@@ -105,7 +105,7 @@ def first_steps(
         available = room_beside(ledger.limit, account, held)
     within = Within(first.refused, account.lenders_since(mark))
     # Loops in the first step had all the room, and those in later ones are beside what this one holds.
-    alone, sizes = sizes, replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
+    own, sizes = sizes, replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
     outside = {"held": held + held_outside(stepper.region, account)}
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
@@ -125,12 +125,10 @@ def first_steps(
         waits = ledger.refusals if options.budget is None else None
         raise _refusal(error, within, smallest, waits) from None
     first = measured.first
-    if report is not None:
-        plan = whole.predict(plan, available, steps * first.output_nbytes)
+    plan = whole.predict(plan, available, steps * first.output_nbytes)
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
-        run = alone.run - (alone.saved - plan.sizes.saved)
-        plan = replace(plan, sizes=replace(plan.sizes, run=run))
+        plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
     if report is None:
         return first, plan, None
     seconds = time.perf_counter() - start
@@ -169,24 +167,29 @@ def _choose(measured: _Measured, earlier: Schedule | None) -> Plan:
 
 
 def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, outside: dict[str, Any]) -> Plan:
-    """Return the better of two plans: the loops in the steps keep what they did in the first, or the least."""
-    within, sizes = measured.within, measured.sizes
+    """
+    Return the faster of two plans: the loops in the steps keep what they did in the first step, or the least.
+
+    With the least each of their sweeps runs about as many steps as from one state, which counts in that of a step.
+    """
+    # Not those of the step that was measured first, where another one has been timed since.
+    within, sizes = Within(0, measured.account.lenders_since(mark)), measured.sizes
     lent, more = agree(within.spared())
     if not lent:
         return plan
-    reverse = plan.costs.reverse + plan.costs.forward * more
     options = {"memory": measured.available, "open": measured.options.until is not None, **outside}
     make = partial(measured.disk.choose_first, measured.steps, schedule=None, **options)
     run = max(sizes.run - lent, within.inner - held - RECORD)
     fewer = replace(sizes, saved=sizes.saved - lent, sweep=sizes.sweep - lent, seen=sizes.seen - lent, run=run)
-    costs = replace(plan.costs, reverse=reverse)
+    costs = replace(plan.costs, reverse=plan.costs.reverse + plan.costs.forward * more)
     try:
-        if make(fewer, costs=costs).predicted_time >= plan.predicted_time:
+        if make(fewer, costs=costs).predicted_time >= plan.predicted_time - plan.measuring_time:
             return plan
         fewer = without_spare(measured.first, sizes, measured.account, mark)
-        return make(replace(fewer, run=run), costs=costs)
+        found = make(replace(fewer, run=run), costs=costs)
     except BudgetError:
         return plan
+    return found.with_measuring(plan.measuring_steps, plan.measuring_time + costs.forward)
 
 
 def _refusal(

@@ -22,13 +22,12 @@ from ebbtide.loop.held import Waiting
 from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.replan import choose_beside, from_here, of_known_length
-from ebbtide.loop.share import seen_by_none
+from ebbtide.loop.share import loops_inside, seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import is_paged
 from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Forward, Reverse
-from ebbtide.tape.joint import rules_in
 from ebbtide.tape.pager import Pager
 
 
@@ -192,8 +191,9 @@ class Room:
         if pager is None or not self.bounded:
             return action
         pager.overhead.settle()
-        if (over := sum(self._ledger.kept_since(self._mark)) - rule.plan.sizes.saved - rule.plan.sizes.shared) > 0:
-            self._ledger.relieve(over, self._ledger.lenders_since(self._mark))
+        # Loops in the step may have kept more than is planned for it, where there was room.
+        over = sum(self._ledger.kept_since(self._mark)) - rule.plan.sizes.saved - rule.plan.sizes.shared
+        self._ledger.relieve(over, self._ledger.lenders_since(self._mark))
         if not record.nbytes:
             saved, record.within = self._ledger.kept_since(self._mark)
             record.nbytes = saved + record.within
@@ -304,11 +304,10 @@ class Room:
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
         before, mark = self._ledger.live, self._ledger.mark()
-        for inner in rules_in(rule.inside()):
-            inner.shed(nbytes - (before - self._ledger.live))  # some of its steps again, and not all of a step
-        if before - self._ledger.live >= nbytes:
-            return before - self._ledger.live
-        if self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
+        for inner in loops_inside(rule, self._ledger):
+            inner.shed(nbytes - (before - self._ledger.live))  # of its steps some run again, and not all of a step
+        short = self._ledger.live > before - nbytes
+        if short and self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
             data, is_least = rule.plan.sizes.data, not held.movable_bytes(rule)
             # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
             if (is_least and held.beyond_initial_bytes(rule) <= data) or (nbytes <= data and self._runs):

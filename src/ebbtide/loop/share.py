@@ -40,6 +40,14 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     return before - ledger.live
 
 
+def loops_inside(rule: Any, ledger: Ledger) -> list[Any]:
+    """Return the loops in those steps of a loop that it holds on a tape."""
+    outer = rule.stepper.region.outer
+    loops = [one for one in _lenders(ledger) if hasattr(one, "stepper") and one.stepper.region.outer.outer is outer]
+    steps = [*rule.records.values(), *rule.snapshots.steps()] if loops else []
+    return [loop for loop in loops if any(step.tape is loop.stepper.region.outer for step in steps)]
+
+
 def seen_by_none(ledger: Ledger, but: Any = None) -> int:
     """
     Return the bytes that the interpreter takes for loops, which are in no ledger and not left out of its bound.

@@ -68,7 +68,7 @@ class Within:
         return max([self.refused, *(known.least for known in plans if known is not None)])
 
     def spared(self) -> tuple[int, float]:
-        """Return the bytes that they could do without, and how many times their steps that is in steps run again."""
+        """Return the bytes that they could do without, and how many times more each of their steps would run then."""
         known: list[Any] = [one() for one in self.lenders]
         loops = [loop for loop in known if hasattr(loop, "position")]
         steps = sum([loop.plan.steps for loop in loops])

@@ -12,7 +12,7 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.location import user_frame
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.tape.node import PROJECTION, Node, nodes_before
+from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
 
 
@@ -107,11 +107,6 @@ class JointRule(ABC):
 def part(outputs: tuple[Any, ...], number: int) -> Any:
     """Return one output of an operation with several; it is no copy, so that to take it again saves nothing."""
     return outputs[number]
-
-
-def rules_in(nodes: Sequence[Node | None]) -> list[JointRule]:
-    """Return the joint rules of nodes and of all that they depend on."""
-    return [node.signature for node in nodes_before(nodes) if isinstance(node.signature, JointRule)]
 
 
 def record_joint(

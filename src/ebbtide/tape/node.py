@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, final
 
 from ebbtide.arrays.location import line_of
@@ -71,7 +70,7 @@ class Projection:
 PROJECTION = Projection()
 
 
-def nodes_before(results: Sequence[Node | None]) -> list[Node]:
+def nodes_before(results: list[Node | None]) -> list[Node]:
     """Return all nodes that results depend on, those of the results among them."""
     found: dict[int, Node] = {}
     waiting = [node for node in results if node is not None]
