@@ -109,6 +109,19 @@ def test_loops_inside_take_what_is_predicted(step, states, inner, outer):
     assert 0.9 * p.predicted_whole_bytes - 150 * 1024 <= p.peak_bytes <= p.predicted_whole_bytes
 
 
+@pytest.mark.parametrize("states", [11.5, 12.25, 13.0])
+def test_loops_inside_run_beside_saved_steps(states):
+    """Where other steps are saved beside the loops in a step that runs again, the whole peak is not above either."""
+    wave = lambda v, _: v + 0.01 * (np.roll(v, 1) - v) * np.cos(v)
+    inner, outer = Costs(forward=0.1, reverse=0.2), Costs(forward=1.0, reverse=2.0)
+    step = lambda u, _: 0.99 * timeloop(wave, u, 8, costs=inner)
+    with profile() as p:
+        grad(lambda u: np.sum(timeloop(step, u, 12, costs=outer)), budget=Budget(memory=int(states * STATE)))(U0)
+    assert isinstance(p.loops[0].plan.schedule, Mixed)
+    assert p.steps_forward == p.predicted_steps_forward
+    assert 0.9 * p.predicted_whole_bytes - 150 * 1024 <= p.peak_bytes <= p.predicted_whole_bytes
+
+
 @pytest.mark.parametrize("schedule", [Revolve(3), Mixed(9, restart=1, saved=3), Periodic(4, 2)], ids=str)
 def test_a_loop_that_is_not_swept_runs_its_steps_once(schedule):
     """Where nothing depends on a result, or nobody pulls, what a sweep would have run again is not predicted."""

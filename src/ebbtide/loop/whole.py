@@ -70,8 +70,10 @@ class Whole:
         peak = plan.predicted_peak_bytes + beyond + lent * count_saved(plan.schedule, plan.steps)
         if available is not None and not is_followed:
             plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
-            # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there.
-            idle = lent and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
+            # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there,
+            # unless these run beside what other steps saved.
+            most_inside = lent and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
+            idle = most_inside and not count_saved(plan.schedule, plan.steps)
             apart = traced - kept - (plan.sizes.state if idle else 0)
             peak = min(peak, available + max(plan.sizes.alone + apart, plain))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
