@@ -64,14 +64,16 @@ class BudgetError(EbbtideError, MemoryError):
     Args:
         message: What is wrong, because of what, and what to do.
         least: The least number of bytes of memory at which the call runs.
+        least_disk: Where the disk is what is short: the bytes of it that the call needs with that memory; else 0.
     """
 
-    def __init__(self, message: str, least: int) -> None:
+    def __init__(self, message: str, least: int, least_disk: int = 0) -> None:
         super().__init__(message)
         self.least = least
+        self.least_disk = least_disk
 
-    def __reduce__(self) -> tuple[type, tuple[str, int]]:
-        return type(self), (str(self), self.least)
+    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
+        return type(self), (str(self), self.least, self.least_disk)
 
 
 class ScheduleError(EbbtideError, ValueError):

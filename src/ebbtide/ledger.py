@@ -145,6 +145,12 @@ class Lender(weakref.ref[Any]):
     number: int
 
 
+def lent_by(lenders: Iterable[Lender]) -> int:
+    """Return the bytes that lenders could give up."""
+    known = [one() for one in lenders]
+    return sum([lender.sheddable for lender in known if lender is not None])
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -292,8 +298,7 @@ class Ledger:
 
     def kept_since(self, mark: Mark) -> tuple[int, int]:
         """Return the bytes of what was saved since a mark, and of snapshots that loops since then cannot do without."""
-        lenders = [one() for one in self.lenders_since(mark)]
-        spare = sum(lender.sheddable for lender in lenders if lender is not None)
+        spare = lent_by(self.lenders_since(mark))
         return self.held[SAVED] - mark.saved, max(0, self.held[SNAPSHOTS] - mark.snapshots - spare)
 
     def relieve(self, nbytes: int, lenders: Iterable[Lender] | None = None) -> int:
@@ -330,8 +335,7 @@ class Ledger:
     @property
     def lent(self) -> int:
         """The bytes that time loops could give up."""
-        lenders = [reference() for reference in self.lenders]
-        return sum(lender.sheddable for lender in lenders if lender is not None)
+        return lent_by(self.lenders)
 
     def hold(self, holder: Any, owner: Any, entry: SavedEntry | None = None) -> None:
         """

@@ -145,8 +145,8 @@ def test_all_processes_plan_again_if_one_could_give_up_something(monkeypatch: py
     """Planning is a thing that all do together: one that had nothing to give up would leave the others waiting."""
     tried, freed, ledger = list[int](), iter([1, 0]), Ledger(watched=True)
 
-    def choose(rule: Any, memory: int | None, others: int) -> Any:
-        tried.append(others)
+    def choose(rule: Any, memory: int | None, others: int, kept: int) -> Any:
+        tried.append(others + kept)
         raise BudgetError("nothing fits", 1)
 
     monkeypatch.setattr(replan, "counted_bytes", lambda rule: 0)

@@ -77,6 +77,19 @@ def lacks_way_back(position: Position) -> bool:
     return base < missing and (position.state is None or position.state > base)
 
 
+def without_first(position: Position) -> Position:
+    """Return a position with the initial state, and without what the first of the steps at hand saved."""
+    assert position.saved is not None
+    start, stop = position.saved
+    first = position.snapshots if position.snapshots[:1] == (Snapshot(0),) else (Snapshot(0), *position.snapshots)
+    return replace(position, saved=(start + 1, stop), snapshots=first)
+
+
+def needs_initial(position: Position) -> bool:
+    """Return whether there is no way on but by what all steps save: of a loop that may end, and has no first state."""
+    return position.open and any(kept.kind == "saved" for kept in position.snapshots[:1])
+
+
 def with_initial(position: Position, drop: Callable[[Snapshot], None]) -> Position:
     """Return a position with the state of step 0, which was kept on disk, in place of what that step saved."""
     others = [kept for kept in position.snapshots if kept.step > 0]

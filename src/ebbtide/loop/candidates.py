@@ -37,6 +37,7 @@ class Bounds:
         disk: Bytes of disk.
         costs: What steps and transfers cost.
         timed: Whether the costs are measured seconds.
+        making: Bytes of memory in which a table may be made, which are fewer where a running loop holds snapshots.
     """
 
     steps: int
@@ -45,6 +46,7 @@ class Bounds:
     disk: int
     costs: Costs
     timed: bool
+    making: int
 
     @property
     def work(self) -> int:
@@ -84,7 +86,7 @@ def find_candidates(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     hierarchical = _find_hierarchical(bounds)
     if hierarchical is not None:
         yield hierarchical, False
-        hierarchical._tables.clear()
+        forget_table(hierarchical)
         del hierarchical
     for buffered in (False, True):
         yield from ((schedule, buffered) for schedule in _find_on_disk(bounds, buffered=buffered))
@@ -94,6 +96,12 @@ def find_candidates(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     mixed = _find_mixed(bounds)
     if mixed is not None:
         yield mixed, False
+
+
+def forget_table(schedule: Schedule) -> None:
+    """Let the table of a schedule go, which is made again when that is followed."""
+    if isinstance(schedule, (Hierarchical, Mixed)):
+        schedule._tables.clear()
 
 
 def find_least(bounds: Bounds, *, open_end: bool) -> int:
@@ -179,7 +187,7 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
     # Both are linear in the number of rows.
     (held, making), (held_more, making_more) = count_bytes(steps, 0), count_bytes(steps, 1)
     each, each_making = held_more - held, making_more - making
-    by_table = (available - making) // each_making - 1
+    by_table = (bounds.making - making) // each_making - 1
     room = available - held - each
     units = room // (unit + each)
     if units >= TUPLE * least:
@@ -259,6 +267,8 @@ def _find_hierarchical(bounds: Bounds) -> Hierarchical | None:
     """The schedule with slots in both tiers and transfers in line."""
     sizes, slots = bounds.sizes, _count_slots(bounds)
     if slots == 0 or bounds.available < _least_of_slots(bounds, slots):
+        return None
+    if bounds.making < count_bytes(bounds.steps, slots)[1]:
         return None
     left = bounds.available - _entries_of_slots(bounds, slots)
     memory = min(count_fitting(left, sizes.restart, slots), bounds.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,10 +14,12 @@ from ebbtide.arrays.context import current
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
+from ebbtide.loop.candidates import forget_table
 from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.first import First, run_first
 from ebbtide.loop.given import in_region
 from ebbtide.loop.held import RECORD
+from ebbtide.loop.inside import Inside
 from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.options import Options
 from ebbtide.loop.plan import Plan, Sizes
@@ -101,7 +104,7 @@ def first_steps(
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
     if available is not None and sizes.fixed + sizes.restart > available:
-        sizes = without_spare(first, sizes, account, mark)
+        sizes = without_spare(values, first, sizes, account, mark)
         available = room_beside(ledger.limit, account, held)
     within = Within(first.refused, account.lenders_since(mark))
     # Loops in the first step had all the room, and those in later ones are beside what this one holds.
@@ -158,6 +161,7 @@ def _choose(measured: _Measured, earlier: Schedule | None) -> Plan:
             if has_disk:
                 is_busy = measured.first.is_busy
                 costs = with_transfers(costs, values, allowed.directory, disk.snapshots, is_busy=is_busy)
+            del plan  # and the table of its schedule, before another one is made
             plan = planned(schedule=schedule, costs=costs)
         if timed:
             # What comes to be held takes fresh memory, once.
@@ -168,25 +172,38 @@ def _choose(measured: _Measured, earlier: Schedule | None) -> Plan:
 
 def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, outside: dict[str, Any]) -> Plan:
     """
-    Return the faster of two plans: the loops in the steps keep what they did in the first step, or the least.
+    Return the fastest of some plans: the loops in the steps keep what they did in the first step, or the least.
 
-    With the least each of their sweeps runs about as many steps as from one state, which counts in that of a step.
+    With the least they run their steps again in the sweep of each step, so often as the room asks that is left to them.
     """
     # Not those of the step that was measured first, where another one has been timed since.
-    within, sizes = Within(0, measured.account.lenders_since(mark)), measured.sizes
-    lent, more = agree(within.spared())
-    if not lent:
+    inside, sizes = Inside.among(measured.account.lenders_since(mark)), measured.sizes
+    lent, available = inside.lent, measured.available
+    if available is None or not inside.most:
         return plan
-    options = {"memory": measured.available, "open": measured.options.until is not None, **outside}
+    options = {"open": measured.options.until is not None, **outside}
     make = partial(measured.disk.choose_first, measured.steps, schedule=None, **options)
-    run = max(sizes.run - lent, within.inner - held - RECORD)
+    run = max(sizes.run - lent, measured.within.inner - held - RECORD)
     fewer = replace(sizes, saved=sizes.saved - lent, sweep=sizes.sweep - lent, seen=sizes.seen - lent, run=run)
-    costs = replace(plan.costs, reverse=plan.costs.reverse + plan.costs.forward * more)
+    fewer = replace(fewer, passed_on=0 if lent else sizes.passed_on)
+    forget_table(plan.schedule)  # before those of others are made
+
+    def judged(left: int) -> tuple[float, int, float]:
+        """Return the time of the plan that leaves so many bytes to them, which its snapshots do not hold."""
+        try:
+            found = make(fewer, costs=plan.costs, memory=available - left)
+        except BudgetError:
+            return math.inf, left, 0.0
+        more = plan.costs.forward * inside.again(found, available)
+        return found.predicted_time + measured.steps * more, left, more
+
+    time, left, more = min([judged(inside.most * quarters // 4) for quarters in (0, 1, 2, 4)])
+    if time >= (plan.predicted_time - plan.measuring_time if lent else math.inf):
+        return plan
+    fewer = without_spare(measured.values, measured.first, sizes, measured.account, mark) if lent else sizes
+    costs = replace(plan.costs, reverse=plan.costs.reverse + more)
     try:
-        if make(fewer, costs=costs).predicted_time >= plan.predicted_time - plan.measuring_time:
-            return plan
-        fewer = without_spare(measured.first, sizes, measured.account, mark)
-        found = make(replace(fewer, run=run), costs=costs)
+        found = make(replace(fewer, run=run), costs=costs, memory=available - left)
     except BudgetError:
         return plan
     return found.with_measuring(plan.measuring_steps, plan.measuring_time + costs.forward)
@@ -242,6 +259,7 @@ def _check_disk(plan: Plan, disk: DiskPart) -> None:
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
             f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
             plan.predicted_peak_bytes,
+            plan.predicted_disk_bytes,
         )
 
 

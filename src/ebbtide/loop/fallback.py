@@ -51,6 +51,8 @@ class Fallback:
 
     def go_back(self, rule: Any) -> bool:
         """Let that state be the snapshot of step 0 in place of what the step saved; return whether it is."""
+        if any(kept.step == 0 and kept.kind == "restart" for kept in rule.position.snapshots[:1]):
+            self.is_there = False  # a later plan has it as a snapshot
         if not self.is_there:
             return False
         rule.position = ahead.with_initial(rule.position, rule.snapshots.drop)

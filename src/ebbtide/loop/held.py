@@ -112,6 +112,16 @@ def beyond_initial_bytes(rule: Any) -> int:
     return max(0, count) * int(sizes.saved - sizes.passed_on) + sum(stored)
 
 
+def at_hand_bytes(rule: Any) -> int:
+    """Return the bytes of what steps at hand saved but the last, if they can run again from the initial state."""
+    position, sizes = rule.position, rule.plan.sizes
+    is_there = rule.room.spare.is_there or position.snapshots[:1] == (Snapshot(0),)
+    if not is_there or not position.forward_ended or position.saved is None:
+        return 0
+    start, stop = position.saved
+    return (stop - start - 1) * int(sizes.saved - sizes.passed_on)
+
+
 def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
     position = rule.position
@@ -119,7 +129,7 @@ def sheddable_bytes(rule: Any) -> int:
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
         spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
-        return spare + paged + moved + entries_bytes(rule)
+        return spare + at_hand_bytes(rule) + paged + moved + entries_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     beyond, data = beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0
     return (beyond + moved if moved else max(beyond, data)) + paged

@@ -16,9 +16,9 @@ from ebbtide.schedules import Delete, Hierarchical, Mixed, Revolve, StoreAll
 
 def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
     """Return how a loop does with less, what costs the least first; each returns whether there was anything."""
-    saved = partial(give_up_on_disk, rule, "saved")
+    saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, "saved")
     last = partial(go_back, rule), partial(move_first, rule), partial(give_up_entries, rule)
-    return rule.snapshots.give_up_buffers, partial(give_up_one, rule), saved, *last
+    return rule.snapshots.give_up_buffers, partial(give_up_one, rule), *saved, *last
 
 
 def give_up_one(rule: Any) -> bool:
@@ -48,6 +48,22 @@ def _without_table(rule: Any) -> None:
     if len(rule.position.snapshots) == 1 and isinstance(rule.plan.schedule, (Mixed, Hierarchical, StoreAll)):
         rule.plan = replace(rule.plan, schedule=Revolve(1))
         rule.room.stale = rule.room.lean = True
+
+
+def give_up_first(rule: Any) -> bool:
+    """
+    Give up what the first of the steps at hand saved, if it can run again from the initial state and is not the last.
+
+    When that is due, what the steps after it saved is gone, and there is room. Where more have to run again than are
+    left, another schedule runs fewer.
+    """
+    if not held.at_hand_bytes(rule):
+        return False
+    start, stop = rule.position.saved
+    rule.room.forget(rule, range(start + 1, stop))
+    rule.position, rule.room.spare.is_there = ahead.without_first(rule.position), False
+    rule.room.stale |= start + 1 > stop - start - 1
+    return True
 
 
 def give_up_on_disk(rule: Any, kind: str | None = None) -> bool:

@@ -149,7 +149,7 @@ def measure_alone(
     outer, room = None if stepper.region is None else stepper.region.outer.pager, 2 * sizes.state
     freed = ledger.relieve(ledger.live + room - ledger.limit, ledger.lenders_before(mark))
     if ledger.live + room > ledger.limit:
-        sizes = without_spare(first, sizes, ledger, mark)
+        sizes = without_spare(values, first, sizes, ledger, mark)
     before, meter = ledger.live, Meter()
     if outer is not None:
         outer.reserve(room)
@@ -164,11 +164,12 @@ def measure_alone(
     return replace(sizes, run=max(sizes.run, run if takes else 0)), timed, freed
 
 
-def without_spare(first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Sizes:
+def without_spare(values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Sizes:
     """
     Return what a step takes when the loops in it have given up what they can do without, which they do.
 
     Args:
+        values: Leaves of the initial state.
         first: The taped first step.
         sizes: What it takes as it is.
         ledger: The account.
@@ -183,7 +184,8 @@ def without_spare(first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Siz
     record.nbytes -= saved
     nodes, run, seen = sizes.nodes, sizes.run - saved, sizes.seen - saved
     nodes = None if nodes is None else max(0, nodes - saved)
-    return replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=run, seen=seen, nodes=nodes)
+    sizes = replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=run, seen=seen, nodes=nodes)
+    return replace(sizes, passed_on=min(sizes.passed_on, _bytes_passed_on(values, first, ledger)))
 
 
 def _most_that_waits(first: First, sizes: Sizes) -> int:

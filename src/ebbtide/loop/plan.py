@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields, replace
 from typing import final
 
@@ -10,7 +11,7 @@ from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.candidates import Bounds, find_candidates, find_least, find_open
-from ebbtide.loop.predict import buffer_of, predict, spare_tier
+from ebbtide.loop.predict import buffer_of, predict, spare_tier, table_bytes
 from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
 
@@ -137,6 +138,7 @@ def make_plan(
     costs: Costs | None,
     open: bool = False,  # noqa: A002 - the word of `Position`
     limit: int = 0,
+    kept: int = 0,
 ) -> Plan:
     """
     Return the plan of a loop: of the schedules that fit the one with the least predicted time.
@@ -155,6 +157,7 @@ def make_plan(
         costs: Seconds of steps and transfers; None if they are not known, and a transfer is as dear as a step.
         open: Whether the length is not known, and *steps* is its upper bound.
         limit: Bytes that are known not to be enough where nothing fits, whatever others would give up.
+        kept: Bytes that a running loop has of its own while its next plan is made.
 
     Returns:
         The plan. Of an open loop it is for the upper bound as if that were known.
@@ -174,7 +177,7 @@ def make_plan(
     timed = costs is not None
     costs = UNKNOWN_COSTS if costs is None else costs
     # What was measured differs from process to process, and the decision must not.
-    sizes, memory, disk, costs = _agreed(sizes, memory, disk, costs)
+    sizes, memory, disk, costs, kept = _agreed(sizes, memory, disk, costs, kept)
     shared = steps, sizes, costs, memory
     asked = None if schedule is None else _planned(schedule, *shared)
     if asked is not None and (memory is None or sizes.fixed <= memory):
@@ -182,7 +185,8 @@ def make_plan(
     everything = _planned(StoreAll(), *shared)
     if memory is None:
         return everything
-    bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed)
+    making = memory - max(sizes.fixed, kept)
+    bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed, making)
     fewest = min(everything.predicted_peak_bytes - sizes.fixed, find_least(bounds, open_end=open))
     least = held + sizes.fixed + fewest
     if asked is not None and not open:
@@ -190,14 +194,33 @@ def make_plan(
     if everything.predicted_peak_bytes <= memory:
         return replace(everything, least=least, fewest=fewest)
     found = find_open(bounds) if open else find_candidates(bounds)
-    # Not by `partial` with keywords: each call of it leaves 120 bytes of a dead dictionary in the interpreter's list.
-    plans = [_planned(candidate, *shared, buffered=buffered) for candidate, buffered in found]
-    if not plans:
+    best, made = _find_best(found, *shared)
+    if best is None:
         raise _describe_least(steps, sizes, memory, disk, least if least > limit else limit + least - held - memory)
-    return replace(_buffered(min(plans, key=_rank), memory), least=least, fewest=fewest)
+    plan = _buffered(best, memory)
+    peak = max(plan.predicted_peak_bytes, sizes.fixed + made)
+    return replace(plan, predicted_peak_bytes=peak, least=least, fewest=fewest)
 
 
-def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[Sizes, int | None, int, Costs]:
+def _find_best(
+    found: Iterator[tuple[Schedule, bool]], steps: int, sizes: Sizes, costs: Costs, memory: int | None
+) -> tuple[Plan | None, int]:
+    """
+    Return the best plan, and the most bytes of a table that was made to find it, maybe of a schedule that is not taken.
+
+    One plan at a time: forty of them take 14 KiB.
+    """
+    best, made = None, 0
+    for schedule, buffered in found:
+        plan = _planned(schedule, steps, sizes, costs, memory, buffered=buffered)
+        made = max(made, table_bytes(schedule, steps, made=True))
+        best = plan if best is None or _rank(plan) < _rank(best) else best
+    return best, made
+
+
+def _agreed(
+    sizes: Sizes, memory: int | None, disk: int, costs: Costs, kept: int
+) -> tuple[Sizes, int | None, int, Costs, int]:
     """Return what was measured as all processes have it: the largest sizes and costs, the least room."""
     names = [one.name for one in fields(costs)]
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
@@ -208,8 +231,8 @@ def _agreed(sizes: Sizes, memory: int | None, disk: int, costs: Costs) -> tuple[
     sizes = replace(
         sizes, nodes=None if sizes.nodes == -1 else sizes.nodes, passed_on=-sizes.passed_on, alone=-sizes.alone
     )
-    room, space = agree((-math.inf if memory is None else -memory, -disk))
-    return sizes, None if room == -math.inf else -int(room), -space, costs
+    room, space, kept = agree((-math.inf if memory is None else -memory, -disk, kept))
+    return sizes, None if room == -math.inf else -int(room), -space, costs, kept
 
 
 def _rank(plan: Plan) -> tuple[float, int, int]:

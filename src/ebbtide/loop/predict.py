@@ -186,9 +186,9 @@ def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Predictio
     return _in_memory(forward, snapshots, memory, _time(costs, steps, forward))
 
 
-def table_bytes(schedule: Schedule, steps: int) -> int:
-    """Return the bytes of the table that a schedule keeps for a loop."""
-    return _count_table(schedule, steps)[0] if isinstance(schedule, (Mixed, Hierarchical)) and steps > 0 else 0
+def table_bytes(schedule: Schedule, steps: int, *, made: bool = False) -> int:
+    """Return the bytes of the table that a schedule keeps for a loop, or those while it is *made*."""
+    return _count_table(schedule, steps)[made] if isinstance(schedule, (Mixed, Hierarchical)) and steps > 0 else 0
 
 
 def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:

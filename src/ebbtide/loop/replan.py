@@ -32,9 +32,10 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
     # Those in steps at hand are lenders, too, and hold what they can run again.
     lenders = [one for one in ledger.lenders if one() is not rule]
     while True:
-        others = ledger.live - counted_bytes(rule) - RECORD
+        kept = counted_bytes(rule)
+        others = ledger.live - kept - RECORD
         try:
-            return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others)
+            return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others, kept)
         except BudgetError:
             # All processes try again, or none.
             # Of a step on disk the nodes are in memory, and loops in it may hold there what they cannot do without.
@@ -43,7 +44,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
                 raise
 
 
-def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
+def choose_again(rule: Any, memory: int | None, others: int, kept: int = 0) -> Plan:
     """
     Return the plan with which a loop goes on from where it stands.
 
@@ -51,11 +52,12 @@ def choose_again(rule: Any, memory: int | None, others: int) -> Plan:
         rule: The loop.
         memory: The bytes of memory that it may take; None for no bound.
         others: Bytes in the ledger for others, which add to the least budget.
+        kept: Bytes of its own while the plan is made.
 
     Raises:
         BudgetError: Nothing fits.
     """
-    plan, known = _choose(rule, memory, others), rule.plan
+    plan, known = _choose(rule, memory, others, kept), rule.plan
     # What was run for another schedule, or to measure, was run.
     forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
     more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
@@ -92,10 +94,10 @@ def of_known_length(rule: Any) -> Plan:
     return replace(plan, predicted_peak_bytes=peak, predicted_disk_bytes=disk)
 
 
-def _choose(rule: Any, memory: int | None, others: int) -> Plan:
+def _choose(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     room, position, sizes, costs = rule.room, rule.position, rule.plan.sizes, rule.plan.costs
     choose = partial(
-        room.disk.choose, position.steps, schedule=None, held=others, open=position.open,
+        room.disk.choose, position.steps, schedule=None, held=others, open=position.open, kept=kept,
         costs=None if costs == UNKNOWN_COSTS else costs,
     )  # fmt: skip
     # The same ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those
@@ -105,8 +107,8 @@ def _choose(rule: Any, memory: int | None, others: int) -> Plan:
     ways.append((sizes, 0, 0))
     if may_page:
         ways.append((room.planned or sizes, 0, room.disk.reserve_for(rule.records.values())))
-    for taken, kept, reserve in ways[:-1]:
+    for taken, initial, reserve in ways[:-1]:
         with suppress(BudgetError):
-            return choose(taken, memory=None if memory is None else memory - kept, reserve=reserve)
+            return choose(taken, memory=None if memory is None else memory - initial, reserve=reserve)
     taken, _, reserve = ways[-1]
     return choose(taken, memory=memory, reserve=reserve)

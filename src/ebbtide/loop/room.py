@@ -13,7 +13,7 @@ from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import Ledger, lent_by
 from ebbtide.loop import ahead, held, less
 from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.fallback import Fallback
@@ -120,8 +120,7 @@ class Room:
         if self.bounded:
             self._ledger.lend(rule)
         self.disk.enlist(rule)
-        if self._allowed is not None and self._allowed.disk:
-            self.planned = rule.plan.sizes
+        self.planned = rule.plan.sizes if self._allowed is not None and self._allowed.disk else None
         begins = rule.position.state == 0 and not rule.position.snapshots
         tier = spare_tier(rule.plan.schedule, rule.plan.steps) if begins else None
         if tier == "memory" and self.bounded:
@@ -191,12 +190,15 @@ class Room:
         if pager is None or not self.bounded:
             return action
         pager.overhead.settle()
-        # Loops in the step may have kept more than is planned for it, where there was room.
+        # Loops in the step may have kept more than planned, where there was room; it is of use if that is swept next.
         over = sum(self._ledger.kept_since(self._mark)) - rule.plan.sizes.saved - rule.plan.sizes.shared
-        self._ledger.relieve(over, self._ledger.lenders_since(self._mark))
+        lenders = self._ledger.lenders_since(self._mark)
+        swept_next = index + 1 == rule.position.end and action.save and not action.snapshot
+        surplus = min(max(0, over), lent_by(lenders)) if swept_next else 0
+        self._ledger.relieve(over - surplus, lenders)
         if not record.nbytes:
             saved, record.within = self._ledger.kept_since(self._mark)
-            record.nbytes = saved + record.within
+            record.nbytes = saved + record.within - surplus
         self.disk.learn(record)
         if (sums := held.sums_bytes(rule)) > rule.plan.sizes.gradients:
             rule.plan = replace(rule.plan, sizes=replace(rule.plan.sizes, gradients=sums))
@@ -207,7 +209,7 @@ class Room:
             sweep = record.forecast() - self._ledger.live + record.nbytes
             rule.plan = replace(rule.plan, sizes=sizes.widened(record.nbytes - sizes.shared, sweep, seen))
             self.spare.grown |= rule.plan.sizes.saved > sizes.saved
-        if passed and not action.save and is_alone():
+        if passed and not action.save and is_alone() and not ahead.needs_initial(position):
             self.stale = True
             return replace(action, kind="restart", tier="memory")
         if self.spare.went_back and action.snapshot and action.kind == "saved":
@@ -215,7 +217,7 @@ class Room:
         if action.save and self.spare.went_back and not position.forward_ended and action.stop < position.steps:
             rule.records.clear()  # and its own are of no use without them
             return replace(action, save=False)
-        if passed and position.open and (action.drop or not position.saved):
+        if passed and position.open and action.save and (action.drop or not position.saved):
             # Kept in case the loop ends with it. If not, it runs again, beside fewer snapshots.
             done = replace(action, save=False)
             if not ahead.lacks_way_back(position.after(done)):

@@ -32,7 +32,9 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     del known, loops
     left = ledger.limit - held - seen_by_none(ledger)
     share = (left + sum(beside.values())) // (1 + len(beside)) if beside else 0
-    wanted = min(max(share, sizes.fixed + sizes.restart), sizes.fixed + sizes.restart + steps * sizes.taped)
+    # No more than to store what all steps save, beside the initial state.
+    most = sizes.fixed + sizes.restart + max(0, steps - 1) * sizes.taped_beside
+    wanted = min(max(share, sizes.fixed + sizes.restart), most)
     for asked in (beside, lenders):
         ledger.relieve(wanted - left - (before - ledger.live), asked)
     if pager is not None:

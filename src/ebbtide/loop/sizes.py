@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from ebbtide.loop.state import NUMBER_BYTES
+from ebbtide.storage.extents import round_up
 
 # What the interpreter takes beside arrays, as tracemalloc sees it (measured on loops of one number): 20 KiB for a
 # loop, 20 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
@@ -156,8 +157,8 @@ class Sizes:
 
     @property
     def stored_saved(self) -> int:
-        """Bytes on disk of what one step saves, with the header."""
-        return self.saved + max(0, self.stored - self.state)
+        """Bytes on disk of what one step saves, with the header, in whole pages."""
+        return round_up(self.saved + max(0, self.stored - self.state))
 
 
 def count_tuples(snapshots: int, forward: int = MOST_TUPLES) -> int:

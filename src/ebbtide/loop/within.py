@@ -16,7 +16,7 @@ from ebbtide.ledger import Ledger, Lender
 from ebbtide.loop.given import in_region
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.sizes import RESERVE
-from ebbtide.schedules import Revolve, StoreAll
+from ebbtide.schedules import StoreAll
 
 
 @contextmanager
@@ -66,15 +66,6 @@ class Within:
         """Bytes in the ledger without which one of them could not begin, what was there before it included; or 0."""
         plans = [getattr(one(), "plan", None) for one in self.lenders]
         return max([self.refused, *(known.least for known in plans if known is not None)])
-
-    def spared(self) -> tuple[int, float]:
-        """Return the bytes that they could do without, and how many times more each of their steps would run then."""
-        known: list[Any] = [one() for one in self.lenders]
-        loops = [loop for loop in known if hasattr(loop, "position")]
-        steps = sum([loop.plan.steps for loop in loops])
-        again = sum([Revolve(1).forward_steps(loop.plan.steps) for loop in loops])
-        more = again - sum([loop.plan.predicted_steps_forward for loop in loops])
-        return sum([loop.sheddable for loop in loops]), max(0, more) / max(1, steps)
 
     def least(self, plan: Plan) -> int:
         """Return the bytes that they take, and what is beside a step that is run again; 0 if there are none."""
