@@ -187,6 +187,51 @@ def test_another_cotangent_is_refused(tmp_path: Path) -> None:
     assert np.array_equal(pulled(np.cos(U)), expected)
 
 
+KINDS = {"array": lambda x: x, "list": lambda x: [{"x": x[i], "f": x[0]} for i in range(12)]}
+BY = {"state": (0,), "inputs": (1,), "both": (0, 1), "static": (0, 1)}
+
+
+def by_inputs(path: Path, kind: str, by: str, stop: int = 0) -> Any:
+    """The gradients of a loop with inputs by its state or its inputs, which can be kept from having one."""
+    system.met_job_step = Ticker(stop).met
+
+    def objective(u: Any, x: Any) -> Any:
+        def step(u: Any, x: Any) -> Any:
+            system.met_job_step()
+            return u + 0.1 * np.sin(u) * (x if kind == "array" else x["x"] + x["f"])
+
+        inputs = KINDS[kind](ebbtide.stop_gradient(x) if by == "static" else x)
+        return np.sum(timeloop(step, u, 12, inputs=inputs, schedule=Revolve(3), resume_every=2) ** 2) + np.sum(x)
+
+    return grad(objective, argnums=BY[by], resume=path)(U, np.linspace(0.1, 1.0, 12))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("by", "other"), [("state", "inputs"), ("inputs", "state"), ("both", "static")])
+def test_derivatives_of_other_inputs_are_refused(kind: str, by: str, other: str, tmp_path: Path) -> None:
+    """A reverse sweep without the derivatives of inputs goes on without, and one with them with: no other has all."""
+    expected = by_inputs(tmp_path / "whole", kind, by)
+    with pytest.raises(KeyboardInterrupt):
+        by_inputs(tmp_path / "run", kind, by, 24)
+    given = {"array": "the array of all", "list": "24 of 24 leaves with the digest [0-9a-f]{16}"}[kind]
+    now, then = (given, "none")[:: 1 if other == "inputs" else -1]
+    with pytest.raises(ResumeError, match=f"derivatives of inputs: {now} now, {then} in"):
+        by_inputs(tmp_path / "run", kind, other)
+    for found, wanted in zip(by_inputs(tmp_path / "run", kind, by), expected, strict=True):
+        assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_derivatives_of_the_same_inputs_go_on(kind: str, tmp_path: Path) -> None:
+    """What has a derivative beside inputs may be another one: the sums for these are found again."""
+    expected = by_inputs(tmp_path / "whole", kind, "both")
+    for by, other, kept in (("both", "inputs", slice(1, 2)), ("inputs", "both", slice(2))):
+        with pytest.raises(KeyboardInterrupt):
+            by_inputs(tmp_path / "run", kind, by, 24)
+        for found, wanted in zip(by_inputs(tmp_path / "run", kind, other), expected[kept], strict=True):
+            assert found.tobytes() == wanted.tobytes()
+
+
 @pytest.mark.parametrize("end", ["freed", "dropped", "used up"])
 @pytest.mark.parametrize("resumed", [False, True], ids=["whole", "resumed"])
 def test_a_retained_pullback_keeps_its_directory(end: str, resumed: bool, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class Reverse:
         inputs: The cotangents of inputs so far.
         ran: How many steps were run in all, by all processes.
         incoming: A checksum of the cotangents that the sweep started from.
+        differentiated: Which leaves of inputs have a derivative.
     """
 
     end: int
@@ -78,6 +79,7 @@ class Reverse:
     inputs: Leaves
     ran: int
     incoming: int
+    differentiated: str = ""
 
 
 @final

@@ -11,6 +11,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
+from ebbtide.loop.code import digest
 from ebbtide.tape.node import Node
 from ebbtide.tape.region import Region
 
@@ -30,7 +31,7 @@ class Links:
         References to nodes: one for each leaf, and for each element of inputs that are a list of traced arrays.
     """
 
-    __slots__ = ("_inputs", "_state", "_whole", "parents", "state_count", "statics")
+    __slots__ = ("_inputs", "_state", "_whole", "inputs", "parents", "state_count", "statics")
 
     def __init__(self, region: Region, state: list[Any], inputs: Any, statics: dict[int, Any]) -> None:
         parents: list[Node] = []
@@ -55,8 +56,20 @@ class Links:
         elif isinstance(inputs, (list, tuple)):
             links = [[place(region.node(leaf)) for leaf in flatten(x)[0]] for x in inputs]
             self._inputs = links if any(k is not None for row in links for k in row) else None
+        known = [] if self._whole is None else [self._whole[0]]
+        known += [k for row in self._inputs or () for k in row if k is not None]
+        self.inputs = {position: number for number, position in enumerate(dict.fromkeys(known))}
+        """Which parents are inputs: their own numbers, whatever else has a derivative, in the order of their use."""
         self.statics = {key: place(array._node) for key, array in statics.items()}
         self.parents = tuple(parents)
+
+    def describe_inputs(self) -> str:
+        """Return a text that tells which leaves of inputs have a derivative, and which of them share one."""
+        if self._inputs is None:
+            return "none" if self._whole is None else "the array of all"
+        found = [None if k is None else self.inputs[k] for row in self._inputs for k in row]
+        count = len(found) - found.count(None)
+        return f"{count} of {len(found)} leaves with the digest {digest(repr(found))}"
 
     def check_statics(self, index: int, statics: dict[int, Any]) -> None:
         """

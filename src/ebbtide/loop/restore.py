@@ -122,9 +122,9 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     Bring a loop whose reverse sweep begins to where an earlier run was in it.
 
     Raises:
-        ResumeError: The sweep begins from other cotangents than in the earlier run.
+        ResumeError: The sweep begins from other cotangents than in the earlier run, or has derivatives of other inputs.
     """
-    found = resumption.find_reverse(cotangents)
+    found = resumption.find_reverse(cotangents, rule.links)
     if found is None:
         return
     for kept in rule.position.snapshots:
@@ -144,7 +144,9 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     rule.cotangent = [None if leaf is None else (leaf, True) for leaf in from_leaves(found.cotangent)]
     sums = from_leaves(found.statics)
     collector.static_sums.update({k: v for k, v in zip(rule.links.statics, sums, strict=True) if v is not None})
-    keys, forms = found.inputs.forms
+    numbers, forms = found.inputs.forms
+    parents = {number: parent for parent, number in rule.links.inputs.items()}
+    keys = [parents[number] for number in numbers]
     collector.input_sums.update(zip(keys, from_leaves(replace(found.inputs, forms=forms)), strict=True))
     earlier = max(0, found.ran - resumption.earlier)
     rule.ran += earlier

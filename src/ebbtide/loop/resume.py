@@ -17,6 +17,7 @@ from ebbtide.loop.fingerprint import InputsRead
 from ebbtide.loop.generators import pack_generator, unpack_generator
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
+from ebbtide.loop.links import Links
 from ebbtide.loop.state import checksums_of, owned
 from ebbtide.schedules import Schedule, schedule_from_json, schedule_to_json
 from ebbtide.storage import compute_crc32c
@@ -42,8 +43,8 @@ class Resumption:
     """
 
     __slots__ = (
-        "_before", "_changed", "_functions", "_is_new", "_journal", "_next", "_policy", "_read", "_read_input",
-        "_reversed", "_saved_at", "_start", "earlier", "incoming", "statics",
+        "_before", "_changed", "_differentiated", "_functions", "_inputs", "_is_new", "_journal", "_next", "_policy",
+        "_read", "_read_input", "_reversed", "_saved_at", "_start", "earlier", "incoming", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +66,8 @@ class Resumption:
         # For each static value in the order of their first use: the step of it, and a checksum.
         self.statics: list[tuple[int, int]] = []
         self.incoming = 0
+        # See `Links.inputs` and `Links.describe_inputs`.
+        self._inputs, self._differentiated = dict[int, int](), ""
         self.earlier = 0  # steps that other processes ran before what was taken up of them
         self._functions = functions
         self._changed = set[str]() if changed is None else changed
@@ -101,13 +104,20 @@ class Resumption:
         """Return the last place in the forward sweep of an earlier run."""
         return self._checked(self._journal.latest_forward())
 
-    def find_reverse(self, cotangents: list[Any]) -> Reverse | None:
-        """Return the last place in the reverse sweep of an earlier run, which must have begun from these cotangents."""
+    def find_reverse(self, cotangents: list[Any], links: Links) -> Reverse | None:
+        """
+        Return the last place in the reverse sweep of an earlier run, which must have begun from these cotangents.
+
+        Raises:
+            ResumeError: It began from others, or with derivatives of other inputs.
+        """
         arrays = [None if pair is None else np.asarray(plain(pair[0])) for pair in cotangents]
         texts = repr([None if a is None else (a.shape, str(a.dtype), checksums_of([a])) for a in arrays])
         self.incoming = compute_crc32c(np.frombuffer(texts.encode(), np.uint8))
+        self._inputs, self._differentiated = links.inputs, links.describe_inputs()
         found = self._journal.latest_reverse()
         if found is not None:
+            self._journal.check("derivatives of inputs", self._differentiated, found.differentiated)
             self._journal.check("incoming cotangent", f"{self.incoming:08x}", f"{found.incoming:08x}")
             self._saved_at = found.ran
         self._start = time.perf_counter()
@@ -182,9 +192,10 @@ class Resumption:
         self._reversed += 1
         if self._is_due(done := ran + self._reversed):
             state = to_leaves([None if pair is None else pair[0] for pair in cotangent])
-            keys = list(inputs)
-            given = to_leaves([inputs[key] for key in keys])
-            place = Reverse(end, state, to_leaves(sums), Leaves(given.arrays, [keys, given.forms]), ran, self.incoming)
+            given = to_leaves([*inputs.values()])
+            sums_of_inputs = Leaves(given.arrays, [[self._inputs[key] for key in inputs], given.forms])
+            incoming, differentiated = self.incoming, self._differentiated
+            place = Reverse(end, state, to_leaves(sums), sums_of_inputs, ran, incoming, differentiated)
             self._journal.save_reverse(place, met=[step for step, _ in self.statics])
             self._saved(done)
 
