@@ -20,7 +20,7 @@ import ebbtide as eb
 from ebbtide import mpi
 from ebbtide.errors import BudgetError, RankError, ResumeError, StorageError
 from ebbtide.schedules import Revolve, StoreAll
-from ebbtide.storage import Disk
+from ebbtide.storage import Disk, StorageFullError
 from ebbtide.storage.listing import clean
 
 RESUME = {"resume_every": 2}
@@ -169,6 +169,50 @@ def check_killed_between(group: Group) -> None:
                 (path / name).write_bytes(content)
         group.meet()
         goes_on(group, directory, expected)
+
+
+def check_no_room(group: Group) -> None:
+    """Where the journal of one rank has no room, once or from then on, all go on alike; so does the same call."""
+    if group.size == 1:
+        return
+    many = {"steps": 40, "resume_every": 1}  # more restart states than are kept
+    with group.directory() as directory:
+        scratch, run = directory / "scratch", directory / "run"
+        expected = gradient(group, scratch, steps=40)
+        for name, refusals in (("anchor", 1), ("forward", 1), ("anchor", 10**6), ("", 10**6)):
+            for fails in (False, True):
+                with full_journal(f"/{name}/" if name else "", refusals if group.rank == group.size - 1 else 0):
+                    try:
+                        found = gradient(group, scratch, "raise" if fails else "", 50, resume=run, **many)
+                    except (ValueError, RankError) as error:
+                        found = error
+                assert fails is not isinstance(found, bytes), (name, found)
+                if fails:
+                    found = gradient(group, scratch, resume=run, **many)
+                assert found == expected, (name, refusals, fails)
+        group.meet()
+        assert list(directory.iterdir()) == []
+
+
+@contextmanager
+def full_journal(text: str, refusals: int) -> Iterator[None]:
+    """Refuse as a full disk does to keep entries with a text in their keys, after the first five, so many times."""
+    count, replace = 0, Disk.replace
+
+    def refusing(self: Disk, key: Any, *args: Any, **options: Any) -> int:
+        nonlocal count
+        count += text in str(key)
+        if text in str(key) and 5 < count <= 5 + refusals:
+            raise StorageFullError("There is no room on purpose.", 1)
+        return replace(self, key, *args, **options)
+
+    Disk.replace = refusing
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The journal of loop 0 could not be written", RuntimeWarning)
+            yield
+    finally:
+        Disk.replace = replace
 
 
 def check_times(group: Group) -> None:

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.agree import agree
+from ebbtide.agree import agree, is_alone
 from ebbtide.errors import StorageError
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Planned, Reverse, decode, encode
@@ -174,15 +174,22 @@ class Journal:
             Whether it was kept.
         """
         if wanted:
-            is_free = step not in (anchors := self.anchors()) and len(anchors) < self._most
-            return is_free and self._store("anchor", step, Anchor(state), f"restart state of step {step}", self._most)
-        if any(abs(step - other) < self._gap for other in (0, *self.anchors())):
-            return False
-        while len(self.anchors()) >= self._most:
-            self._thin()
-        if any(abs(step - other) < self._gap for other in (0, *self.anchors())):
-            return False
-        return self._store("anchor", step, Anchor(state), f"restart state of step {step}", self._most)
+            is_refused = agree(step in (anchors := self.anchors()) or len(anchors) >= self._most)
+        else:
+            is_refused = self._is_near(step)
+            while not is_refused and agree(len(self.anchors()) >= self._most):
+                self._thin()
+            is_refused = is_refused or self._is_near(step)
+        kind = f"restart state of step {step}"
+        return not is_refused and self._store("anchor", step, Anchor(state), kind, self._most)
+
+    def _is_near(self, step: int) -> bool:
+        """
+        Return whether a rank keeps a restart state too near to a step.
+
+        A rank that found one damaged has given it up, so that they may keep different ones.
+        """
+        return agree(any(abs(step - other) < self._gap for other in (0, *self.anchors())))
 
     def anchors(self) -> tuple[int, ...]:
         """Return the steps whose restart states are kept, in ascending order."""
@@ -269,9 +276,10 @@ class Journal:
         return len(keys) > keep
 
     def _store(self, name: str, step: int, record: Any, kind: str, keep: int) -> bool:
-        """Keep an entry, and of its name no more than the newest."""
+        """Keep an entry, and of its name no more than the newest; where a rank cannot keep it, none does."""
         start = stopwatch()
         key, arrays = self._key(name, step), encode(self._fingerprint, record)
+        is_old = key in self._directory.storage.keys()
         while True:
             error: StorageError | None = None
             try:
@@ -282,9 +290,15 @@ class Journal:
                     raise
                 error = caught
             failed, full = agree((error is not None, isinstance(error, StorageFullError)))
-            if full and name != "anchor" and (self._thin() or any(self._prune(kind, 1) for kind in _PLACES)):
-                self._warn_of_refusal(error, "with fewer restart states, so that a kill costs more")
-                continue
+            if failed and not is_alone() and key in self._directory.storage.keys():
+                self._directory.storage.delete(key)
+                if is_old:
+                    self._directory.note(self._key(name), step, None)
+            if full and name != "anchor":
+                has_freed = self._thin() or any(self._prune(kind, 1) for kind in _PLACES)
+                if not agree(error is not None and not has_freed):
+                    self._warn_of_refusal(error, "with fewer restart states, so that a kill costs more")
+                    continue
             if failed:
                 self._warn_of_refusal(error, "if it is killed, it resumes from the last save that worked")
                 return False
