@@ -16,10 +16,14 @@ from tests.loop.lost import unsynchronized
 
 import ebbtide
 from ebbtide import grad, timeloop, value_and_grad, vjp
+from ebbtide.errors import DeterminismError
 from ebbtide.schedules import Revolve
 from ebbtide.storage import Disk, Storage, Tiered, system
 
 STEPS = 40
+OUTPUTS: dict[str, Callable[[int], Any]] = {
+    "bool": lambda i: i > 3, "int": lambda i: i, "float": float, "complex": lambda i: 1j * i, "none": lambda i: None,
+}  # fmt: skip
 U = np.linspace(0.5, 1.0, 20)
 FORCING = 0.01 * np.sin(np.arange(STEPS * 20.0)).reshape(STEPS, 20)
 OPTIONS = {"schedule": Revolve(4), "resume_every": 4}
@@ -113,6 +117,49 @@ def test_interrupted_and_called_again(name: str, tmp_path: Path) -> None:
         found, left = run(name, tmp_path)
         assert found == expected
         assert left < steps
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["steps", "until"])
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_outputs_of_any_kind(kind: str, is_open: bool, tmp_path: Path) -> None:
+    """Outputs that are numbers of Python, or none at all, are compared with those of the earlier run like arrays."""
+    length = {"until": lambda x: x[1] >= STEPS, "max_steps": 2 * STEPS} if is_open else {"steps": STEPS}
+
+    def gradient(stop: int = 0, other: int = 0) -> Any:
+        ran = list[int]()
+
+        def met() -> None:
+            ran.append(0)
+            if len(ran) == stop:
+                raise KeyboardInterrupt
+
+        def step(x: Any, i: int) -> Any:
+            system.met_job_step()
+            return (np.sin(x[0]) * 1.01, x[1] + 1), OUTPUTS[kind](i + system.add_to_output)
+
+        system.met_job_step, system.add_to_output = met, other
+        found = list[Any]()
+
+        def f(u: Any) -> Any:
+            (last, _), outputs = timeloop(step, (u, 0), outputs=True, **length, **OPTIONS)
+            found.append(None if kind == "none" else ebbtide.stop_gradient(outputs))
+            return np.sum(last**2)
+
+        with unsynchronized():
+            return grad(f, resume=tmp_path / "run")(U), found[0]
+
+    expected, outputs = gradient()
+    for stop in (20, 60):
+        with pytest.raises(KeyboardInterrupt):
+            gradient(stop)
+        found, again = gradient()
+        assert found.tobytes() == expected.tobytes()
+        assert repr(again) == repr(outputs)
+    if kind != "none":
+        with pytest.raises(KeyboardInterrupt):
+            gradient(60)
+        with pytest.raises(DeterminismError, match="another output"):
+            gradient(other=1)
 
 
 PROGRAM = """

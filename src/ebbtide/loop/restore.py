@@ -112,7 +112,7 @@ def _restore_outputs(rule: Any, place: Forward) -> None:
             whole = np.empty((rule.position.steps, *rows.shape[1:]), rows.dtype)
             whole[: place.step] = rows
             rule.emitted.append(whole)
-    if place.outputs.arrays:
+    if rule.stepper.outputs:
         for index in range(place.step):
             rule.verifier.emitted(index, [held[index] for held in rule.emitted])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.errors import DeterminismError
 from ebbtide.loop.state import checksums_of
 
@@ -141,7 +143,9 @@ class Verifier:
         """Note the output of a step, or check it if the step ran before."""
         if self._outputs is None:
             return
-        check = hash(tuple(checksums_of(output)))
+        # A number of Python's comes back as one of NumPy's where a run is resumed.
+        kept = [np.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf for leaf in output]
+        check = hash(tuple(checksums_of(kept)))
         if index == len(self._outputs):
             self._outputs.append(check)
         elif self._outputs[index] != check:
