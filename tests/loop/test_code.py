@@ -149,6 +149,9 @@ PLACES = {
     "factors": lambda k: scipy.sparse.linalg.splu(scipy.sparse.csc_array(np.eye(3) * k)),
     "solver": lambda k: scipy.sparse.linalg.factorized(scipy.sparse.csc_array(np.eye(3) * k)),
     "tree": lambda k: scipy.spatial.KDTree(np.eye(3) * k),
+    "tree of many": lambda k: scipy.spatial.cKDTree(np.linspace(0.0, k, 600).reshape(200, 3)),
+    "box of a tree": lambda k: scipy.spatial.KDTree(np.eye(3), boxsize=k),
+    "tree of the user's": lambda k: type("Tree", (scipy.spatial.KDTree,), {"__module__": __name__})(np.eye(3) * k),
     "rule": lambda k: ebbtide.primitive(sine, vjp=(lambda g, x: g * k * np.cos(x),)),
     "forward rule": lambda k: ebbtide.primitive(
         sine, vjp=(lambda g, x: g * np.cos(x),), jvp=lambda t, x: t * k * np.cos(x)
@@ -233,6 +236,16 @@ def test_what_is_used_does_not_change():
     assert sparse.has_canonical_format
     function(np.ones(2))
     assert digest_code(step) == before
+
+
+def test_a_tree_is_the_same_wherever_it_is_in_memory():
+    """Trees of the same points have one text, in each process."""
+    points = np.random.default_rng(0).random((500, 2))
+    trees = [scipy.spatial.KDTree(points) for _ in range(4)]
+    assert len({digest_code(make(tree)) for tree in trees}) == 1
+    trees[0].query([0.5, 0.5], 3)
+    assert digest_code(make(trees[0])) == digest_code(make(trees[1]))
+    assert digest_code(make(scipy.spatial.KDTree(points, leafsize=5))) != digest_code(make(trees[1]))
 
 
 def test_names_of_parameters_count():

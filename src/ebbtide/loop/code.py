@@ -42,6 +42,10 @@ _DATA = (*_PLAIN, *_CONTAINERS, np.ndarray, np.generic)
 # Of Python's own modules: objects that are their attributes, and those that their text tells.
 _HOLDERS = ("types", "argparse", "collections")
 _TOLD = ("fractions", "decimal", "_decimal", "datetime", "pathlib", "uuid", "zoneinfo")
+# Of classes written in C, by package and name: the attributes that say all of an object.
+_OF_C: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
+    {("scipy", "cKDTree"): ("data", "indices", "leafsize", "boxsize")}
+)
 # Descriptors of the interpreter, and what it puts into a class: they say nothing.
 _OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
 _NAMES_OF_PYTHON = frozenset({"__module__", "__doc__", "__firstlineno__", "__qualname__"})
@@ -330,12 +334,14 @@ class _Graph:
             # What they keep beside data are notes of their own, which change as an object is used.
             held = (np.ndarray, *_CALLED)
             named = {name: x for name, x in _attributes(value).items() if name[:1] != "_" or isinstance(x, held)}
-            named |= {"state": value.__getstate__()} if kind.__name__ in ("cKDTree", "KDTree") else {}
         elif kind.__name__ == "SuperLU":
             # A factorization of SciPy, whose class is in no module, by what it solves.
             named = {"solution": value.solve(np.linspace(1.0, 2.0, value.shape[0]))}
         else:
             named = {}
+        for base in kind.__mro__:
+            told = _OF_C.get(((base.__module__ or "").partition(".")[0], base.__name__), ())
+            named = named | {name: getattr(value, name) for name in told}
         for name in sorted(named):
             yield from self._named(name, name, named[name])
 
