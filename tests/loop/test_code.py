@@ -55,6 +55,21 @@ class Private:
         self.__k = k
 
 
+class Scaling:
+    """An object that can be called."""
+
+    def __init__(self, k: Any) -> None:
+        self.k = k
+
+    def __call__(self, u: Any) -> Any:
+        return self.k * u
+
+
+def operator_of(function: Any) -> Any:
+    """An operator of SciPy with a product."""
+    return scipy.sparse.linalg.LinearOperator((2, 2), matvec=function, dtype=float)
+
+
 @dataclass
 class Holder:
     """Values by a factory."""
@@ -149,6 +164,16 @@ PLACES = {
     "factors": lambda k: scipy.sparse.linalg.splu(scipy.sparse.csc_array(np.eye(3) * k)),
     "solver": lambda k: scipy.sparse.linalg.factorized(scipy.sparse.csc_array(np.eye(3) * k)),
     "tree": lambda k: scipy.spatial.KDTree(np.eye(3) * k),
+    "spline of FITPACK": lambda k: scipy.interpolate.UnivariateSpline(np.arange(9.0), np.arange(9.0) ** 2 * k),
+    "spline through points": lambda k: scipy.interpolate.InterpolatedUnivariateSpline(
+        np.arange(5.0), np.arange(5.0) * k
+    ),
+    "method of an array as an operator": lambda k: operator_of((np.eye(2) * k).dot),
+    "object as an operator": lambda k: operator_of(Scaling(k)),
+    "ufunc as an operator": lambda k: operator_of(np.negative if k == 2 else np.abs),
+    "spline as an operator": lambda k: operator_of(scipy.interpolate.CubicSpline([0.0, 1.0, 2.0], [0.0, k, 0.0])),
+    "calendar": lambda k: np.busdaycalendar(holidays=[f"2020-01-0{k}"]),
+    "week": lambda k: np.busdaycalendar(weekmask="1111100" if k == 2 else "1111000"),
     "tree of many": lambda k: scipy.spatial.cKDTree(np.linspace(0.0, k, 600).reshape(200, 3)),
     "box of a tree": lambda k: scipy.spatial.KDTree(np.eye(3), boxsize=k),
     "tree of the user's": lambda k: type("Tree", (scipy.spatial.KDTree,), {"__module__": __name__})(np.eye(3) * k),
@@ -230,11 +255,17 @@ def test_what_is_used_does_not_change():
             return np.ones(3)
 
     model, sparse, function = Model(), scipy.sparse.csr_array(np.eye(3)), np.vectorize(lambda u: 2 * u)
-    step = make([model, sparse, function, functools.lru_cache(abs)])
+    spline, product = scipy.interpolate.UnivariateSpline(np.arange(9.0), np.ones(9)), operator_of(Scaling(2.0))
+    matrix = scipy.sparse.linalg.aslinearoperator(np.eye(2))
+    step = make([model, sparse, function, functools.lru_cache(abs), spline, product, matrix])
     before = digest_code(step)
     assert model.slope.size == 3
     assert sparse.has_canonical_format
     function(np.ones(2))
+    spline(0.5)
+    spline.derivative()
+    product.matvec(np.ones(2))
+    matrix.rmatvec(np.ones(2))
     assert digest_code(step) == before
 
 

@@ -44,7 +44,10 @@ _HOLDERS = ("types", "argparse", "collections")
 _TOLD = ("fractions", "decimal", "_decimal", "datetime", "pathlib", "uuid", "zoneinfo")
 # Of classes written in C, by package and name: the attributes that say all of an object.
 _OF_C: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
-    {("scipy", "cKDTree"): ("data", "indices", "leafsize", "boxsize")}
+    {
+        ("scipy", "cKDTree"): ("data", "indices", "leafsize", "boxsize"),
+        ("numpy", "busdaycalendar"): ("weekmask", "holidays"),
+    }
 )
 # Descriptors of the interpreter, and what it puts into a class: they say nothing.
 _OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
@@ -331,9 +334,7 @@ class _Graph:
         elif package in _HOLDERS:
             named = getattr(value, "__dict__", {})
         elif package in ("numpy", "scipy", "ebbtide"):
-            # What they keep beside data are notes of their own, which change as an object is used.
-            held = (np.ndarray, *_CALLED)
-            named = {name: x for name, x in _attributes(value).items() if name[:1] != "_" or isinstance(x, held)}
+            named = {name: x for name, x in _attributes(value).items() if name[:1] != "_" or _is_held(name, x)}
         elif kind.__name__ == "SuperLU":
             # A factorization of SciPy, whose class is in no module, by what it solves.
             named = {"solution": value.solve(np.linspace(1.0, 2.0, value.shape[0]))}
@@ -359,6 +360,17 @@ def _attributes(value: Any) -> dict[str, Any]:
                 except AttributeError:
                     continue  # it has no value yet
     return found
+
+
+def _is_held(name: str, value: Any) -> bool:
+    """
+    Return whether a private attribute of an object of NumPy, SciPy or Ebbtide counts.
+
+    What they keep beside data and functions are notes of their own, which change as an object is used, as is the
+    adjoint of an operator. In the other tuples of a spline FITPACK leaves what the memory held before.
+    """
+    is_data = isinstance(value, np.ndarray) or callable(value) or name == "_eval_args"
+    return is_data and not name.endswith("__adj")
 
 
 def _colored(texts: Sequence[Any], colors: list[str]) -> Iterator[str]:
