@@ -15,9 +15,9 @@ import pytest
 from tests.loop.lost import unsynchronized
 
 import ebbtide
-from ebbtide import grad, timeloop, value_and_grad, vjp
+from ebbtide import Budget, grad, timeloop, value_and_grad, vjp
 from ebbtide.errors import DeterminismError
-from ebbtide.schedules import Revolve
+from ebbtide.schedules import Revolve, StoreAll
 from ebbtide.storage import Disk, Storage, Tiered, system
 
 STEPS = 40
@@ -184,3 +184,61 @@ def test_killed_and_called_again(tmp_path: Path) -> None:
         found, left = run(name, tmp_path / name)
         assert found == expected
         assert left < steps
+
+
+def moving(to: Path, at: int, budget: Budget | None = None, **options: Any) -> Any:
+    """A gradient of a loop that changes the working directory in one of its steps."""
+
+    def moved(x: Any, i: int) -> Any:
+        if i == at:
+            os.chdir(to)
+        return np.sin(x) * 1.01
+
+    return grad(lambda u: np.sum(timeloop(moved, u, STEPS, resume_every=4, **options) ** 2), budget=budget)
+
+
+def test_a_step_that_changes_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory named at the start is used to the end and removed, and one of that name elsewhere is let alone."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    with Disk("run", durable=True) as theirs:
+        theirs.put("theirs", [U])
+    monkeypatch.chdir(tmp_path / "here")
+    found = moving(tmp_path / "there", 7, schedule=Revolve(4), resume="run")(U)
+    assert list((tmp_path / "here").iterdir()) == []
+    with Disk(tmp_path / "there" / "run", durable=True) as theirs:
+        assert theirs.keys() == ("theirs",)
+    monkeypatch.chdir(tmp_path / "here")
+    assert np.array_equal(found, moving(tmp_path / "there", 7)(U))
+
+
+@pytest.mark.parametrize("at", [0, 7])
+@pytest.mark.parametrize("kind", ["budget", "storage"])
+def test_scratch_files_and_a_changed_working_directory(
+    kind: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scratch files go to the directory that was named when the call or the storage was made, and leave nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "work").mkdir()
+    seen = list[str]()
+    put = Disk.put
+
+    def watched(disk: Disk, *arguments: Any, **options: Any) -> int:
+        written = put(disk, *arguments, **options)
+        seen.append(str(disk.directory))
+        return written
+
+    monkeypatch.setattr(Disk, "put", watched)
+    if kind == "budget":
+        budget = Budget(memory="64 MiB", disk="64 MiB", directory="scratch")
+        moving(tmp_path / "work", at, budget, schedule=StoreAll("disk"))(U)
+        assert budget == Budget(memory="64 MiB", disk="64 MiB", directory="scratch")
+    else:
+        with Disk("scratch") as storage:
+            moving(tmp_path / "work", at, schedule=StoreAll("disk"), storage=storage)(U)
+    assert seen
+    assert all(Path(path).parent == tmp_path / "scratch" for path in seen)
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert list((tmp_path / "work").iterdir()) == []

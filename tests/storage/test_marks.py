@@ -150,6 +150,31 @@ def test_the_working_directory_may_be_given(tmp_path: Path, monkeypatch: pytest.
     assert texts(tmp_path) == {"data.csv": "mine"}
 
 
+@pytest.mark.parametrize("name", [".", "", None, "link"])
+def test_the_working_directory_stays(name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though there is nothing else in it, and by whichever name it was given."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (tmp_path / "link").symlink_to(here)
+    monkeypatch.chdir(here)
+    slope(here if name is None else tmp_path / "link" if name == "link" else Path(name))
+    assert here.is_dir()
+    assert list(here.iterdir()) == []
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that is relative to it is refused with words, and an absolute one may be given."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    for use in (slope, Disk):
+        with pytest.raises(StorageError, match=r"relative to the working directory.*Give an absolute one"):
+            use(Path("run"))
+    slope(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
 RECORDS = {
     "infinite": '{"host": "h", "pid": 1e999, "start": 7}',
     "no process": json.dumps({"host": host_name(), "pid": 10**20, "start": 7}),

@@ -19,7 +19,7 @@ from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage, StorageLockedError
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.marks import NEWEST, OWNER, read_record
-from ebbtide.storage.places import RANK, remove_storage
+from ebbtide.storage.places import RANK, find_absolute, remove_empty, remove_storage
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, write_fully
 
@@ -49,7 +49,7 @@ class ResumeDirectory:
         ranks = current().ranks
         if "\0" in str(path):
             raise StorageError(f"resume={str(path)!r} is no directory: its name has a zero byte. Give another one.")
-        self._whole = Path(path)
+        self._whole = find_absolute(path)
         self.path = self._whole if ranks is None else self._whole / f"{RANK}{ranks.rank}"
         self._system = system
         self._disk: Disk | None = None
@@ -105,7 +105,7 @@ class ResumeDirectory:
         """Remove the directory that holds those of all ranks, if there is none left in it."""
         if self.path != self._whole:
             with suppress(OSError):
-                self._whole.rmdir()
+                remove_empty(self._whole)
 
     def _check_kind(self) -> None:
         """Refuse a directory of one process for many ranks, and the reverse."""

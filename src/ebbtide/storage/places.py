@@ -36,8 +36,8 @@ RANK = "rank-"
 """How the durable directories begin that the ranks of a run have in one directory."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
-# A directory stays that has something else in it, is a link or a mounted disk, or the working directory.
-_KEPT = frozenset({errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY, errno.EINVAL})
+# A directory stays that has something else in it, is a link or a mounted disk.
+_KEPT = frozenset({errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -87,6 +87,34 @@ def start_of(pid: int) -> int:
     return 0
 
 
+def find_absolute(path: str | Path) -> Path:
+    """
+    Return a path that names the same place wherever the working directory is later.
+
+    Raises:
+        StorageError: It is relative, and the working directory is gone.
+    """
+    try:
+        return Path(path).absolute()
+    except OSError as cause:
+        raise make_error(
+            f"Cannot find the directory {path}, which is relative to the working directory: {cause.strerror}. Give an "
+            "absolute one.",
+            cause.errno,
+        ) from cause
+
+
+def remove_empty(path: Path) -> None:
+    """
+    Remove a directory, but the working directory, by whichever name, never.
+
+    Raises:
+        OSError: There is something in it, or the system refuses.
+    """
+    if not path.samefile(os.curdir):
+        path.rmdir()
+
+
 # Scratch directories.
 
 
@@ -104,7 +132,7 @@ def scratch_parent() -> Path:
             f"There is no directory for temporary files but the working directory {found}, which is not for "
             "scratch files. Set TMPDIR, or give directory=."
         )
-    return found
+    return found.absolute()
 
 
 def name_scratch(parent: Path) -> Path:
@@ -364,7 +392,7 @@ def remove_storage(path: Path) -> None:
         _remove_parts(path)
         for name in () if find_foreign(path) else (NEWEST, SEGMENT, OWNER, LOCK):
             (path / name).unlink(missing_ok=True)
-        path.rmdir()
+        remove_empty(path)
     except OSError as cause:
         if cause.errno not in _KEPT:
             raise make_error(f"Cannot remove {path}: {cause.strerror}. Check its rights.", cause.errno) from cause

@@ -14,7 +14,15 @@ from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.failures import StorageFullError, make_error
 from ebbtide.storage.pipeline import Pipeline
-from ebbtide.storage.places import DirectoryLock, is_locked, make_scratch, name_scratch, scratch_parent, take_lock
+from ebbtide.storage.places import (
+    DirectoryLock,
+    find_absolute,
+    is_locked,
+    make_scratch,
+    name_scratch,
+    scratch_parent,
+    take_lock,
+)
 from ebbtide.storage.segment import NAME, Segment
 from ebbtide.storage.sharing import Part, fill_template, is_shared, made_in, make_part, remove_parents, together
 from ebbtide.storage.system import System
@@ -51,7 +59,7 @@ class Resources:
         self.pid = os.getpid()
         self.ready = False
         self.directory: Path | None = None
-        self._named = directory
+        self._named = None if directory is None else find_absolute(directory)
         self._comm = comm
         self._part: Part | None = None
         self._durable = durable
@@ -103,7 +111,7 @@ class Resources:
         if self._named is None:
             return scratch_parent()
         if self._comm is None:
-            return Path(self._named)
+            return self._named
         return fill_template(self._named, self._comm)
 
     def _open_file(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.arrays.context import current, current_or_none
@@ -13,6 +14,7 @@ from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
 from ebbtide.quota import Quota
+from ebbtide.storage.places import find_absolute
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
@@ -124,6 +126,9 @@ def account(budget: Budget | None) -> Iterator[Account]:
         ledger = Ledger(watched=True, unfinished=ledger.unfinished)
     around = limit, quota = ledger.limit, ledger.quota
     if budget is not None:
+        if budget.directory is not None:
+            # One place for all files of the call, also where a step changes the working directory.
+            budget = replace(budget, directory=find_absolute(budget.directory))
         own = ledger.live + budget.memory
         ledger.limit = own if limit is None else min(limit, own)
         ledger.quota = Quota(budget.disk, quota)
