@@ -80,6 +80,21 @@ def test_a_scratch_directory_that_cannot_be_removed(name: str, number: int, tmp_
     assert at > 2
 
 
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("call", ["unlink", "rmdir"])
+def test_the_directory_of_the_trial_of_the_disk_cannot_be_removed(call: str, lasting: bool, tmp_path: Path) -> None:
+    """Where the loop chooses its schedule it tries the disk first: what stays of that is told and costs no gradient."""
+    u = np.linspace(0.2, 1.1, 20_000)
+    f = lambda u: np.sum(timeloop(lambda x, i: x + 0.1 * np.sin(x), u, 60))
+    budget = Budget(memory="1 MiB", disk="20 MiB", directory=tmp_path)
+    with trouble.Events(1, trouble.fail(errno.EBUSY), (call,), lasting=lasting).installed():
+        found, texts = told_by(lambda: grad(f, budget=budget)(u))
+    assert np.array_equal(found, grad(f)(u))
+    left = list(tmp_path.iterdir())
+    assert len(left) > 0
+    assert [sum(str(path) in text for path in left) for text in texts] == [1] * len(left)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("name", ["revolve", "hierarchical", "until"])
 def test_a_disk_that_keeps_nothing_for_good(name: str, number: int, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ebbtide.loop.timing import usual_time
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk, StorageFullError
+from ebbtide.storage.failures import close_or_warn
 from ebbtide.storage.transfer import LARGE
 from ebbtide.storage.worker import has_waited, read_clocks
 
@@ -31,10 +32,13 @@ def with_transfers(
     nothing of its write is hidden; nor is anything where no processor is left for that.
     """
     packed, rounds = pack(values), list[tuple[list[float], bool]]()
-    with Disk(directory, limit=quota, comm=own_communicator()) as disk:
+    disk = Disk(directory, limit=quota, comm=own_communicator())
+    try:
         disk.reserve(0, 0)  # the file is made once, and not for each state
         with suppress(StorageFullError):  # less than the budget says, which is found where the plan asks for its room
             rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
+    finally:
+        close_or_warn(disk)
     if agree(not rounds):
         return costs
     parts = zip(*(times for times, _ in rounds), strict=True)
