@@ -16,10 +16,10 @@ import numpy as np
 from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
-from ebbtide.storage import Disk, Storage, StorageLockedError
+from ebbtide.storage import Disk, Storage
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.marks import NEWEST, OWNER, read_record
-from ebbtide.storage.places import RANK, find_absolute, remove_empty, remove_storage
+from ebbtide.storage.marks import LOCK, NEWEST, OWNER, read_record
+from ebbtide.storage.places import RANK, find_absolute, remove_empty
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, write_fully
 
@@ -235,17 +235,13 @@ class ResumeDirectory:
             self._closed = True
             return
         try:
-            # While the lock is held. Killed before this, the run is resumed at its end; after it, nothing is left.
-            for name in (NEWEST, SEGMENT, OWNER):
-                with suppress(FileNotFoundError):
-                    (self.path / name).unlink()
-            # A kill while the owner's name was written leaves a part of it.
-            for part in self.path.glob(f"{OWNER}.*"):
-                part.unlink(missing_ok=True)
+            # While the lock is held, and the lock last: from then on another process may use the directory. Killed
+            # before this, the run is resumed at its end; after it, nothing is left.
+            for name in (NEWEST, SEGMENT, OWNER, LOCK):
+                (self.path / name).unlink(missing_ok=True)
             with suppress(StorageError):  # what could not be written there is of no use any more
                 self.close()
-            with suppress(StorageLockedError, FileNotFoundError):
-                remove_storage(self.path)
+            remove_empty(self.path)
             self._remove_whole()
         except OSError as error:
             self.close()

@@ -15,16 +15,8 @@ from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import ArrayRecord, EntryRecord
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.places import (
-    RANK,
-    Owner,
-    find_scratch,
-    in_use,
-    is_storage,
-    owner_in_name,
-    owner_of_storage,
-    remove_storage,
-)
+from ebbtide.storage.places import RANK, Owner, find_scratch, owner_in_name
+from ebbtide.storage.removal import in_use, is_storage, owner_of_storage, remove_storage
 from ebbtide.storage.segment import NAME, scan
 from ebbtide.storage.system import POSIX
 from ebbtide.storage.transfer import Target, read_stored

@@ -27,7 +27,7 @@ from typing import final
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.failures import StorageLockedError, make_error
-from ebbtide.storage.marks import LOCK, NEWEST, OWNER, PART, find_foreign, holds_only_ours, is_ours, read_record
+from ebbtide.storage.marks import LOCK, OWNER, PART, find_foreign, holds_only_ours, read_record
 from ebbtide.storage.segment import NAME as SEGMENT
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9.]")
@@ -36,8 +36,10 @@ RANK = "rank-"
 """How the durable directories begin that the ranks of a run have in one directory."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
-# A directory stays that has something else in it, is a link or a mounted disk.
-_KEPT = frozenset({errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY})
+# A directory stays that has something else in it, is a link or a mounted disk; or another process has removed it.
+_KEPT = frozenset({errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY, errno.ENOENT})
+# So often a directory is taken again that its last user removes: each time, a storage of that process has ended.
+_TURNS = 100
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -106,13 +108,17 @@ def find_absolute(path: str | Path) -> Path:
 
 def remove_empty(path: Path) -> None:
     """
-    Remove a directory, but the working directory, by whichever name, never.
+    Remove a directory, if nothing is in it, and it is no link, no mounted disk and not the working directory.
 
     Raises:
-        OSError: There is something in it, or the system refuses.
+        OSError: The system refuses.
     """
-    if not path.samefile(os.curdir):
-        path.rmdir()
+    try:
+        if not path.samefile(os.curdir):
+            path.rmdir()
+    except OSError as error:
+        if error.errno not in _KEPT:
+            raise
 
 
 # Scratch directories.
@@ -211,6 +217,13 @@ def take_lock(descriptor: int, part: int | None = None) -> bool:
     return True
 
 
+def is_in_place(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is still the one that a path names: a lock of a file that was removed is none."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
 # Durable directories.
 
 
@@ -241,7 +254,7 @@ class DirectoryLock:
         self._descriptor: int | None = None
         self._made: list[Path] = []
         try:
-            self._take(directory)
+            self._take_what_is_there()
         except BaseException as cause:
             # Interrupted: perhaps the file already says that the directory is ours.
             self.abandon()
@@ -253,11 +266,21 @@ class DirectoryLock:
                 cause.errno,
             ) from cause
 
+    def _take_what_is_there(self) -> None:
+        """Take the directory again as long as another process, which was the last to use it, removes it meanwhile."""
+        for _ in range(_TURNS):
+            with suppress(FileNotFoundError, FileExistsError):
+                self._take(self._directory)
+                return
+            self._close()
+        self._take(self._directory)
+
     def _take(self, directory: Path) -> None:
         lock, me = directory / LOCK, this_process()
         made = [path for path in (lock, directory) if not path.exists()]
         directory.mkdir(exist_ok=True)
-        if foreign := find_foreign(directory):
+        # At the second look what another process makes at this moment is known by the name of its owner.
+        if find_foreign(directory) and (foreign := find_foreign(directory)):
             raise StorageError(
                 f"The directory {directory} has files that no storage has written, with names that one would use: "
                 f"{', '.join(foreign)}. Give another directory, or move them."
@@ -266,12 +289,14 @@ class DirectoryLock:
         owner = read_owner(directory)
         # The lock would not refuse the process that holds it.
         if owner is not None and (owner == me or not (owner.is_dead() or self._has_locks())):
-            raise _describe_lock(directory, owner)
+            raise describe_lock(directory, owner)
         self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not take_lock(self._descriptor):
-            raise _describe_lock(directory, read_owner(directory))
+            raise describe_lock(directory, read_owner(directory))
+        if not is_in_place(self._descriptor, lock):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
         self._made = made
-        _remove_parts(directory)
+        remove_parts(directory)
         try:
             write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}))
         except OSError:
@@ -279,24 +304,29 @@ class DirectoryLock:
             with suppress(OSError):
                 (directory / OWNER).unlink(missing_ok=True)
             with suppress(OSError):
-                _remove_parts(directory)
+                remove_parts(directory)
             if not _is_lockable(self._descriptor):
                 raise
 
     def abandon(self) -> None:
         """Give the directory up, and remove what was made for it; entries of others stay."""
-        self.release()
+        self._remove_owner()
         made, self._made = self._made, []
         for path in made:
             with suppress(OSError):
                 path.rmdir() if path == self._directory else path.unlink()
+        # Not before: the next process may have the directory from now on.
+        self._close()
 
     def release(self) -> None:
         """Give the directory up; may be called again, and in a forked child changes nothing."""
+        self._remove_owner()
+        self._close()
+
+    def _remove_owner(self) -> None:
         if self._descriptor is not None and read_owner(self._directory) == this_process():
             with suppress(OSError):
                 (self._directory / OWNER).unlink()
-        self._close()
 
     def _has_locks(self) -> bool:
         with suppress(OSError):
@@ -328,7 +358,8 @@ def write_atomically(path: Path, text: str) -> None:
     other.replace(path)
 
 
-def _describe_lock(directory: Path, owner: Owner | None) -> StorageLockedError:
+def describe_lock(directory: Path, owner: Owner | None) -> StorageLockedError:
+    """Return the error for a directory that is in use."""
     owner = owner or Owner("an unknown host", 0, 0)  # a disk that was full when it began
     return StorageLockedError(
         f"The directory {directory} is used by the process {owner.pid} on {owner.host}. Wait for its end, give "
@@ -338,61 +369,8 @@ def _describe_lock(directory: Path, owner: Owner | None) -> StorageLockedError:
     )
 
 
-# Removal.
-
-
-def is_storage(path: Path) -> bool:
-    """Return whether a directory is one of a storage, scratch or durable; a kill may have left it without entries."""
-    with suppress(OSError):
-        if path.is_dir():
-            return _is_scratch(path) or (is_ours(path) if (path / SEGMENT).is_file() else _has_only_lock(path))
-    return False
-
-
-def _is_scratch(path: Path) -> bool:
-    return owner_in_name(path) is not None and not path.is_symlink()
-
-
-def _has_only_lock(path: Path) -> bool:
-    return (path / LOCK).exists() and holds_only_ours(path) and is_ours(path)
-
-
-def _remove_parts(path: Path) -> None:
+def remove_parts(path: Path) -> None:
+    """Remove what a process has left that was killed while it wrote its name into a durable directory."""
     for place in list(path.iterdir()):
         if PART.fullmatch(place.name):
             place.unlink(missing_ok=True)
-
-
-def owner_of_storage(path: Path) -> Owner | None:
-    """Return the owner of a directory of a storage; None if nobody uses it."""
-    return owner_in_name(path) or read_owner(path)
-
-
-def in_use(path: Path) -> bool:
-    """Return whether a living process, or one of which nothing is known, uses the directory of a storage."""
-    owner = owner_of_storage(path)
-    if owner is None:
-        return is_locked(path / LOCK)
-    if owner == this_process():
-        return True
-    return not owner.is_dead() or is_locked(path / (SEGMENT if owner_in_name(path) else LOCK))
-
-
-def remove_storage(path: Path) -> None:
-    """
-    Remove what a storage has left in a directory, and the directory if nothing else is in it.
-
-    Raises:
-        StorageLockedError: It is in use.
-        StorageError: It cannot be removed.
-    """
-    if in_use(path):
-        raise _describe_lock(path, owner_of_storage(path))
-    try:
-        _remove_parts(path)
-        for name in () if find_foreign(path) else (NEWEST, SEGMENT, OWNER, LOCK):
-            (path / name).unlink(missing_ok=True)
-        remove_empty(path)
-    except OSError as cause:
-        if cause.errno not in _KEPT:
-            raise make_error(f"Cannot remove {path}: {cause.strerror}. Check its rights.", cause.errno) from cause

@@ -1,0 +1,95 @@
+"""How the directories of storages go away: scratch ones that are left, and durable ones by their user's word."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ebbtide.errors import StorageError
+from ebbtide.storage.failures import make_error
+from ebbtide.storage.marks import LOCK, NEWEST, OWNER, find_foreign, holds_only_ours, is_ours
+from ebbtide.storage.places import (
+    Owner,
+    describe_lock,
+    is_in_place,
+    is_locked,
+    owner_in_name,
+    read_owner,
+    remove_empty,
+    remove_parts,
+    take_lock,
+    this_process,
+)
+from ebbtide.storage.segment import NAME as SEGMENT
+
+
+def is_storage(path: Path) -> bool:
+    """Return whether a directory is one of a storage, scratch or durable; a kill may have left it without entries."""
+    with suppress(OSError):
+        if path.is_dir():
+            return _is_scratch(path) or (is_ours(path) if (path / SEGMENT).is_file() else _has_only_lock(path))
+    return False
+
+
+def _is_scratch(path: Path) -> bool:
+    return owner_in_name(path) is not None and not path.is_symlink()
+
+
+def _has_only_lock(path: Path) -> bool:
+    return (path / LOCK).exists() and holds_only_ours(path) and is_ours(path)
+
+
+def owner_of_storage(path: Path) -> Owner | None:
+    """Return the owner of a directory of a storage; None if nobody uses it."""
+    return owner_in_name(path) or read_owner(path)
+
+
+def in_use(path: Path) -> bool:
+    """Return whether a living process, or one of which nothing is known, uses the directory of a storage."""
+    owner = owner_of_storage(path)
+    if owner is None:
+        return is_locked(path / LOCK)
+    if owner == this_process():
+        return True
+    return not owner.is_dead() or is_locked(path / (SEGMENT if owner_in_name(path) else LOCK))
+
+
+def remove_storage(path: Path) -> None:
+    """
+    Remove what a storage has left in a directory, and the directory if nothing else is in it.
+
+    Raises:
+        StorageLockedError: It is in use.
+        StorageError: It cannot be removed.
+    """
+    if in_use(path):
+        raise describe_lock(path, owner_of_storage(path))
+    try:
+        names = () if find_foreign(path) else (NEWEST, SEGMENT, OWNER, LOCK)
+        with _held(path) as is_held:
+            if not is_held:
+                raise describe_lock(path, owner_of_storage(path))
+            remove_parts(path)
+            for name in names:
+                (path / name).unlink(missing_ok=True)
+        remove_empty(path)
+    except StorageError:
+        raise
+    except OSError as cause:
+        raise make_error(f"Cannot remove {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
+
+
+@contextmanager
+def _held(path: Path) -> Generator[bool]:
+    """Hold the lock of a durable directory if nobody else does; where there is none that can be opened, nobody does."""
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        yield True
+        return
+    try:
+        yield take_lock(descriptor) and is_in_place(descriptor, path / LOCK)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,186 @@
+"""Processes that take turns in one durable directory: one at a time is in it, and the next gets it or is refused."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.loop import trouble
+
+from ebbtide.errors import StorageError
+from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.storage import Disk, StorageLockedError, places, removal
+from ebbtide.storage.listing import clean, list_storage
+
+WHOLE = ["lock", "owner", "segment"]
+
+
+class Other:
+    """
+    A forked process that opens a durable directory, if it may, and has it until it is told to end.
+
+    Args:
+        directory: The directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._told, telling = os.pipe()
+        waiting, self._end = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            os.close(self._end)
+            try:
+                self._use(directory, telling, waiting)
+            finally:
+                os._exit(0)
+        os.close(telling)
+        os.close(waiting)
+        self.is_in = os.read(self._told, 1) == b"+"
+
+    @staticmethod
+    def _use(directory: Path, telling: int, waiting: int) -> None:
+        try:
+            disk = Disk(directory, durable=True)
+        except StorageLockedError:
+            return
+        disk.put("theirs", [np.arange(3)])
+        os.write(telling, b"+")
+        os.read(waiting, 1)
+        disk.close()
+
+    def end(self) -> None:
+        """Let it close what it has."""
+        os.close(self._end)
+        os.waitpid(self._child, 0)
+        os.close(self._told)
+
+
+def finish(directory: Path) -> Callable[[], None]:
+    """A run that is complete, to be removed by its last call."""
+    run = ResumeDirectory(directory)
+    run.storage.put("ours", [np.arange(3)])
+    run.note("place", 1, "ours")
+    return run.finish
+
+
+def cleaning(directory: Path) -> Callable[[], None]:
+    """A run that was given up, to be removed by the command."""
+    run = ResumeDirectory(directory)
+    run.storage.put("ours", [np.arange(3)])
+    run.close()
+    return lambda: clean(directory) and None
+
+
+@pytest.mark.parametrize("begin", [finish, cleaning])
+def test_nobody_loses_files_to_the_end_of_a_run(begin: Callable[[Path], Callable[[], None]], tmp_path: Path) -> None:
+    """Before whichever call that removes something another process comes: it is refused, or has its files for good."""
+    seen = set[bool]()
+    for at in itertools.count(1):
+        directory, others = tmp_path / "run", list[Other]()
+        end = begin(directory)
+
+        def come(write: Any, directory: Path = directory, others: list[Other] = others) -> None:
+            others.append(Other(directory))
+
+        with trouble.Events(at, come, ("unlink", "rmdir")).installed() as events:
+            end()
+            passed = events.count
+        if passed < at:
+            break
+        (other,) = others
+        seen.add(other.is_in)
+        if other.is_in:
+            assert sorted(path.name for path in directory.iterdir()) == WHOLE
+            assert [entry.key for entry in list_storage(directory).entries] == ["theirs"]
+        other.end()
+        if other.is_in:
+            clean(directory)
+        assert list(tmp_path.iterdir()) == []
+    assert seen == {False, True}
+
+
+@contextmanager
+def before_call(owner: Any, name: str, act: Callable[[], None], path: str = "") -> Iterator[None]:
+    """Do something before the first call of a function on a path of this name."""
+    function, waiting = getattr(owner, name), [act]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if waiting and path in str(arguments[0]):
+            waiting.pop()()
+        return function(*arguments, **options)
+
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)
+    assert not waiting
+
+
+def lost(directory: Path) -> Callable[[], None]:
+    """What is seen of a directory that another process removes after it kept us from making it."""
+
+    def act() -> None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
+
+    return act
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open", "lock"])
+def test_a_directory_that_its_last_user_removes_is_made_again(call: str, tmp_path: Path) -> None:
+    """Before it is found, before its lock is opened and before that is taken: the storage is there all the same."""
+    directory = tmp_path / "run"
+    remove = lambda: shutil.rmtree(directory)
+    when = {
+        "mkdir": (os, "mkdir", lost(directory), "run"),
+        "open": (os, "open", remove, "lock"),
+        "lock": (places, "take_lock", remove, ""),
+    }[call]
+    with before_call(*when):
+        disk = Disk(directory, durable=True)
+    disk.put("ours", [np.arange(3)])
+    assert sorted(path.name for path in directory.iterdir()) == WHOLE
+    other = Other(directory)
+    assert not other.is_in
+    other.end()
+    disk.close()
+
+
+@pytest.mark.parametrize("owner", [places, removal])
+def test_a_lock_of_a_file_that_was_removed_is_none(owner: Any, tmp_path: Path) -> None:
+    """Where another process has removed the directory and has it again, who opened the old lock is refused."""
+    directory, others = tmp_path / "run", list[Other]()
+    Disk(directory, durable=True).close()
+
+    def come() -> None:
+        shutil.rmtree(directory)
+        others.append(Other(directory))
+
+    use = clean if owner is removal else lambda path: Disk(path, durable=True)
+    with before_call(owner, "take_lock", come), pytest.raises(StorageLockedError):
+        use(directory)
+    assert others[0].is_in
+    assert sorted(path.name for path in directory.iterdir()) == WHOLE
+    others[0].end()
+
+
+def test_a_directory_that_is_always_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not made again for ever, and what was made last is gone."""
+    take_lock = places.take_lock
+
+    def take(*arguments: Any) -> bool:
+        shutil.rmtree(tmp_path / "run")
+        return take_lock(*arguments)
+
+    monkeypatch.setattr(places, "take_lock", take)
+    with pytest.raises(StorageError, match=r"Cannot use the directory .*run for storage: No such file"):
+        Disk(tmp_path / "run", durable=True)
+    assert list(tmp_path.iterdir()) == []
