@@ -21,10 +21,8 @@ from ebbtide.storage.failures import make_error
 from ebbtide.storage.marks import LOCK, NEWEST, OWNER, read_record
 from ebbtide.storage.places import RANK, find_absolute, remove_empty
 from ebbtide.storage.segment import NAME as SEGMENT
-from ebbtide.storage.system import POSIX, System, write_fully
+from ebbtide.storage.system import POSIX, System, open_file, write_fully
 
-# Without waiting for somebody who reads, should it be a pipe.
-_WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 _VALUE, _KEY = "value of the function", "call/value/0"
 
 
@@ -143,12 +141,12 @@ class ResumeDirectory:
             self._newest[kind] = step, self.storage.generation(key)
         elif self._newest.pop(kind, None) is None:
             return
+        path = self.path / NEWEST
         with suppress(OSError):
-            descriptor = os.open(self.path / NEWEST, _WRITTEN, 0o666)
-            try:
-                write_fully(self._system, descriptor, json.dumps(self._newest).encode(), 0)
-            finally:
-                os.close(descriptor)
+            if path.exists() and not path.is_file():
+                return  # who writes to a pipe waits for somebody who reads
+            with open_file(path, "w", 0o666) as file:
+                write_fully(self._system, file.fileno(), json.dumps(self._newest).encode(), 0)
 
     def missing(self, kind: str, keys: Sequence[str]) -> int | None:
         """Return the step of the newest entry of a kind if it is not among the keys that are there."""

@@ -18,7 +18,7 @@ from ebbtide.storage.failures import make_error
 from ebbtide.storage.places import RANK, Owner, find_scratch, owner_in_name
 from ebbtide.storage.removal import in_use, is_storage, owner_of_storage, remove_storage
 from ebbtide.storage.segment import NAME, scan
-from ebbtide.storage.system import POSIX
+from ebbtide.storage.system import POSIX, open_file
 from ebbtide.storage.transfer import Target, read_stored
 
 
@@ -92,18 +92,17 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
     """
     path = directory / NAME
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_file(path, "r")
     except FileNotFoundError:
         return _listing(directory, 0, (), ())
     except OSError as cause:
         raise make_error(f"Cannot open {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
-    try:
+    with file:
+        descriptor = file.fileno()
         entries = tuple(sorted(scan(path, descriptor), key=lambda record: record.generation))
         target = Target(path, descriptor, POSIX, Codecs(), durable=False)
         damaged = (*_find_damage(target, entries),) if check else ()
         return _listing(directory, os.fstat(descriptor).st_blocks * 512, entries, damaged)
-    finally:
-        os.close(descriptor)
 
 
 def clean(directory: Path) -> list[Path]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ebbtide.storage.entries import NAME as _ENTRY
 from ebbtide.storage.segment import NAME as SEGMENT
+from ebbtide.storage.system import open_file
 
 OWNER, LOCK = "owner", "lock"
 NEWEST = "newest"
@@ -76,12 +76,7 @@ def _read(path: Path, most: int = _MOST) -> bytes | None:
     """Return the first bytes of a file, none of what is no regular file; None if it cannot be read."""
     if not path.is_file():  # a pipe might never give any
         return b""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            status = os.fstat(descriptor)
-            # Memory for what is there, and no more: a budget may have none for it.
-            return os.read(descriptor, min(most, status.st_size)) if stat.S_ISREG(status.st_mode) else b""
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), open_file(path, "r") as file:
+        # Memory for what is there, and no more: a budget may have none for it.
+        return os.read(file.fileno(), min(most, os.fstat(file.fileno()).st_size))
     return None

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import final
 
@@ -29,6 +30,7 @@ from ebbtide.errors import StorageError
 from ebbtide.storage.failures import StorageLockedError, make_error
 from ebbtide.storage.marks import LOCK, OWNER, PART, find_foreign, holds_only_ours, read_record
 from ebbtide.storage.segment import NAME as SEGMENT
+from ebbtide.storage.system import open_file
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9.]")
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
@@ -79,11 +81,8 @@ def start_of(pid: int) -> int:
     """Return when a process started, in ticks of the system's clock; 0 where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         # Not by `open`, whose buffers of 12 KB are a fourth of what a loop on a few numbers takes.
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            status = os.read(descriptor, 1024)
-        finally:
-            os.close(descriptor)
+        with open_file(f"/proc/{pid}/stat", "r") as file:
+            status = os.read(file.fileno(), 1024)
         # The name of the program, in parentheses, may hold anything.
         return int(status.rpartition(b")")[2].split()[19])
     return 0
@@ -194,14 +193,9 @@ def sweep(parent: Path) -> list[Path]:
 
 def is_locked(path: Path) -> bool:
     """Return whether another process holds the record lock of a file, seen also from another process namespace."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not take_lock(descriptor)
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), open_file(path, "r+") as file:
+        return not take_lock(file.fileno())
+    return False
 
 
 def take_lock(descriptor: int, part: int | None = None) -> bool:
@@ -217,10 +211,10 @@ def take_lock(descriptor: int, part: int | None = None) -> bool:
     return True
 
 
-def is_in_place(descriptor: int, path: Path) -> bool:
+def is_in_place(file: FileIO, path: Path) -> bool:
     """Return whether an open file is still the one that a path names: a lock of a file that was removed is none."""
     with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
 
 
@@ -239,20 +233,28 @@ def _is_lockable(descriptor: int) -> bool:
 @final
 class DirectoryLock:
     """
-    The right to use a durable directory, until `release`.
+    The right to use a durable directory, from `take` until `release`.
 
     Args:
         directory: The directory; it is made if its parent exists.
 
-    Raises:
-        StorageLockedError: A living process uses it, or one of which nothing can be known.
-        StorageError: It cannot be made or written.
+    Whoever made this can always release it, also where an interrupt comes when it has just been taken.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._descriptor: int | None = None
+        self._file: FileIO | None = None
         self._made: list[Path] = []
+
+    def take(self) -> None:
+        """
+        Take the directory.
+
+        Raises:
+            StorageLockedError: A living process uses it, or one of which nothing can be known.
+            StorageError: It cannot be made or written.
+        """
+        directory = self._directory
         try:
             self._take_what_is_there()
         except BaseException as cause:
@@ -290,10 +292,10 @@ class DirectoryLock:
         # The lock would not refuse the process that holds it.
         if owner is not None and (owner == me or not (owner.is_dead() or self._has_locks())):
             raise describe_lock(directory, owner)
-        self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not take_lock(self._descriptor):
+        self._file = file = open_file(lock, "a+")
+        if not take_lock(file.fileno()):
             raise describe_lock(directory, read_owner(directory))
-        if not is_in_place(self._descriptor, lock):
+        if not is_in_place(file, lock):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
         self._made = made
         remove_parts(directory)
@@ -305,7 +307,7 @@ class DirectoryLock:
                 (directory / OWNER).unlink(missing_ok=True)
             with suppress(OSError):
                 remove_parts(directory)
-            if not _is_lockable(self._descriptor):
+            if not _is_lockable(file.fileno()):
                 raise
 
     def abandon(self) -> None:
@@ -324,23 +326,19 @@ class DirectoryLock:
         self._close()
 
     def _remove_owner(self) -> None:
-        if self._descriptor is not None and read_owner(self._directory) == this_process():
+        if self._file is not None and read_owner(self._directory) == this_process():
             with suppress(OSError):
                 (self._directory / OWNER).unlink()
 
     def _has_locks(self) -> bool:
-        with suppress(OSError):
-            descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                return _is_lockable(descriptor)
-            finally:
-                os.close(descriptor)
+        with suppress(OSError), open_file(self._directory / LOCK, "r+") as file:
+            return _is_lockable(file.fileno())
         return True
 
     def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 def read_owner(directory: Path) -> Owner | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from ebbtide.storage.places import (
     this_process,
 )
 from ebbtide.storage.segment import NAME as SEGMENT
+from ebbtide.storage.system import open_file
 
 
 def is_storage(path: Path) -> bool:
@@ -85,11 +85,9 @@ def remove_storage(path: Path) -> None:
 def _held(path: Path) -> Generator[bool]:
     """Hold the lock of a durable directory if nobody else does; where there is none that can be opened, nobody does."""
     try:
-        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        file = open_file(path / LOCK, "r+")
     except OSError:
         yield True
         return
-    try:
-        yield take_lock(descriptor) and is_in_place(descriptor, path / LOCK)
-    finally:
-        os.close(descriptor)
+    with file:
+        yield take_lock(file.fileno()) and is_in_place(file, path / LOCK)

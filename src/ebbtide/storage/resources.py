@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, final
 
@@ -25,7 +26,7 @@ from ebbtide.storage.places import (
 )
 from ebbtide.storage.segment import NAME, Segment
 from ebbtide.storage.sharing import Part, fill_template, is_shared, made_in, make_part, remove_parents, together
-from ebbtide.storage.system import System
+from ebbtide.storage.system import System, open_file
 from ebbtide.storage.transfer import LARGE, Target
 from ebbtide.storage.worker import Entry, Job
 
@@ -66,7 +67,7 @@ class Resources:
         self._quota = quota
         self._codecs = codecs
         self._system = system
-        self._descriptor: int | None = None
+        self._file: FileIO | None = None
         self._uncleared: list[EntryRecord] = []
         self._lock: DirectoryLock | None = None
 
@@ -94,6 +95,7 @@ class Resources:
     def _make_directory(self, parent: Path) -> None:
         if self._durable:
             self._lock = DirectoryLock(parent)
+            self._lock.take()
             self.directory = parent
         else:
             # The name is known before there is anything to remove.
@@ -118,10 +120,8 @@ class Resources:
         """Open the file in the directory, and lock it or the part of it."""
         assert self.directory is not None
         path, part, system = self.directory / NAME, self._part, self._system
-        made = 0 if self._durable or part is not None else os.O_EXCL
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | made
-            self._descriptor = descriptor = os.open(path, flags, 0o600)
+            self._file = file = open_file(path, "r+" if part is not None or (self._durable and path.exists()) else "x+")
         except OSError as cause:
             if self._lock is not None:
                 self._lock.abandon()
@@ -130,6 +130,7 @@ class Resources:
                 f"Cannot make the file {path}: {cause.strerror}. Give a directory that may be written as directory=.",
                 cause.errno,
             ) from cause
+        descriptor = file.fileno()
         if part is not None:
             take_lock(descriptor, part.offset)
             system = system.within(part.offset)
@@ -204,15 +205,15 @@ class Resources:
 
         Writes that wait are finished if they are to last. In a forked child the files and the thread are its parent's.
         """
-        if self.ready and self._descriptor is not None and self.pid == os.getpid():
+        if self.ready and self._file is not None and self.pid == os.getpid():
             self.pipeline.close(write=self._durable)
             if self._durable:
                 self._uncleared = self.segment.finish()
             self._quota.remove(self.segment)
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        file, self._file = self._file, None
+        if file is not None:
             with suppress(OSError):
-                os.close(descriptor)
+                file.close()
         self._let_go()
 
     def check_gone(self) -> None:

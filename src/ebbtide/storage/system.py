@@ -8,6 +8,9 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from io import FileIO
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -80,6 +83,22 @@ class System:
 
 
 POSIX = System()
+
+
+def open_file(path: str | Path, mode: str, access: int = 0o600) -> FileIO:
+    """
+    Open a file without a buffer; it is closed when nobody has it any more, and Ctrl-C leaves none open.
+
+    Args:
+        path: The file.
+        mode: As for `open`.
+        access: The rights of a file that is made.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    # No instruction of Python's is between the system's call and the object, where an interrupt would lose the number.
+    return FileIO(path, mode, opener=partial(os.open, mode=access))
 
 
 def write_fully(system: System, descriptor: int, content: NDArray[Any] | bytes, offset: int) -> None:
