@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.loop import trouble
 from tests.scale import FULL, bar
+from tests.storage.helpers import descriptors_left
 
 from ebbtide import Budget, StorageError, grad, timeloop
 from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
@@ -108,6 +109,28 @@ def test_a_disk_that_keeps_nothing_for_good(name: str, number: int, tmp_path: Pa
         assert ["journal" in text for text in texts] == [True]
         assert [path.name for path in tmp_path.iterdir()] == ["local"]
         assert list((tmp_path / "local").iterdir()) == []
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_a_process_without_descriptors(left: int, tmp_path: Path) -> None:
+    """However few files it may open, the gradient is there or an error says why not, and no scratch directory stays."""
+    f = lambda u: np.sum(timeloop(lambda x, i: x + 0.1 * np.sin(x), u, 50, resume_every=5) ** 2)
+    u = np.linspace(0, 1, 10_000)
+    budget = Budget(memory="700 KiB", disk="10 MiB", directory=tmp_path)
+    expected = grad(f)(u)
+    whole = grad(f, budget=budget, resume=tmp_path / "run")
+    assert np.array_equal(whole(u), expected)
+    with descriptors_left(left):
+        texts = list[str]()
+        try:
+            found, texts = told_by(lambda: whole(u))
+            assert np.array_equal(found, expected)
+        except OSError as error:
+            texts.append(str(error))
+    assert all("Too many open files" in text for text in texts)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "run"] == []
+    assert np.array_equal(whole(u), expected)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_values_that_were_paged_and_cannot_be_removed(tmp_path: Path) -> None:

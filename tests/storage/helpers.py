@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
 import tracemalloc
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +59,23 @@ def find_files(directory):
 def count_descriptors():
     """The number of open file descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@contextmanager
+def descriptors_left(number):
+    """Let this process open no more than so many files at a time meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    top = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    fill = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while fill[-1] < top:  # each takes the lowest number that is free
+            fill.append(os.open(os.devnull, os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fill[-1] + 1 + number, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in fill:
+            os.close(descriptor)
 
 
 def storage_threads():

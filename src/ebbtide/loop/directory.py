@@ -19,7 +19,8 @@ from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.marks import LOCK, NEWEST, OWNER, read_record
-from ebbtide.storage.places import RANK, find_absolute, remove_empty
+from ebbtide.storage.places import RANK, find_absolute
+from ebbtide.storage.removal import remove_empty
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, open_file, write_fully
 

@@ -38,8 +38,8 @@ RANK = "rank-"
 """How the durable directories begin that the ranks of a run have in one directory."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
-# A directory stays that has something else in it, is a link or a mounted disk; or another process has removed it.
-_KEPT = frozenset({errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY, errno.ENOENT})
+# There is nothing left of what the system has for open files.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 # So often a directory is taken again that its last user removes: each time, a storage of that process has ended.
 _TURNS = 100
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -68,8 +68,23 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """Return the owner that this process is."""
-    return Owner(host_name(), os.getpid(), start_of(os.getpid()))
+    """
+    Return the owner that this process is.
+
+    Raises:
+        StorageError: The system has no descriptor or no memory left to say when it started, as names have to.
+    """
+    pid = os.getpid()
+    try:
+        return Owner(host_name(), pid, _read_start(pid))
+    except OSError as cause:
+        if cause.errno in _EXHAUSTED:
+            raise make_error(
+                f"Cannot read when the process {pid} started: {cause.strerror}. Close files, or raise the limit of the "
+                "process (`ulimit -n`).",
+                cause.errno,
+            ) from cause
+        return Owner(host_name(), pid, 0)
 
 
 def host_name() -> str:
@@ -79,10 +94,16 @@ def host_name() -> str:
 
 def start_of(pid: int) -> int:
     """Return when a process started, in ticks of the system's clock; 0 where the system does not say."""
-    with suppress(OSError, ValueError, IndexError):
-        # Not by `open`, whose buffers of 12 KB are a fourth of what a loop on a few numbers takes.
-        with open_file(f"/proc/{pid}/stat", "r") as file:
-            status = os.read(file.fileno(), 1024)
+    with suppress(OSError):
+        return _read_start(pid)
+    return 0
+
+
+def _read_start(pid: int) -> int:
+    # Not by `open`, whose buffers of 12 KB are a fourth of what a loop on a few numbers takes.
+    with open_file(f"/proc/{pid}/stat", "r") as file:
+        status = os.read(file.fileno(), 1024)
+    with suppress(ValueError, IndexError):
         # The name of the program, in parentheses, may hold anything.
         return int(status.rpartition(b")")[2].split()[19])
     return 0
@@ -103,21 +124,6 @@ def find_absolute(path: str | Path) -> Path:
             "absolute one.",
             cause.errno,
         ) from cause
-
-
-def remove_empty(path: Path) -> None:
-    """
-    Remove a directory, if nothing is in it, and it is no link, no mounted disk and not the working directory.
-
-    Raises:
-        OSError: The system refuses.
-    """
-    try:
-        if not path.samefile(os.curdir):
-            path.rmdir()
-    except OSError as error:
-        if error.errno not in _KEPT:
-            raise
 
 
 # Scratch directories.
@@ -162,6 +168,13 @@ def make_scratch(path: Path) -> None:
             "may be written as directory=.",
             cause.errno,
         ) from cause
+
+
+def remove_scratch(path: Path) -> None:
+    """Remove a private directory with its file, as far as the system lets us; it takes no descriptor."""
+    with suppress(OSError):
+        (path / SEGMENT).unlink(missing_ok=True)
+        path.rmdir()
 
 
 def owner_in_name(path: Path) -> Owner | None:
@@ -244,6 +257,8 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._file: FileIO | None = None
+        # Whose it is while it is locked; who has no descriptor left could not ask for that any more.
+        self._owner: Owner | None = None
         self._made: list[Path] = []
 
     def take(self) -> None:
@@ -297,7 +312,7 @@ class DirectoryLock:
             raise describe_lock(directory, read_owner(directory))
         if not is_in_place(file, lock):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
-        self._made = made
+        self._made, self._owner = made, me
         remove_parts(directory)
         try:
             write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}))
@@ -326,7 +341,12 @@ class DirectoryLock:
         self._close()
 
     def _remove_owner(self) -> None:
-        if self._file is not None and read_owner(self._directory) == this_process():
+        file, owner, self._owner = self._file, self._owner, None
+        if file is None or owner is None or owner.pid != os.getpid():
+            return
+        found = read_owner(self._directory)
+        # Where it cannot be read it is ours as long as our lock is that of the directory.
+        if found == owner or (found is None and is_in_place(file, self._directory / LOCK)):
             with suppress(OSError):
                 (self._directory / OWNER).unlink()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,13 +18,30 @@ from ebbtide.storage.places import (
     is_locked,
     owner_in_name,
     read_owner,
-    remove_empty,
     remove_parts,
     take_lock,
     this_process,
 )
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import open_file
+
+# A directory stays that has something else in it, is a link or a mounted disk; or another process has removed it.
+_KEPT = frozenset({errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY, errno.ENOENT})
+
+
+def remove_empty(path: Path) -> None:
+    """
+    Remove a directory, if nothing is in it, and it is no link, no mounted disk and not the working directory.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    try:
+        if not path.samefile(os.curdir):
+            path.rmdir()
+    except OSError as error:
+        if error.errno not in _KEPT:
+            raise
 
 
 def is_storage(path: Path) -> bool:

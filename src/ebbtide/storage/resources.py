@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -21,6 +20,7 @@ from ebbtide.storage.places import (
     is_locked,
     make_scratch,
     name_scratch,
+    remove_scratch,
     scratch_parent,
     take_lock,
 )
@@ -98,9 +98,9 @@ class Resources:
             self._lock.take()
             self.directory = parent
         else:
-            # The name is known before there is anything to remove.
-            self.directory = name_scratch(parent)
             try:
+                # The name is known before there is anything to remove.
+                self.directory = name_scratch(parent)
                 make_scratch(self.directory)
             except StorageError:
                 # It is not there, which who may not look could not tell later.
@@ -247,7 +247,7 @@ class Resources:
         if self._lock is not None:
             self._lock.release()
         elif self.directory is not None and not self._durable and not self._is_shared():
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove_scratch(self.directory)
             if self._comm is not None:
                 remove_parents(self.directory.parent)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Any, final
 from ebbtide.errors import RankError, StorageError
 from ebbtide.storage.extents import round_up
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.places import host_name, make_scratch, name_scratch
+from ebbtide.storage.places import host_name, make_scratch, name_scratch, remove_scratch
 from ebbtide.storage.segment import NAME
 
 ALIGNMENT = 1 << 20
@@ -172,7 +171,7 @@ def make_part(comm: Any, parent: Path, limit: int | None) -> Part:
         together(comm, see)
     except BaseException:
         for path in made:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_scratch(path)
         raise
     return Part(directory, comm.rank * nbytes, nbytes)
 
