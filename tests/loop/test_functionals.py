@@ -277,3 +277,47 @@ def test_functionals_that_are_pulled_back_together_share_all_steps(schedule):
     model.count = 0  # that of the rows is more
     np.testing.assert_allclose(jacobian(f)(U0), found, rtol=1e-12, atol=1e-15)
     assert model.count == schedule.forward_steps(STEPS)
+
+
+class Nested:
+    """A loop of loops that use what is outside, which counts the steps of both."""
+
+    def __init__(self, outer: Schedule | None, inner: Schedule | None, until: Any = None) -> None:
+        self.outer, self.inner, self.until, self.count = outer, inner, until, [0, 0]
+
+    def __call__(self, u: Any, k: Any = 0.7) -> Any:
+        def small(v: Any, w: Any) -> Any:
+            self.count[1] += 1
+            return 0.9 * v + 0.1 * np.sin(w) * k
+
+        def step(w: Any, i: Any) -> Any:
+            self.count[0] += 1
+            steps = {"steps": 4} if self.until is None else {"until": self.until, "max_steps": 6}
+            return w + 0.1 * timeloop(lambda v, j: small(v, w), w * u, schedule=self.inner, **steps)
+
+        return timeloop(step, u, 7, schedule=self.outer)
+
+    def counted(self, call: Any) -> tuple[Any, list[int]]:
+        """What a call returns, and how many steps of both loops it took."""
+        self.count = [0, 0]
+        return call(), self.count
+
+
+@pytest.mark.parametrize("until", [None, lambda v: np.sum(v) > 6.5], ids=["steps", "until"])
+@pytest.mark.parametrize("inner", [StoreAll(), Revolve(1), None], ids=str)
+@pytest.mark.parametrize("outer", [StoreAll(), Revolve(2), Mixed(4, restart=1, saved=3)], ids=str)
+def test_functionals_share_the_steps_of_loops_inside(outer, inner, until):
+    """A batch of cotangents runs the steps of a loop of loops as often as one does, and gives the bits of each."""
+    f, seeds = Nested(outer, inner, until), np.array([W, U0, U0 * 0])
+
+    def pulled(seed: Any) -> Any:
+        return vjp(f, U0)[1](seed)[0]
+
+    singly = [f.counted(partial(pulled, seed)) for seed in seeds]
+    found, count = f.counted(lambda: vmap(vjp(f, U0)[1])(seeds)[0])
+    for row, (alone, steps) in zip(found, singly, strict=True):
+        assert_same_bits(row, alone)
+        if inner is not None:  # what is measured depends on the time that it takes
+            assert count == steps
+    rows = jacobian(lambda u: f(u)[:3], mode="reverse")(U0)
+    assert_same_bits(rows, np.stack([pulled(seed) for seed in np.eye(6)[:3]]))

@@ -27,6 +27,7 @@ from ebbtide import (
     linearize,
     profile,
     timeloop,
+    vmap,
 )
 from ebbtide.schedules import Mixed, Revolve, Schedule, StoreAll
 
@@ -407,3 +408,36 @@ def test_generators_in_the_state(schedule):
     value, push = linearize(f, u)
     assert [value, push(t), push(t)] == [*jvp(f, (u,), (t,)), jvp(f, (u,), (t,))[1]]
     np.testing.assert_allclose(push(t), grad(f)(u) @ t, rtol=1e-13)
+
+
+def loop_of_loops(x: Any, count: Any = None, schedule: Schedule | None = None) -> Any:
+    """A loop whose steps are loops that end by their state."""
+
+    def small(v: Any) -> Any:
+        if count is not None:
+            count.append(1)
+        return 0.9 * np.sin(v) + 0.01 * x
+
+    def step(u: Any, i: Any) -> Any:
+        return u + timeloop(lambda v, j: small(v), u, until=lambda v: np.sum(v) < 1.2, max_steps=9)
+
+    return timeloop(step, x, 3, schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1), Mixed(4, restart=1, saved=3)], ids=str)
+def test_batches_of_tangents_share_the_steps_of_loops_inside(schedule):
+    """A batch, and a batch of batches, runs as many steps as one tangent, and gives the bits of each."""
+    x, ran = U0[:6000:1000], []
+    pushforward = linearize(partial(loop_of_loops, count=ran, schedule=schedule), x)[1]
+    singly = []
+    for v in np.eye(6):
+        ran.clear()
+        singly.append(pushforward(v))
+        steps = len(ran)
+    for shape in ((6,), (3, 2), (1, 3, 2)):
+        call: Any = pushforward
+        for _ in shape:
+            call = vmap(call)
+        ran.clear()
+        assert_same_bits(call(np.eye(6).reshape(*shape, 6)), np.stack(singly).reshape(*shape, 6))
+        assert len(ran) == steps

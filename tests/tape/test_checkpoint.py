@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, DeterminismError, checkpoint, grad, jvp, linearize, value_and_grad, vjp
+from ebbtide import (
+    Budget,
+    DeterminismError,
+    checkpoint,
+    grad,
+    jacobian,
+    jit,
+    jvp,
+    linearize,
+    timeloop,
+    value_and_grad,
+    vjp,
+    vmap,
+)
 
 N = 50_000
 UNIT = N * 8
@@ -284,3 +297,39 @@ def test_outside_of_derivatives():
     assert wrapped.__name__ == "sines"
     assert np.array_equal(wrapped(x), sines(x))
     assert wrapped(x, steps=0) is x
+
+
+def growing(u):
+    """A loop that ends by its state."""
+    return timeloop(lambda v, i: v + 0.1 * np.sin(u), u, until=lambda v: np.sum(v) > 7, max_steps=100)
+
+
+def drawn(u):
+    """A loop with a random generator in its state."""
+    state = u, np.random.default_rng(3)
+    return timeloop(lambda s, i: (s[0] + 0.1 * np.sin(u) * s[1].standard_normal(u.shape), s[1]), state, 4)[0]
+
+
+def branching(u):
+    """A loop whose step looks at its values."""
+    return timeloop(lambda v, i: (0.9 * v if np.max(v) > 0.85 else v) + 0.1 * np.sin(u), u, 4)
+
+
+@pytest.mark.parametrize("f", [growing, drawn, branching])
+def test_functionals_of_a_loop_inside(f):
+    """A batch of cotangents runs a checkpointed loop once more, and gives the bits of each; so does a program."""
+    x, ran = np.linspace(0.1, 0.9, 6), []
+
+    def counted(u):
+        ran.append(u)
+        return f(u)
+
+    rows = jacobian(checkpoint(counted), mode="reverse")(x)
+    assert len(ran) == 2
+    value, pullback = vjp(checkpoint(f), x, retain=True)
+    for row, seed in zip(rows, np.eye(6), strict=True):
+        assert np.array_equal(row, pullback(seed)[0])
+        assert np.array_equal(row, jit(lambda g: pullback(g)[0])(seed))
+    tangents = vmap(linearize(checkpoint(f), x)[1])(np.eye(6))
+    assert np.array_equal(tangents, np.stack([jvp(f, (x,), (v,))[1] for v in np.eye(6)]))
+    assert np.array_equal(value, f(x))

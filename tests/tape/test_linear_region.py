@@ -10,7 +10,7 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import Ledger
 from ebbtide.tape.linear import LinearTape
-from ebbtide.tape.linear_region import Pushing, is_alone, linear_trace, node_of, pushing, split, tape_of
+from ebbtide.tape.linear_region import Around, Pushing, is_alone, linear_trace, node_of, pushing, split, tape_of
 from ebbtide.tape.tangent import TangentTrace
 
 X = np.linspace(0.2, 1.3, 6)
@@ -58,7 +58,7 @@ def test_static_tangents_are_noted_and_given():
     assert [static._node is tangent._node for static in noting.statics.values()] == [True]
     assert noting.lift(linear.constant(X)) is X
     key = id(tangent._node)
-    with pushing(trace, linear, {key: X}) as capture:
+    with pushing(trace, linear, {key: X}, Around.here()) as capture:
         assert capture is current().capture
         assert linear_trace(current()) is None
         assert capture.lift(tangent) is X

@@ -32,7 +32,7 @@ from ebbtide.loop.verify import Verifier
 from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Mixed, Schedule, StoreAll
 from ebbtide.tape.linear import LinearProgram, LinearRule, LinearTape
-from ebbtide.tape.linear_region import Pushing, is_alone, node_of, pushing, split, tape_of
+from ebbtide.tape.linear_region import Around, Pushing, is_alone, node_of, pushing, split, tape_of
 from ebbtide.tape.node import Node
 from ebbtide.tape.tangent import TangentTrace
 
@@ -82,8 +82,8 @@ class LinearLoop(LinearRule):
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_counted", "_finalizer", "_kept", "_kinds", "_limit", "_most", "_owners", "_places",
-        "_start", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch", "emitted", "steps",
+        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_kept", "_kinds", "_limit", "_most", "_owners",
+        "_places", "_start", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch", "emitted", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,7 @@ class LinearLoop(LinearRule):
         limit: int | None,
     ) -> None:
         self._tape, self._trace = tape, trace
+        self._around = Around.here()
         self._stepper, self._verifier, self._watch = stepper, verifier, watch
         self._most, self._limit = most, limit
         self._kept: list[_KeptStep] = []
@@ -260,7 +261,8 @@ class LinearLoop(LinearRule):
         first = len(self._kept)
         count = len(self._start)
         values = [split(self._trace, leaf)[0] for leaf in self._start]
-        with pushing(self._trace, self._tape, given) as capture, self._watch.sweep("forward", self.steps - first):
+        again = pushing(self._trace, self._tape, given, self._around)
+        with again as capture, self._watch.sweep("forward", self.steps - first):
             for index in range(first, self.steps):
                 state = [self._join(writable(v, self._trace), t) for v, t in zip(values, tangents, strict=True)]
                 after, output = self._stepper.plain(index, state, None)

@@ -15,7 +15,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
 from ebbtide.tape.linear import LinearRule, LinearTape
-from ebbtide.tape.linear_region import Pushing, node_of, pushing, split, tape_of
+from ebbtide.tape.linear_region import Around, Pushing, node_of, pushing, split, tape_of
 from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
 from ebbtide.tape.tangent import TangentTrace
 
@@ -24,10 +24,11 @@ from ebbtide.tape.tangent import TangentTrace
 class _LinearCheckpoint(LinearRule):
     """One call of a checkpointed function; see `linear_checkpoint`."""
 
-    __slots__ = ("_checks", "_f", "_kinds", "_statics", "_structure", "_tape", "_trace", "_values", "places")
+    __slots__ = ("_around", "_checks", "_f", "_kinds", "_statics", "_structure", "_tape", "_trace", "_values", "places")
 
     def __init__(self, f: Any, trace: TangentTrace, tape: LinearTape, values: list[Any], structure: Any) -> None:
         self._f, self._trace, self._tape = f, trace, tape
+        self._around = Around.here()
         self._values = [guarded(value) for value in values]
         self._structure = structure
         self._statics: dict[int, TracedArray] = {}
@@ -77,7 +78,7 @@ class _LinearCheckpoint(LinearRule):
         found = [None if place is None else tangents[place] for place in self.places]
         count = len(self._values)
         given = dict(zip(self._statics, found[count:], strict=True))
-        with pushing(self._trace, self._tape, given) as capture:
+        with pushing(self._trace, self._tape, given, self._around) as capture:
             outputs, _ = self._call(found[:count])
             pairs = capture.pairs(self._trace, outputs)
         if [checksum_of_result(value) for value, _ in pairs] != self._checks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, final
 
 from ebbtide.arrays.context import Context, current, entered
@@ -119,15 +120,37 @@ class Pushing:
         return [(value, self._inside(tangent)) for value, tangent in found]
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Around:
+    """
+    What a part ran in at the point, for its runs in pushes, which may be inside of others, such as a batch of tangents.
+
+    Args:
+        traces: The traces, the innermost last.
+        follower: The trace of a program.
+    """
+
+    traces: tuple[Any, ...]
+    follower: Any
+
+    @classmethod
+    def here(cls) -> Around:
+        """Return that of a part that runs here."""
+        context = current()
+        return cls(context.traces, context.follower)
+
+
 @contextmanager
-def pushing(trace: TangentTrace, tape: LinearTape, given: dict[int, Any]) -> Iterator[Pushing]:
+def pushing(trace: TangentTrace, tape: LinearTape, given: dict[int, Any], around: Around) -> Iterator[Pushing]:
     """Run the block, in which a part runs again, on tangents at hand, with these static ones."""
     # Its tangents are on a tape that is closed, so that nothing comes of arrays that escaped.
     trace.closed = False
-    context = current()
-    level, traces = max(context.level, trace.level), (*context.traces, trace)
+    level = max(current().level, trace.level)
     capture = Pushing(tape, given)
-    with entered(level=level, tape=None, tangent=trace, traces=traces, capture=capture):
+    with entered(
+        level=level, tape=None, tangent=trace, traces=around.traces, capture=capture, follower=around.follower
+    ):
         yield capture
 
 

@@ -85,10 +85,10 @@ class Region:
         outer: The tape around it.
 
     Memory:
-        References to the tape and region around it.
+        References to the tape and region around it, and to the traces of the calls around.
     """
 
-    __slots__ = ("around", "ledger", "level", "outer")
+    __slots__ = ("around", "follower", "ledger", "level", "outer", "traces")
 
     def __init__(self, outer: Tape) -> None:
         context = current()
@@ -96,6 +96,8 @@ class Region:
         self.around = context.capture
         self.level = context.level
         self.ledger = context.ledger
+        # Whoever has it run again may be within others, such as the batch of the cotangents.
+        self.traces, self.follower = context.traces, context.follower
 
     def value(self, array: Any) -> Any:
         """Return the value of an array as it enters the region."""
@@ -127,9 +129,11 @@ class Region:
     def running(self, trace: Any) -> Running:
         """Run the block, in which the function of the region is called, on *trace*."""
         taped = type(trace) is Tape
-        level = trace.level if taped else self.level
-        inside = entered(level=level, tape=trace if taped else None, tangent=None, capture=trace)
-        return Running(self.outer, inside)
+        level, tape = (trace.level, trace) if taped else (self.level, None)
+        block = entered(
+            level=level, tape=tape, tangent=None, traces=self.traces, capture=trace, follower=self.follower
+        )
+        return Running(self.outer, block)
 
 
 @final
