@@ -14,7 +14,20 @@ import pytest
 from tests.loop.test_matrix import assert_same_bits
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, gauss_newton_product, grad, hvp, jacobian, jvp, linearize, profile, timeloop, vjp, vmap
+from ebbtide import (
+    Budget,
+    checkpoint,
+    gauss_newton_product,
+    grad,
+    hvp,
+    jacobian,
+    jvp,
+    linearize,
+    profile,
+    timeloop,
+    vjp,
+    vmap,
+)
 from ebbtide.schedules import (
     Costs,
     Hierarchical,
@@ -321,3 +334,64 @@ def test_functionals_share_the_steps_of_loops_inside(outer, inner, until):
             assert count == steps
     rows = jacobian(lambda u: f(u)[:3], mode="reverse")(U0)
     assert_same_bits(rows, np.stack([pulled(seed) for seed in np.eye(6)[:3]]))
+
+
+@pytest.mark.parametrize("second", [StoreAll(), Revolve(1)], ids=str)
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
+def test_pullback_in_a_step_of_another_loop(schedule, second):
+    """A retained pullback is a linear function that a step, a checkpoint and a linearized function may call."""
+    pullback = vjp(Nested(schedule, Revolve(1)), U0, retain=True)[1]
+    (once,) = pullback(W)
+
+    def summed(c: Any) -> Any:
+        return timeloop(lambda u, i: u + pullback(c * W)[0], U0 * 0, 3, schedule=second)
+
+    def used_within(c: Any) -> Any:
+        given = c * W
+        return np.sum(timeloop(lambda u, i: u + pullback(given)[0], U0 * 0, 3, schedule=second) * U0)
+
+    expected = 3 * np.sum(once * U0)
+    np.testing.assert_allclose(grad(lambda c: np.sum(summed(c) * U0))(1.0), expected, rtol=1e-13)
+    np.testing.assert_allclose(grad(used_within)(1.0), expected, rtol=1e-13)
+    np.testing.assert_allclose(linearize(summed, 1.0)[1](1.0), 3 * once, rtol=1e-13)
+    assert_same_bits(pullback(W)[0], once)
+
+
+@pytest.mark.parametrize("other", [StoreAll(), Revolve(1)], ids=str)
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
+@pytest.mark.parametrize("where", ["step", "step_of_a_step", "checkpoint"])
+def test_pullback_that_is_made_where_a_derivative_is_taken(where, schedule, other):
+    """What runs again in a step of another loop has the values that the loop around differentiates for its own."""
+
+    def total(outer: Any, inner: Any, second: Any, c: Any) -> Any:
+        pullback = vjp(lambda u: Nested(outer, inner)(u, c), U0 * c, retain=True)[1]
+
+        def step(u: Any, i: Any) -> Any:
+            return 0.5 * u + pullback(u * c)[0] * c
+
+        if where == "checkpoint":
+            return np.sum(checkpoint(partial(step, i=0))(U0 * c))
+        if where == "step":
+            return np.sum(timeloop(step, U0 * c, 2, schedule=second))
+        inside = lambda u, i: timeloop(step, u * c, 2, schedule=second)
+        return np.sum(timeloop(inside, U0, 2, schedule=second))
+
+    f, plain = partial(total, schedule, Revolve(1), other), partial(total, *[StoreAll()] * 3)
+    slope = (plain(1 + 1e-6) - plain(1 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(grad(f)(1.0), slope, rtol=1e-7)
+    np.testing.assert_allclose(jvp(f, (1.0,), (1.0,))[1], slope, rtol=1e-7)
+    np.testing.assert_allclose(hvp(f)(1.0, 1.0), jvp(grad(plain), (1.0,), (1.0,))[1], rtol=1e-11)
+
+
+def test_pullback_of_an_open_loop_in_a_step():
+    """A loop that ends by its state runs again in a step of another loop as one of so many steps does."""
+
+    def total(known: int | None, c: Any) -> Any:
+        ending = {"until": lambda u: np.sum(u) > 9, "max_steps": 50} if known is None else {"steps": known}
+        f = lambda u: timeloop(lambda v, i: v + 0.1 * np.sin(v) * u * c, u, schedule=Online(2), **ending)
+        pullback = vjp(f, U0 * c, retain=True)[1]
+        return np.sum(timeloop(lambda u, i: u + pullback(u)[0] * c, U0 * c, 2, schedule=Revolve(1)))
+
+    steps = next(n for n in range(50) if np.sum(timeloop(lambda v, i: v + 0.1 * np.sin(v) * U0, U0, n)) > 9)
+    assert_same_bits(grad(partial(total, None))(1.0), grad(partial(total, steps))(1.0))
+    assert_same_bits(hvp(partial(total, None))(1.0, 1.0), hvp(partial(total, steps))(1.0, 1.0))

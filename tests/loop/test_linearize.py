@@ -441,3 +441,16 @@ def test_batches_of_tangents_share_the_steps_of_loops_inside(schedule):
         ran.clear()
         assert_same_bits(call(np.eye(6).reshape(*shape, 6)), np.stack(singly).reshape(*shape, 6))
         assert len(ran) == steps
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
+def test_pushforward_in_a_step_of_another_loop(schedule):
+    """A pushforward is a linear function that a step may call with what it uses from outside."""
+    x = U0[:6000:1000]
+    pushforward = linearize(partial(loop_of_loops, schedule=Revolve(1)), x)[1]
+
+    def total(c: Any) -> Any:
+        v = c * np.cos(x)
+        return np.sum(timeloop(lambda u, i: u + pushforward(v), x, 3, schedule=schedule))
+
+    np.testing.assert_allclose(grad(total)(1.0), 3 * np.sum(pushforward(np.cos(x))), rtol=1e-13)

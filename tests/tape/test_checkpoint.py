@@ -20,6 +20,7 @@ from ebbtide import (
     vjp,
     vmap,
 )
+from ebbtide.schedules import Revolve, StoreAll
 
 N = 50_000
 UNIT = N * 8
@@ -333,3 +334,15 @@ def test_functionals_of_a_loop_inside(f):
     tangents = vmap(linearize(checkpoint(f), x)[1])(np.eye(6))
     assert np.array_equal(tangents, np.stack([jvp(f, (x,), (v,))[1] for v in np.eye(6)]))
     assert np.array_equal(value, f(x))
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
+def test_pullback_in_a_step(schedule):
+    """A retained pullback of a checkpointed function is a linear function that a step may call."""
+    x, c = np.linspace(0.1, 0.9, 6), np.float64(2.0)
+    pullback = vjp(checkpoint(lambda u: np.sum(sines(u))), x, retain=True)[1]
+
+    def total(c):
+        return np.sum(timeloop(lambda u, i: u + pullback(c)[0], x, 3, schedule=schedule))
+
+    np.testing.assert_allclose(grad(total)(c), 3 * np.sum(pullback(1.0)[0]), rtol=1e-14)

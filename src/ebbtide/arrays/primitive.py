@@ -269,6 +269,13 @@ def _around_tangents(capture: Any) -> Any:
     return capture if region is None else region
 
 
+def inside(region: Any, value: Any) -> Any:
+    """Return a value as a region has it, which may claim arrays of its trace; as it is where there is no region."""
+    if region is None or type(value) is not TracedArray or not region.covers(value._trace):
+        return value
+    return region.lift(value)
+
+
 def constant_like(operand: TracedArray, value: Any) -> Any:
     """Return *value* as an array that can take traced values, in the trace that *operand* has here."""
     return innermost((operand,)).constant(value)

@@ -331,8 +331,8 @@ class LoopRule(JointRule):
         cotangents.clear()
         self._ledger.phase = "reverse"
         try:
-            around = entered(capture=self._region.around, ledger=self._ledger)
-            with self.watch.sweep("reverse", self.position.steps), self.room.limited(), around:
+            inside = self._region.sweeping(), entered(ledger=self._ledger)
+            with self.watch.sweep("reverse", self.position.steps), self.room.limited(), inside[0], inside[1]:
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
                 self.room.waiting.hold(self.cotangent)
                 while not self.position.finished:

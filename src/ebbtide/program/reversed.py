@@ -30,8 +30,8 @@ from ebbtide.program.simplify import needed
 from ebbtide.program.split import INPUT, RESULT, Split, fused
 from ebbtide.program.ways import Way, results_nbytes, saved_nbytes, swept_nbytes, ways_of
 from ebbtide.tape.joint import record_joint
-from ebbtide.tape.record import Tape, saved_operand
-from ebbtide.tape.saved import guarded
+from ebbtide.tape.record import Tape
+from ebbtide.tape.saved import guarded, saved_operand
 
 # What no rule would save is kept for a way that computes it from there where it is so small a part of what is saved.
 _SMALL = 1 / 64

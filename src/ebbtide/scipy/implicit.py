@@ -22,8 +22,8 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.scipy.closure import detached, here
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.node import Node
-from ebbtide.tape.record import Tape, saved_operand
-from ebbtide.tape.saved import SavedValue, guarded
+from ebbtide.tape.record import Tape
+from ebbtide.tape.saved import SavedValue, guarded, saved_operand
 from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
 

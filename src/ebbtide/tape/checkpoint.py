@@ -266,7 +266,7 @@ class _CheckpointRule(JointRule):
             for g in waiting:
                 pager.take(g)
         try:
-            with entered(capture=region.around, again=again), region.running(tape):
+            with entered(again=again), region.running(tape):
                 leaves = _entering(tape, values)
                 # Before the function runs: what it writes into its arguments gives these other nodes.
                 nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
@@ -293,7 +293,7 @@ class _CheckpointRule(JointRule):
                     forecast.shed(forecast.peak - self._ledger.limit)
                 while waiting:
                     pager.drop(waiting.pop())
-            with entered(capture=region.around, again=again):
+            with entered(again=again), region.sweeping():
                 found = iter(sweep(tape, seeds, wanted + [leaf for leaf, _ in tape.statics.values()]))
             for n, place in zip(nodes, self._places, strict=True):
                 if n is not None:

@@ -60,6 +60,7 @@ class Pushing:
     Args:
         tape: The tape around it.
         given: Static tangents by the address of their nodes; None to note them instead.
+        around: The region in which it runs again, which may claim the tangents at hand.
 
     Memory:
         The static tangents, by reference.
@@ -67,10 +68,11 @@ class Pushing:
 
     is_linear = True  # see `LinearTape`
 
-    __slots__ = ("_given", "closed", "fast", "level", "statics", "tape")
+    __slots__ = ("_given", "around", "closed", "fast", "level", "statics", "tape")
 
-    def __init__(self, tape: LinearTape, given: dict[int, Any] | None = None) -> None:
+    def __init__(self, tape: LinearTape, given: dict[int, Any] | None = None, around: Any = None) -> None:
         self.tape = tape
+        self.around = around
         self.level = tape.level
         self.closed = False
         self.fast = False
@@ -82,7 +84,10 @@ class Pushing:
         return user_line()
 
     def covers(self, trace: Any) -> bool:
-        """Return whether tangents of *trace* are static values."""
+        """Return whether tangents of *trace* are static values, of this part or of the region around."""
+        return self._knows(trace) or (self.around is not None and self.around.covers(trace))
+
+    def _knows(self, trace: Any) -> bool:
         return trace is self.tape or self.tape.covers(trace)
 
     def constant(self, value: Any) -> Any:
@@ -92,6 +97,8 @@ class Pushing:
     def lift(self, operand: TracedArray) -> Any:
         """Return the tangent that a static value has now."""
         operand = operand.frozen()
+        if not self._knows(operand._trace):
+            return self.around.lift(operand)
         if operand._node is None:
             return operand._value
         key = id(operand._node)
@@ -146,8 +153,9 @@ def pushing(trace: TangentTrace, tape: LinearTape, given: dict[int, Any], around
     """Run the block, in which a part runs again, on tangents at hand, with these static ones."""
     # Its tangents are on a tape that is closed, so that nothing comes of arrays that escaped.
     trace.closed = False
-    level = max(current().level, trace.level)
-    capture = Pushing(tape, given)
+    context = current()
+    level = max(context.level, trace.level)
+    capture = Pushing(tape, given, context.capture)
     with entered(
         level=level, tape=None, tangent=trace, traces=around.traces, capture=capture, follower=around.follower
     ):

@@ -16,15 +16,15 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current
 from ebbtide.arrays.kinds import PLAIN
 from ebbtide.arrays.location import OURS, is_ours, user_line
-from ebbtide.arrays.primitive import Primitive, Signature, plain
+from ebbtide.arrays.primitive import Primitive, Signature, inside, plain
 from ebbtide.arrays.spaces import PackedVectors
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import Sharing, unwritten
+from ebbtide.arrays.views import Sharing
 from ebbtide.errors import TraceError
 from ebbtide.storage.checksum import compute_crc32c
 from ebbtide.tape.blocks import kept_value
 from ebbtide.tape.node import Node
-from ebbtide.tape.saved import SavedValue, guarded
+from ebbtide.tape.saved import SavedValue, guarded, saved_operand
 
 _new = object.__new__
 
@@ -107,6 +107,8 @@ class Tape:
             value: The array; not copied.
             reachable: Whether the user can reach the memory under another name.
         """
+        if self.around is not None:
+            value = inside(self.around, value)
         self.count += 1
         array = TracedArray(self, Node(self.count, None, (), (), None, type_of(value)), value)
         if reachable:
@@ -122,16 +124,17 @@ class Tape:
                 return operand
             operand = operand.frozen()
         if operand._node is None:
-            return operand._value
+            return inside(self.around, operand._value)
         found = self.statics.get(id(operand._node))
         if found is None:
             leaf = self.leaf(operand._value, reachable=True)
             # The array outside is kept, and with it its node: the key stays unique.
             self.statics[id(operand._node)] = leaf._node, operand
             return leaf
-        inside = TracedArray(self, found[0], found[1]._value)
-        inside._sharing = Sharing(reachable=True)
-        return inside
+        value = found[1]._value if self.around is None else inside(self.around, found[1]._value)
+        here = TracedArray(self, found[0], value)
+        here._sharing = Sharing(reachable=True)
+        return here
 
     def unary(self, primitive: Primitive, signature: Signature, operand: TracedArray) -> Any:
         """Record an elementwise operation of one array; `process` without what cannot occur here."""
@@ -388,13 +391,3 @@ def _share(made: TracedArray, operands: tuple[Any, ...], primitive: Primitive) -
                 operand._sharing.private = False  # no view that would follow a later write
             if operand._sharing.reachable:
                 made.sharing().reachable = True
-
-
-def saved_operand(operand: TracedArray, value: Any) -> Any:
-    """Return the value of an operand in the form in which it can be saved: with a guard if the user can reach it."""
-    sharing = operand._sharing
-    if sharing is None:
-        return value
-    value = unwritten(sharing, value)
-    return guarded(value) if sharing.reachable else value
-

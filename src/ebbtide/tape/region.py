@@ -13,9 +13,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, final
 
-from ebbtide.arrays.context import Entered, current, entered
+from ebbtide.arrays.context import Entered, current, current_or_none, entered
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.primitive import Primitive, plain
+from ebbtide.arrays.primitive import Primitive, inside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
@@ -65,15 +65,15 @@ class Bypass:
                 return operand
         if operand._node is not None and id(operand._node) not in self.statics:
             self.statics[id(operand._node)] = operand.frozen()
-        return operand._value
+        return inside(self.around, operand._value)
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""
-        return primitive.bind(tuple([plain(self.inside(operand)) for operand in operands]), params)
+        return primitive.bind(tuple([plain(inside(self, operand)) for operand in operands]), params)
 
     def inside(self, value: Any) -> Any:
         """Return a value as the region sees it."""
-        return self.lift(value) if type(value) is TracedArray and self.covers(value._trace) else value
+        return inside(self, value)
 
 
 @final
@@ -122,18 +122,67 @@ class Region:
 
     def tape(self, *, pager: Any = None, constancy: Any = None) -> Tape:
         """Return a new tape for the region."""
-        return Tape(
-            self.level + 1, self.ledger, outer=self.outer, around=self.around, pager=pager, constancy=constancy
-        )
+        # What it runs again in may be inside of more than it was.
+        context, level, around = current_or_none(), self.level, self.around
+        if context is not None and context.capture is not None:
+            level, around = max(level, context.level), _joined(around, context.capture)
+        return Tape(level + 1, self.ledger, outer=self.outer, around=around, pager=pager, constancy=constancy)
+
+    def sweeping(self) -> Entered:
+        """Run the block, in which the region is swept: cotangents may be static values of where that is done."""
+        around = current().capture
+        return entered(capture=self.around if around is None else around)
 
     def running(self, trace: Any) -> Running:
         """Run the block, in which the function of the region is called, on *trace*."""
-        taped = type(trace) is Tape
-        level, tape = (trace.level, trace) if taped else (self.level, None)
+        if type(trace) is Tape:
+            level, tape, around = trace.level, trace, trace.around
+        else:
+            context = current()
+            level, tape, around = max(self.level, context.level), None, trace.around
+            if context.capture is not trace:  # else it runs already, and is asked whether it has come to its end
+                around = _joined(self.around, context.capture)
         block = entered(
             level=level, tape=tape, tangent=None, traces=self.traces, capture=trace, follower=self.follower
         )
-        return Running(self.outer, block)
+        return Running(self.outer, trace, around, block)
+
+
+@final
+class _Joined:
+    """
+    The region around one that runs again in another region.
+
+    Args:
+        first: The region that it was recorded in.
+        around: The one that it runs again in.
+    """
+
+    __slots__ = ("_first", "around")
+
+    def __init__(self, first: Any, around: Any) -> None:
+        self._first = first
+        self.around = around
+
+    def covers(self, trace: Any) -> bool:
+        """Return whether arrays of *trace* are static values of either."""
+        return self._first.covers(trace) or self.around.covers(trace)
+
+    def lift(self, operand: Any) -> Any:
+        """Return what an array from outside of both is inside of both."""
+        if self._first.covers(operand._trace):
+            operand = self._first.lift(operand)
+        return inside(self.around, operand)
+
+
+def _joined(first: Any, here: Any) -> Any:
+    """Return the region around one that was recorded in the region *first*, and runs now in the region *here*."""
+    known = first
+    while known is not None and known is not here:
+        known = getattr(known, "around", None)
+    if known is here:
+        return first
+    return here if first is None else _Joined(first, here)
 
 
 @final
@@ -143,23 +192,29 @@ class Running:
 
     Args:
         outer: The tape around the region.
+        trace: What it runs on.
+        around: The region around that, in the block.
         inside: Enters what the block runs in.
     """
 
-    __slots__ = ("_before", "_inside", "_outer")
+    __slots__ = ("_around", "_before", "_inside", "_outer", "_trace")
 
-    def __init__(self, outer: Tape, inside: Entered) -> None:
+    def __init__(self, outer: Tape, trace: Any, around: Any, inside: Entered) -> None:
         self._before = False
         self._inside = inside
         self._outer = outer
+        self._trace = trace
+        self._around = around
 
     def __enter__(self) -> None:
         # The tape around must ask whose an operation is, as long as the region may claim it.
         self._before, self._outer.fast = self._outer.fast, False
+        self._trace.around, self._around = self._around, self._trace.around
         self._inside.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._inside.__exit__(kind, error, trace)
+        self._trace.around, self._around = self._around, self._trace.around
         self._outer.fast = self._before and not self._outer.closed

@@ -10,7 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.location import describe_array
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
+from ebbtide.arrays.views import bottom, unwritten
 from ebbtide.errors import MutationError, ReleasedValueError
 from ebbtide.storage.checksum import compute_crc32c, compute_crc32c_of_values
 
@@ -82,6 +82,15 @@ def guarded(value: Any) -> Any:
     if isinstance(bottom(value), np.ndarray):
         return SavedValue(value, checksum(value))
     return value
+
+
+def saved_operand(operand: TracedArray, value: Any) -> Any:
+    """Return the value of an operand in the form in which it can be saved: with a guard if the user can reach it."""
+    sharing = operand._sharing
+    if sharing is None:
+        return value
+    value = unwritten(sharing, value)
+    return guarded(value) if sharing.reachable else value
 
 
 def parts_of(value: Any) -> list[np.ndarray]:
