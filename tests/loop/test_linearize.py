@@ -22,7 +22,9 @@ from ebbtide import (
     DeterminismError,
     MutationError,
     ReleasedValueError,
+    checkpoint,
     grad,
+    jit,
     jvp,
     linearize,
     profile,
@@ -454,3 +456,22 @@ def test_pushforward_in_a_step_of_another_loop(schedule):
         return np.sum(timeloop(lambda u, i: u + pushforward(v), x, 3, schedule=schedule))
 
     np.testing.assert_allclose(grad(total)(1.0), 3 * np.sum(pushforward(np.cos(x))), rtol=1e-13)
+
+
+@pytest.mark.parametrize("wrapped", [lambda f: f, checkpoint], ids=["loop", "checkpoint"])
+@pytest.mark.parametrize("schedule", [None, StoreAll(), Revolve(1), MIXED], ids=str)
+def test_pushforward_in_a_program(schedule, wrapped):
+    """A pushforward in a traced function has the bits that it has outside: its steps run on values there, too."""
+    x = U0[:6000:1000]
+
+    def turned(x: Any) -> Any:
+        after = timeloop(lambda u, i: np.outer(np.sin(u), x).T[:, ::2] @ u[:3] * 0.3, x, 5, schedule=schedule)
+        return after + loop_of_loops(x, schedule=schedule)
+
+    pushforward = linearize(wrapped(turned), x)[1]
+    for executor in ("reference", "machine"):
+        program = jit(pushforward, executor=executor)
+        for v in (np.cos(x), np.sin(x)):
+            np.testing.assert_allclose(program(v), pushforward(v), rtol=1e-14)
+    elementwise = linearize(wrapped(partial(loop_of_loops, schedule=schedule)), x)[1]
+    assert_same_bits(jit(elementwise)(np.cos(x)), elementwise(np.cos(x)))

@@ -18,6 +18,7 @@ from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.loop.generators import pack_generator, packed_nbytes, unpack_generator
+from ebbtide.program.equation import Variable
 from ebbtide.storage import compute_crc32c_of_values
 from ebbtide.tape.node import Node
 
@@ -47,6 +48,8 @@ def owned(value: Any, place: str = "the state") -> Any:
     if type(value) is TracedArray:
         value.present()
         node = value._node
+        if type(node) is Variable:
+            return value.copy()  # of a program: where it lies is for the plan to say
         kept = node if node is None or isinstance(node, Node) else owned(node)
         return TracedArray(value._trace, kept, owned(value._value))
     if isinstance(value, (*_NUMBERS, ArrayType)):  # the type of the members of a batch
