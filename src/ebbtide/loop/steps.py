@@ -396,5 +396,5 @@ def _check_type(index: int, old: Any, new: Any) -> None:
     if kinds[0] != kinds[1] and not numbers:
         raise TraceError(
             f"Step {index} returned {kinds[1]} for a leaf of the state that was {kinds[0]}. Shapes and dtypes of the "
-            "state stay the same from step to step: give the initial state the dtype that the step returns."
+            "state stay the same from step to step: give the initial state those that the step returns."
         )

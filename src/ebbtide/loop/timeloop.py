@@ -78,7 +78,8 @@ def timeloop(
             values: kept once, their cotangents summed over the steps; they must not change in the loop.
         state: A container of arrays, numbers, vectors of registered types and random generators
             (`numpy.random.Generator`, from which each run of a step draws the same; each in one leaf); copied once,
-            so that the caller's generators stay where they are.
+            so that the caller's generators stay where they are. Leaves have memory of their own in each step, also
+            where a step returns views of one another.
         steps: The number of steps; None with *until*.
         until: `until(state)` says before each step whether the loop ends there, from the state's values; the number of
             steps is then not differentiated.
