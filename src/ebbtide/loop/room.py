@@ -266,8 +266,7 @@ class Room:
         if record.tape.pager is not None:
             with self._beside(rule):
                 self._prepare(rule, index, record)
-        alone = rule.plan.sizes.alone
-        with self._ledger.beside(alone) if alone else nullcontext():
+        with self._ledger.beside(alone) if (alone := rule.plan.sizes.alone) else nullcontext():
             found = record.sweep(rule.cotangent, seeds, retain=retain)
         self.waiting.hold(found[0])
         return found
@@ -300,6 +299,7 @@ class Room:
             rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
         self.settle(rule)
         self.spare.drop(rule)  # another sweep begins with the saved values, which are not given up from now on
+        self.stale |= held.at_hand_bytes(rule) > 0  # some steps have to run again, and the next sweep runs all
 
     def shed(self, rule: Any, nbytes: int) -> int:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
