@@ -75,7 +75,8 @@ class Whole:
             most_inside = lent and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
             idle = most_inside and not count_saved(plan.schedule, plan.steps)
             apart = traced - kept - (plan.sizes.state if idle else 0)
-            peak = min(peak, available + max(plan.sizes.alone + apart, plain))
+            # What a step saves may have been there before it.
+            peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
 
     def _follow(self, plan: Plan, traced: int, within: int, available: int | None) -> int:
