@@ -174,13 +174,14 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
     """
     Return the fastest of some plans: the loops in the steps keep what they did in the first step, or the least.
 
-    With the least they run their steps again in the sweep of each step, so often as the room asks that is left to them.
+    With the least they run their steps again in the sweep of each step, as often as the room that is left to them asks.
     """
     # Not those of the step that was measured first, where another one has been timed since.
     inside, sizes = Inside.among(measured.account.lenders_since(mark)), measured.sizes
     lent, available = inside.lent, measured.available
     if available is None or not inside.most:
         return plan
+    available = -int(agree(-available))
     options = {"open": measured.options.until is not None, **outside}
     make = partial(measured.disk.choose_first, measured.steps, schedule=None, **options)
     run = max(sizes.run - lent, measured.within.inner - held - RECORD)
