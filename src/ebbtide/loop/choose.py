@@ -198,8 +198,8 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
         more = plan.costs.forward * inside.again(found, available)
         return found.predicted_time + measured.steps * more, left, more
 
-    time, left, more = min([judged(inside.most * quarters // 4) for quarters in (0, 1, 2, 4)])
-    if time >= (plan.predicted_time - plan.measuring_time if lent else math.inf):
+    predicted, left, more = min([judged(inside.most * quarters // 4) for quarters in (0, 1, 2, 4)])
+    if predicted >= (plan.predicted_time - plan.measuring_time if lent else math.inf):
         return plan
     fewer = without_spare(measured.values, measured.first, sizes, measured.account, mark) if lent else sizes
     costs = replace(plan.costs, reverse=plan.costs.reverse + more)
