@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ebbtide import ResumeError, grad, timeloop
+from ebbtide import DeterminismError, ResumeError, grad, timeloop
 from ebbtide.loop.code import data_of, digest_code
 from ebbtide.schedules import Revolve
 
@@ -48,30 +49,33 @@ def fresh(kind: str, change: tuple[str, str] = ("", "")) -> Any:
     return module
 
 
+class Inputs:
+    """The inputs of 20 steps, which loops read one by one; Ctrl-C comes at one of the calls."""
+
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
+        self.calls = 0
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> int:
+        self.calls += 1
+        if self.calls == self.stop:
+            raise KeyboardInterrupt
+        return range(20)[i]
+
+
 def run(module: Any, directory: Path | None, stop: int = 0) -> tuple[Any, int]:
     """The gradient through three loops of one step, and how many inputs it read; Ctrl-C comes at one of them."""
-    calls = 0
-
-    def met(i: int) -> int:
-        nonlocal calls
-        calls += 1
-        if calls == stop:
-            raise KeyboardInterrupt
-        return i
-
-    class Inputs:  # its values are read by the loops one by one
-        def __len__(self) -> int:
-            return 20
-
-        def __getitem__(self, i: int) -> int:
-            return met(range(20)[i])
+    inputs = Inputs(stop)
 
     def objective(u: Any) -> Any:
         for _ in range(3):
-            u = timeloop(module.step, u, 20, inputs=Inputs(), schedule=Revolve(3), resume_every=2)
+            u = timeloop(module.step, u, 20, inputs=inputs, schedule=Revolve(3), resume_every=2)
         return np.sum(u**2)
 
-    return grad(objective, resume=directory)(U), calls
+    return grad(objective, resume=directory)(U), inputs.calls
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,6 +109,58 @@ def test_another_program_is_refused(kind: str, change: tuple[str, str], tmp_path
 
     with pytest.raises(ResumeError, match=r"code of step: [0-9a-f]{16} now"):
         grad(objective, resume=tmp_path / "run")(U)
+
+
+# How the steps of a first loop set what those of a second one compute with: at which of them, and to what.
+SETTINGS = {
+    "at one step": lambda p, i: p.update(dt=0.2) if i == 3 else None,
+    "anew at each": lambda p, i: p.update(dt=0.1 + 0.01 * i),
+    "a sum": lambda p, i: p.update(dt=p["dt"] + 0.01),
+    "the same at each": lambda p, i: p.update(dt=0.2),
+}
+
+
+def run_setting(kind: str, directory: Path | None, stop: int = 0) -> tuple[Any, int]:
+    """The gradient through two loops, of which the first sets what the second finds, as `run` gives it."""
+    p, inputs = {"dt": 0.1}, Inputs(stop)
+
+    def sets(u: Any, i: int) -> Any:
+        SETTINGS[kind](p, i)
+        return u + 0.1 * np.sin(u)
+
+    def finds(u: Any, i: int) -> Any:
+        return u + p["dt"] * np.sin(u)
+
+    def objective(u: Any) -> Any:
+        for step in (sets, finds):
+            u = timeloop(step, u, 20, inputs=inputs, schedule=Revolve(3), resume_every=2)
+        return np.sum(u**2)
+
+    return grad(objective, resume=directory)(U), inputs.calls
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_what_is_lost_with_steps_that_do_not_run_again_is_told(kind: str, tmp_path: Path) -> None:
+    """What steps of an earlier loop set gives a later one the same gradient, or a warning or an error says it."""
+    expected, calls = run_setting(kind, None)
+    told = refused = 0
+    for stop in range(5, calls, 7):
+        directory = tmp_path / str(stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_setting(kind, directory, stop)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                found, _ = run_setting(kind, directory)
+            except DeterminismError:  # the two parts of the forward sweep of the later loop do not fit together
+                refused += 1
+                continue
+        texts = [str(one.message) for one in caught]
+        assert all("changed 'p' before the run" in text for text in texts)
+        assert len(texts) <= 1
+        assert texts or found.tobytes() == expected.tobytes()
+        told += len(texts)
+    assert (told > 5, refused > 0) == ((False, False) if kind == "the same at each" else (True, True))
 
 
 def test_what_is_left_out_is_what_changed() -> None:

@@ -41,7 +41,7 @@ class ResumeDirectory:
     """
 
     __slots__ = (
-        "_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole", "changed", "path", "warned",
+        "_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole", "changed", "lost", "path", "warned",
     )  # fmt: skip
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
@@ -59,6 +59,8 @@ class ResumeDirectory:
         self._newest: dict[str, tuple[int, int]] = {}
         self.changed = set[str]()
         """Names by which steps of the loops so far found what they changed: a resumed run does not change it again."""
+        self.lost = set[str]()
+        """Those of them under which a resumed run does not find what was left there; see `Changes`."""
         self.warned = False
         """Whether the user was told that something could not be written: once in a call."""
 

@@ -19,7 +19,6 @@ from ebbtide.errors import StorageError
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Planned, Reverse, decode, encode
 from ebbtide.storage import StorageFullError
-from ebbtide.storage.codecs import stopwatch
 from ebbtide.storage.segment import NAME as SEGMENT
 
 _PLACES = ("forward", "final", "reverse")
@@ -61,7 +60,7 @@ class Journal:
         False
     """
 
-    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most", "seconds")
+    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most")
 
     def __init__(self, directory: ResumeDirectory, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> None:
         self._directory = directory
@@ -70,8 +69,6 @@ class Journal:
         self._most = most_anchors
         self._gap = 1
         self._begun = False
-        self.seconds = 0.0
-        """The seconds that the last save took; 0 before the first."""
 
     @property
     def label(self) -> str:
@@ -277,7 +274,6 @@ class Journal:
 
     def _store(self, name: str, step: int, record: Any, kind: str, keep: int) -> bool:
         """Keep an entry, and of its name no more than the newest; where a rank cannot keep it, none does."""
-        start = stopwatch()
         key, arrays = self._key(name, step), encode(self._fingerprint, record)
         is_old = key in self._directory.storage.keys()
         while True:
@@ -305,7 +301,6 @@ class Journal:
             if name in _PLACES:
                 self._directory.note(self._key(name), step, key)
             self._prune(name, keep)
-            self.seconds = stopwatch() - start
             return True
 
     def _latest(self, name: str) -> Any:

@@ -46,6 +46,7 @@ class Forward:
         statics: For each static value met so far the first step that used it, and a checksum.
         inputs: How many inputs were read, and their running checksum.
         changed: Names by which the steps found what they changed, and code of later loops does, too.
+        left: What is there by names that the steps of this loop changed; see `Changes.left`.
     """
 
     step: int
@@ -55,6 +56,7 @@ class Forward:
     statics: tuple[tuple[int, int], ...] = ()
     inputs: tuple[int, int] = (0, 0)
     changed: tuple[str, ...] = ()
+    left: tuple[tuple[int, str, str], ...] = ()
 
 
 @final

@@ -36,6 +36,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     _meet_first(rule, first)
     anchors = resumption.anchors(place.step)
     again = 1 + _meet_statics(rule, resumption, anchors)
+    resumption.take_up(place)
     rule.ran += place.ran + again
     rule.watch.taken_up(place.ran, again)
     # Schedules that use the disk keep the first states there.

@@ -11,7 +11,7 @@ import numpy as np
 from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.loop.code import data_of
+from ebbtide.loop.changes import Changes
 from ebbtide.loop.every import Every
 from ebbtide.loop.fingerprint import InputsRead
 from ebbtide.loop.generators import pack_generator, unpack_generator
@@ -35,15 +35,14 @@ class Resumption:
         journal: The journal.
         policy: When to save.
         read_input: Returns the leaves of the input of a step.
-        functions: The code of the loop, if later loops share its directory.
-        changed: Names by which code of the loops found what their steps changed; those of this loop are added.
+        changes: What the steps change beside their state.
 
     Memory:
         A few numbers, and what was found of an earlier run until it is taken.
     """
 
     __slots__ = (
-        "_before", "_changed", "_differentiated", "_functions", "_inputs", "_is_new", "_journal", "_next", "_policy",
+        "_changes", "_cost", "_differentiated", "_has_ended", "_inputs", "_is_new", "_journal", "_next", "_policy",
         "_read", "_read_input", "_reversed", "_saved_at", "_start", "earlier", "incoming", "statics",
     )  # fmt: skip
 
@@ -52,8 +51,7 @@ class Resumption:
         journal: Journal,
         policy: Every,
         read_input: Callable[[int], list[Any]],
-        functions: Sequence[Any] = (),
-        changed: set[str] | None = None,
+        changes: Changes,
     ) -> None:
         self._journal = journal
         self._policy = policy
@@ -62,6 +60,8 @@ class Resumption:
         # Steps that were reversed by this process, and how many were run or reversed at the last save.
         self._reversed = self._saved_at = 0
         self._start = time.perf_counter()
+        self._has_ended = False  # whether another process has run the last step
+        self._cost = 0.0  # seconds that the last save took
         self._next = 0  # of many ranks: how many were run or reversed when the next save is due
         # For each static value in the order of their first use: the step of it, and a checksum.
         self.statics: list[tuple[int, int]] = []
@@ -69,9 +69,7 @@ class Resumption:
         # See `Links.inputs` and `Links.describe_inputs`.
         self._inputs, self._differentiated = dict[int, int](), ""
         self.earlier = 0  # steps that other processes ran before what was taken up of them
-        self._functions = functions
-        self._changed = set[str]() if changed is None else changed
-        self._before = [data_of(function) for function in functions]
+        self._changes = changes
         self._is_new = agree(not journal.is_there())
         if not self._is_new:
             journal.begin()
@@ -98,7 +96,9 @@ class Resumption:
 
     def find_final(self) -> Forward | None:
         """Return the end of the forward sweep, if an earlier run came there."""
-        return self._checked(self._journal.final())
+        found = self._checked(self._journal.final())
+        self._has_ended = found is not None
+        return found
 
     def find_forward(self) -> Forward | None:
         """Return the last place in the forward sweep of an earlier run."""
@@ -132,6 +132,10 @@ class Resumption:
         found = self._journal.load_anchor(step)
         return None if found is None else from_leaves(found)
 
+    def take_up(self, place: Forward) -> None:
+        """See what steps that do not run again have changed."""
+        self._changes.take_up(place.changed, place.left)
+
     def check_static(self, number: int, value: Any) -> None:
         """Compare a static value with that of the earlier run."""
         if number < len(self.statics):
@@ -149,7 +153,6 @@ class Resumption:
         self.statics = [(int(step), int(crc)) for step, crc in found.statics]
         self._read_to(found.inputs[0])
         self._saved_at = self.earlier = found.ran
-        self._changed.update(found.changed)
         then = InputsRead(*found.inputs)
         self._journal.check("inputs read so far", str(self._read), str(then))
         return found
@@ -164,10 +167,11 @@ class Resumption:
     def forward(self, done: int, state: list[Any], outputs: list[Any], ran: int) -> None:
         """Save a place in the forward sweep, if it is time."""
         if self._is_due(ran):
+            begun = time.perf_counter()
             leaves = to_leaves(state)
             self._journal.save_anchor(done, leaves)
             self._journal.save_forward(self._place(done, leaves, outputs, ran))
-            self._saved(ran)
+            self._saved(ran, begun)
 
     def keep(self, step: int, state: list[Any]) -> None:
         """Save a restart state that each later run begins with."""
@@ -175,12 +179,11 @@ class Resumption:
 
     def final(self, steps: int, state: list[Any], outputs: list[Any], ran: int) -> None:
         """Save the end of the forward sweep."""
-        for function, before in zip(self._functions, self._before, strict=True):
-            after = data_of(function)
-            self._changed.update(name for name in {**before, **after} if before.get(name) != after.get(name))
-        self._functions, self._before = (), []
+        begun = time.perf_counter()
         self._journal.save_final(self._place(steps, to_leaves(state), outputs, ran))
-        self._saved(ran)
+        self._saved(ran, begun)
+        if not self._has_ended:
+            self._changes.warn()
 
     def reverse(self, end: int, cotangent: list[Any], sums: list[Any], inputs: dict[Any, Any], ran: int) -> None:
         """
@@ -190,20 +193,23 @@ class Resumption:
         1000 steps with 10 snapshots, saved every 200, cost 5.9 % of it on average, and 2.2 % with all of them.
         """
         self._reversed += 1
+        if not end and self._reversed > 1:  # the first step alone tells little: it runs in any case
+            self._changes.warn()
         if self._is_due(done := ran + self._reversed):
+            begun = time.perf_counter()
             state = to_leaves([None if pair is None else pair[0] for pair in cotangent])
             given = to_leaves([*inputs.values()])
             sums_of_inputs = Leaves(given.arrays, [[self._inputs[key] for key in inputs], given.forms])
             incoming, differentiated = self.incoming, self._differentiated
             place = Reverse(end, state, to_leaves(sums), sums_of_inputs, ran, incoming, differentiated)
             self._journal.save_reverse(place, met=[step for step, _ in self.statics])
-            self._saved(done)
+            self._saved(done, begun)
 
     def _place(self, done: int, state: Leaves, outputs: list[Any], ran: int) -> Forward:
         self._read_to(done)
         kept = Leaves([plain(np.stack(held[:done]) if isinstance(held, list) else held[:done]) for held in outputs])
-        read, changed = (self._read.count, self._read.checksum), tuple(sorted(self._changed))
-        return Forward(done, state, kept, ran, tuple(self.statics), read, changed)
+        read, left = (self._read.count, self._read.checksum), self._changes.left()
+        return Forward(done, state, kept, ran, tuple(self.statics), read, self._changes.names(), left)
 
     def _read_to(self, count: int) -> None:
         """Read the inputs of steps, whose checksum says whether they are the same when the loop is resumed."""
@@ -214,16 +220,17 @@ class Resumption:
     def _is_due(self, done: int) -> bool:
         if is_alone() or self._policy.steps is not None:
             seconds = time.perf_counter() - self._start
-            return self._policy.is_due(done - self._saved_at, seconds, self._journal.seconds)
+            return self._policy.is_due(done - self._saved_at, seconds, self._cost)
         return done >= self._next
 
-    def _saved(self, done: int) -> None:
+    def _saved(self, done: int, begun: float) -> None:
+        now = time.perf_counter()
+        self._cost = now - begun
         if not is_alone() and self._policy.steps is None:
             # Where clocks differ, each save says after how many steps the next one is due.
             since = max(1, done - self._saved_at)
-            spent = time.perf_counter() - self._start - self._journal.seconds
-            self._next = done + self._policy.count(*agree((spent / since, self._journal.seconds)), since)
-        self._start, self._saved_at = time.perf_counter(), done
+            self._next = done + self._policy.count(*agree(((begun - self._start) / since, self._cost)), since)
+        self._start, self._saved_at = now, done
 
 
 def plain(value: Any) -> Any:

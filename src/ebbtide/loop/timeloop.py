@@ -16,6 +16,7 @@ from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
 from ebbtide.loop.batched import batched_loop
 from ebbtide.loop.buffers import hold_buffer, let_buffer_go
+from ebbtide.loop.changes import Changes
 from ebbtide.loop.choose import first_steps
 from ebbtide.loop.collect import stacked
 from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
@@ -239,12 +240,12 @@ def _find_journal(
         state = [plain(leaf) for leaf in values]
         ranks = {} if context.ranks is None else {"rank": f"{context.ranks.rank} of {context.ranks.size}"}
         others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs}
-        changed = directory.changed
-        found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=changed, **others) | ranks
+        without = directory.changed
+        found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=without, **others) | ranks
         functions = [f for f in (stepper.step, options.until, stepper.inputs) if callable(f)]
-        watched = functions if directory is shared else ()
+        changes = Changes(functions if directory is shared else (), directory)
         policy = every(options.resume_every)
-        resumption = Resumption(Journal(directory, found), policy, stepper.read_input, watched, changed)
+        resumption = Resumption(Journal(directory, found), policy, stepper.read_input, changes)
     except BaseException:
         directory.close()
         raise
