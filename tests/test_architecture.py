@@ -37,6 +37,7 @@ RANKS = MappingProxyType(
         "schedules": 3,
         "storage": 3,
         "ledger": 2,
+        "timeline": 1,
         "quota": 1,
         "unfinished": 1,
         "budget": 1,

@@ -9,7 +9,7 @@ class Holder:
     """Holds snapshots, of which it can give up some."""
 
     def __init__(self, ledger: Ledger, nbytes: int, sheddable: int) -> None:
-        self.ledger, self.sheddable = ledger, sheddable
+        self.ledger, self.sheddable, self.is_at_work = ledger, sheddable, False
         ledger.add(SNAPSHOTS, nbytes)
         ledger.lend(self)
 
@@ -29,6 +29,17 @@ def test_the_oldest_is_asked_first_and_those_that_died_never() -> None:
     assert (ledger.lent, ledger.relieve(80)) == (120, 80)
     assert (first.sheddable, last.sheddable) == (0, 40)
     assert (ledger.given_up, ledger.relieve(80), ledger.live) == (80, 40, 180)
+
+
+def test_those_at_work_are_asked_before_the_others_the_youngest_first() -> None:
+    """Unless somebody says who is asked, and in which order."""
+    ledger = Ledger(watched=True)
+    rests, around, inside, later = [Holder(ledger, 100, 60) for _ in range(4)]
+    around.is_at_work = inside.is_at_work = True
+    assert ledger.relieve(130) == 130
+    assert (rests.sheddable, around.sheddable, inside.sheddable, later.sheddable) == (50, 0, 0, 60)
+    assert ledger.relieve(70, ledger.lenders) == 70
+    assert (rests.sheddable, later.sheddable) == (0, 40)
 
 
 def test_lenders_before_and_since_a_mark() -> None:

@@ -8,7 +8,6 @@ however many saved values are views of it, and is uncounted when the last of the
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, final
 
-import numpy as np
-
 from ebbtide.quota import Quota
+from ebbtide.timeline import Timeline
 from ebbtide.unfinished import Unfinished
 
 SAVED = "saved values"
@@ -26,63 +24,6 @@ COTANGENTS = "cotangents"
 SNAPSHOTS = "snapshots"
 BUFFERS = "I/O buffers"
 KINDS = (SAVED, COTANGENTS, SNAPSHOTS, BUFFERS)
-
-# A timeline of more points than this is thinned: a picture has some thousand columns.
-_MOST_POINTS = 4096
-
-
-@final
-class Timeline:
-    """
-    Bytes held by kind over time, thinned so that a million steps need no more room than a thousand.
-
-    Memory:
-        200 KiB, allocated when it is made: to watch does not change what is watched.
-    """
-
-    __slots__ = ("_count", "_held", "_largest", "_phases", "_skipped", "_start", "_stride", "_times")
-
-    def __init__(self) -> None:
-        self._times = np.zeros(_MOST_POINTS)
-        self._held = np.zeros((_MOST_POINTS, len(KINDS)), np.int64)
-        self._phases = np.zeros(_MOST_POINTS, bool)
-        self._start = time.perf_counter()
-        self._count = 0
-        self._stride = 1
-        self._skipped = 0
-        self._largest: tuple[float, list[int], bool] | None = None
-
-    def record(self, held: list[int], phase: str) -> None:
-        """Add a point; of the points that are thinned out, the one with most bytes stays."""
-        if self._largest is None or sum(held) >= sum(self._largest[1]):
-            self._largest = (time.perf_counter() - self._start, held, phase == "reverse")
-        self._skipped += 1
-        if self._skipped < self._stride:
-            return
-        k = self._count
-        self._times[k], self._held[k], self._phases[k] = self._largest
-        self._count += 1
-        self._largest, self._skipped = None, 0
-        if self._count == _MOST_POINTS:
-            self._thin()
-
-    def _thin(self) -> None:
-        """Keep of each two points the one with more bytes."""
-        total = self._held.sum(axis=1)
-        pairs = np.arange(0, _MOST_POINTS, 2)
-        kept = pairs + (total[pairs + 1] > total[pairs])
-        self._count = len(kept)
-        for column in (self._times, self._held, self._phases):
-            column[: self._count] = column[kept]
-        self._stride *= 2
-
-    @property
-    def points(self) -> list[tuple[float, tuple[int, ...], str]]:
-        """The points: (seconds since the start, bytes by kind, "forward" or "reverse")."""
-        return [
-            (float(self._times[k]), tuple(self._held[k].tolist()), "reverse" if self._phases[k] else "forward")
-            for k in range(self._count)
-        ]
 
 
 @dataclass(slots=True)
@@ -143,6 +84,11 @@ class Lender(weakref.ref[Any]):
     __slots__ = ("number",)
 
     number: int
+
+
+def _is_at_work(lender: Lender) -> bool:
+    found = lender()
+    return found is not None and found.is_at_work
 
 
 def lent_by(lenders: Iterable[Lender]) -> int:
@@ -296,6 +242,10 @@ class Ledger:
         """Return those who were there at a mark."""
         return [one for one in self.lenders if one.number <= mark.lenders]
 
+    def held_since(self, mark: Mark) -> int:
+        """Return the bytes of saved values and snapshots that came since a mark."""
+        return self.held[SAVED] - mark.saved + max(0, self.held[SNAPSHOTS] - mark.snapshots)
+
     def kept_since(self, mark: Mark) -> tuple[int, int]:
         """Return the bytes of what was saved since a mark, and of snapshots that loops since then cannot do without."""
         spare = lent_by(self.lenders_since(mark))
@@ -307,10 +257,14 @@ class Ledger:
 
         Args:
             nbytes: The bytes.
-            lenders: Those who are asked; None for all.
+            lenders: Those who are asked; None for all, and of these first the ones at work, the youngest of them first:
+                what a loop in a step runs again is less than what the loop around would have to.
         """
         freed = 0
-        for reference in list(self.lenders if lenders is None else lenders):
+        if lenders is None:
+            at_work = [one for one in reversed(self.lenders) if _is_at_work(one)]
+            lenders = at_work + [one for one in self.lenders if one not in at_work]
+        for reference in list(lenders):
             lender, before = reference(), dict(self.held)
             if lender is None or freed >= nbytes:
                 continue
@@ -371,6 +325,10 @@ class Ledger:
     def shares(self, kind: str, key: int) -> bool:
         """Return whether a buffer is counted."""
         return (kind, key) in self._owners
+
+    def count_holders(self, key: int) -> int:
+        """Return how many hold a buffer as a saved value."""
+        return self._owners.get((SAVED, key), [0])[0]
 
     def unshare(self, kind: str, key: int) -> int:
         """Count one holder of a buffer less; return the bytes that this frees."""

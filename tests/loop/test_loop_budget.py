@@ -329,12 +329,13 @@ def test_more_memory_is_never_refused_to_nested_loops(steps: int, inner: int) ->
 
 
 @pytest.mark.parametrize("timed", [False, True])
-@pytest.mark.parametrize(("states", "most"), [(8.1, 6500), (13.1, 2600), (15.1, 2600), (16.1, 3600), (18.8, 2100)])
+@pytest.mark.parametrize(("states", "most"), [(8.1, 4200), (13.1, 1850), (15.1, 1550), (16.1, 1500), (18.8, 1500)])
 def test_loops_in_steps_keep_what_is_fastest_for_both(states: float, most: int, timed: bool) -> None:
     """
     Where the loop in each step has room for all of its steps, the loop around has none, and each step is run for each.
 
-    Of 40 steps of 10 that took 9,000 steps and more at 13 to 16 states, and 4,500 at 8.
+    Of 40 steps of 10 that took 9,000 steps and more at 13 to 16 states, and 4,500 at 8. What others kept for whom there
+    is no room gave up most of what a loop in work had planned, or the loop around its snapshots: 1,760 to 1,930.
     """
     costs, inner_costs = (None, None) if timed else (Costs(forward=1.0, reverse=2.0), Costs(forward=0.1, reverse=0.2))
 

@@ -10,8 +10,9 @@ import pytest
 
 import ebbtide
 from ebbtide import Budget, grad, profile
-from ebbtide.ledger import KINDS, Timeline
+from ebbtide.ledger import KINDS
 from ebbtide.profiling.plot import draw_timeline
+from ebbtide.timeline import Timeline
 
 pytest.importorskip("matplotlib", reason="a picture needs matplotlib")
 
@@ -96,7 +97,7 @@ def test_labels_of_phases(tmp_path):
 @pytest.mark.parametrize("points", [0, 1])
 def test_picture_of_nothing(tmp_path, points):
     """A timeline without points, or with one, is a picture too."""
-    timeline = Timeline()
+    timeline = Timeline(len(KINDS))
     if points:
         timeline.record((1 << 20, 0, 0, 0), "forward")
     draw_timeline(timeline, KINDS, None, tmp_path / "empty.png")

@@ -10,6 +10,7 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import Lender
 from ebbtide.loop.moments import MOST_STEPS
 from ebbtide.loop.plan import Plan, make_plan
+from ebbtide.loop.share import count_spare
 from ebbtide.schedules import Forward, Position, Reverse, Revolve, Snapshot
 
 
@@ -33,8 +34,8 @@ class Inside:
         known: list[Any] = [one() for one in lenders]
         loops = [loop for loop in known if hasattr(loop, "position")]
         # An initial state that is there beside what steps saved is no part of what they can do without, without that.
-        states = sum([loop.plan.sizes.data for loop in loops if loop.room.spare.is_there])
-        return cls([loop.plan for loop in loops], agree(max(0, sum([loop.sheddable for loop in loops]) - states)))
+        spare = sum([loop.sheddable for loop in loops]) - count_spare(lenders)
+        return cls([loop.plan for loop in loops], agree(max(0, spare)))
 
     @property
     def most(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -74,15 +75,18 @@ def measure_sizes(
 
 
 def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -> int:
-    """Return the bytes of saved arrays that do not die with a step: static values, and what the step closes over."""
+    """
+    Return the bytes of saved arrays that do not die with a step: static values, and what the step closes over.
+
+    But for those that code before the loop has saved, too: they were counted before the step.
+    """
     others = {id(owner_of(met._value)) for _, met in record.tape.statics.values() if type(met._value) is np.ndarray}
     others |= {id(owner_of(array)) for array in arrays_of(stepper.step)}
-    kept = {
-        key_of(cell): bytes_saved(cell)
-        for cell in _saved_arrays(record, ledger)
-        if id(owner_of(cell.value)) in others
-    }
-    return sum(kept.values())
+    cells = {id(cell): cell for cell in _saved_arrays(record, ledger) if id(owner_of(cell.value)) in others}
+    kept = {key_of(cell): bytes_saved(cell) for cell in cells.values()}
+    find = record.tape.pager.find
+    holders = Counter([key_of(cell) for cell in cells.values() if find(cell.value, own=False) is None])
+    return sum(kept[key] for key in kept if ledger.count_holders(key) <= holders[key])
 
 
 def _saved_arrays(record: TapedStep, ledger: Ledger) -> Iterator[SavedValue]:

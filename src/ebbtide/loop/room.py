@@ -22,7 +22,7 @@ from ebbtide.loop.held import Waiting
 from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.replan import choose_beside, from_here, of_known_length
-from ebbtide.loop.share import loops_inside, seen_by_none
+from ebbtide.loop.share import held_in_step, loops_inside, seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import is_paged
@@ -45,6 +45,7 @@ class Room:
         own: The loop's own budget; None if it has none.
 
     Attributes:
+        runs: Whether a sweep of the loop is under way.
         stale: Whether the schedule was chosen for another position than that of the loop.
         lean: Whether the table of a schedule was given up, for which there may be room in the sweep.
         spare: The initial state in memory, where it is kept beside the snapshots.
@@ -58,8 +59,8 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_freed", "_given_up", "_held", "_ledger", "_mark", "_own", "_peak", "_runs",
-        "_unseen", "disk", "fallback", "lean", "planned", "spare", "stale", "waiting",
+        "_allowed", "_freed", "_given_up", "_held", "_ledger", "_mark", "_own", "_peak", "_unseen", "disk", "fallback",
+        "lean", "planned", "runs", "spare", "stale", "waiting",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
@@ -71,11 +72,10 @@ class Room:
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self._given_up = 0  # how often the loop did with less
         self._freed: int | None = None  # and by how many bytes since its last plan; None if it did not
-        self._runs = False  # whether a sweep of the loop is under way
         self.waiting = Waiting(ledger)
         self.fallback, self.spare = Fallback(ledger), Spare()
         self.disk = DiskPart(ledger, allowed, is_own=own is not None)
-        self.stale, self.lean, self.planned = False, False, None
+        self.stale, self.lean, self.runs, self.planned = False, False, False, None
 
     @property
     def bounded(self) -> bool:
@@ -92,12 +92,11 @@ class Room:
         if self._own is not None:
             ledger.limit = base + self._own if outer is None else min(outer, base + self._own)
             ledger.quota = self.disk.whole
-        self._unseen = seen_by_none(ledger, but=self)
-        self._runs = True
+        self._unseen, self.runs = seen_by_none(ledger, but=self), True
         try:
             yield
         finally:
-            self._runs = False
+            self.runs = False
             self.waiting.close()
             self._held = ledger.live - base
             if self._own is not None:
@@ -191,19 +190,18 @@ class Room:
             return action
         pager.overhead.settle()
         # Loops in the step may have kept more than planned, where there was room; it is of use if that is swept next.
-        over = sum(self._ledger.kept_since(self._mark)) - rule.plan.sizes.saved - rule.plan.sizes.shared
-        lenders = self._ledger.lenders_since(self._mark)
-        swept_next = index + 1 == rule.position.end and action.save and not action.snapshot
-        surplus = min(max(0, over), lent_by(lenders)) if swept_next else 0
-        self._ledger.relieve(over - surplus, lenders)
+        ledger, mark, planned = self._ledger, self._mark, rule.plan.sizes.saved + rule.plan.sizes.shared
+        lenders, over, surplus = ledger.lenders_since(mark), held_in_step(ledger, mark) - planned, 0
+        if index + 1 == rule.position.end and action.save and not action.snapshot:
+            surplus = min(max(0, over), lent_by(lenders))
+        ledger.relieve(over - surplus, lenders)
         if not record.nbytes:
-            saved, record.within = self._ledger.kept_since(self._mark)
-            record.nbytes = saved + record.within - surplus
+            record.nbytes, (_, record.within) = held_in_step(ledger, mark) - surplus, ledger.kept_since(mark)
         self.disk.learn(record)
         if (sums := held.sums_bytes(rule)) > rule.plan.sizes.gradients:
             rule.plan = replace(rule.plan, sizes=replace(rule.plan.sizes, gradients=sums))
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
-        if passed or record.nbytes > sizes.saved + sizes.shared:
+        if passed or record.nbytes > planned:
             # Where it passed, all that could be given up was, before it held most.
             seen = record.nbytes + (most - self._ledger.live if passed else 0)
             sweep = record.forecast() - self._ledger.live + record.nbytes
@@ -290,6 +288,8 @@ class Room:
         rule.snapshots.unreserve()  # what is not stored now was needed in the forward sweep, and what is deleted goes
         most = agree(self._given_up) if self.bounded else 0
         self._give_up(rule, lambda: self._given_up >= most)
+        if most and rule.stepper.region.outer.outer is not None:
+            self.stale = self.lean = True  # those for whom a loop in a step did with less may be gone by now
 
     def retain(self, rule: Any) -> None:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
@@ -312,7 +312,7 @@ class Room:
         if short and self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
             data, is_least = rule.plan.sizes.data, not held.movable_bytes(rule)
             # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
-            if (is_least and held.beyond_initial_bytes(rule) <= data) or (nbytes <= data and self._runs):
+            if (is_least and held.beyond_initial_bytes(rule) <= data) or (nbytes <= data and self.runs):
                 self.spare.drop(rule)
         freed = before - self._ledger.live
         if freed < nbytes:
@@ -321,13 +321,13 @@ class Room:
             less.page(rule, nbytes - freed)
         after = self._ledger.mark()  # what goes while a step runs is no part of that
         self._mark = self._mark.without(mark.saved - after.saved, mark.snapshots - after.snapshots)
-        self._count(rests=not self._runs)
+        self._count(rests=not self.runs)
         return before - self._ledger.live
 
     def _widens(self, rule: Any) -> bool:
         """Return whether a step has saved more than planned, as others may, or the one in work does."""
-        sizes, saved = rule.plan.sizes, sum(self._ledger.kept_since(self._mark))
-        return self.spare.grown or (self._runs and saved > sizes.saved + sizes.shared)
+        planned, saved = rule.plan.sizes.saved + rule.plan.sizes.shared, sum(self._ledger.kept_since(self._mark))
+        return self.spare.grown or (self.runs and saved > planned)
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
@@ -378,7 +378,7 @@ class Room:
 
     def sheddable_bytes(self, rule: Any) -> int:
         """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""
-        if self._runs and not is_alone():
+        if self.runs and not is_alone():
             return 0
         return held.sheddable_bytes(rule) + int(rule.snapshots.buffer_nbytes)
 

@@ -101,6 +101,11 @@ class LoopRule(JointRule):
         """Bytes that it could do without."""
         return self.room.sheddable_bytes(self)
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a sweep of it is under way."""
+        return self.room.runs
+
     def holding(self, bare: bool) -> Holding:
         """See `JointRule.holding`."""
         return holding(self, bare)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ebbtide.ledger import Ledger, Lender
+from ebbtide.ledger import Ledger, Lender, Mark
 from ebbtide.loop.plan import Sizes
 
 
@@ -40,6 +40,17 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     if pager is not None:
         pager.reserve(wanted + seen_by_none(ledger) - before + held)
     return before - ledger.live
+
+
+def count_spare(lenders: list[Lender]) -> int:
+    """Return the bytes of the initial states that loops keep beside what their steps saved, where there is room."""
+    known: list[Any] = [one() for one in lenders]
+    return sum([loop.plan.sizes.data for loop in known if hasattr(loop, "room") and loop.room.spare.is_there])
+
+
+def held_in_step(ledger: Ledger, mark: Mark) -> int:
+    """Return the bytes that came since a mark, but for the initial states that loops keep where there is room."""
+    return ledger.held_since(mark) - count_spare(ledger.lenders_since(mark))
 
 
 def loops_inside(rule: Any, ledger: Ledger) -> list[Any]:

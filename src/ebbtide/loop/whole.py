@@ -8,10 +8,11 @@ from ebbtide.loop.first import First
 from ebbtide.loop.moments import MOST_STEPS, Moments, bytes_asked
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import count_saved, spare_beside_taped, table_bytes
-from ebbtide.loop.sizes import RESERVE_PER_PROFILE, Sizes, count_tuples
+from ebbtide.loop.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.state import bytes_of
 from ebbtide.schedules import Mixed, StoreAll
 from ebbtide.tape.blocks import BLOCK
+from ebbtide.tape.forms import form_here
 
 
 @final
@@ -24,11 +25,11 @@ class Whole:
         values: Leaves of the initial state.
     """
 
-    __slots__ = ("_around", "_asked", "_before", "_kept", "_report", "_saved", "_traced")
+    __slots__ = ("_around", "_asked", "_before", "_kept", "_report", "_saved", "_sums", "_traced")
 
     def __init__(self, report: Any, values: list[Any]) -> None:
         self._report = report
-        self._before = self._around = self._kept = self._saved = 0
+        self._before = self._around = self._kept = self._saved = self._sums = 0
         self._traced: int | None = None
         self._asked: list[tuple[int, int]] = []
         if report is not None:
@@ -40,6 +41,7 @@ class Whole:
         self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
         if self._report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
+            self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
 
     def predict(self, plan: Plan, available: int | None, outputs: int) -> Plan:
         """
@@ -56,35 +58,39 @@ class Whole:
         report.within, within = self._around, report.within
         if traced is None:
             return plan
-        # What loops in the first step gave up for the plan, and those in later steps are not going to have.
-        given_up = self._saved - plan.sizes.saved
-        traced, kept = traced - given_up, self._kept - given_up
-        # What loops in the steps can do without they give up where it is short; what they take beside is in no ledger.
-        lent = kept - plan.sizes.saved - plan.sizes.shared
-        is_followed = isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS and not lent
-        if is_followed:
-            beyond = self._follow(plan, traced, within, available)
+        # What loops in a step have where there is room, beyond what they keep; what they take beside is in no ledger.
+        extra = max(0, self._kept - plan.sizes.saved - plan.sizes.shared)
+        # Without being asked they give up what is beyond the plan, but for their initial states.
+        beside = extra if plan.sizes.saved == self._saved else 0
+        if isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS:
+            beyond = self._follow(plan, traced, within, extra, beside, available)
         else:
             beyond = _bytes_beyond(plan, traced, within, bounded=available is not None)
+            beyond += beside * count_saved(plan.schedule, plan.steps)
         report.within = max(report.within, beyond)
-        peak = plan.predicted_peak_bytes + beyond + lent * count_saved(plan.schedule, plan.steps)
-        if available is not None and not is_followed:
+        peak = plan.predicted_peak_bytes + beyond
+        if available is not None and (extra or not isinstance(plan.schedule, Mixed)):
             plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
-            # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there,
-            # unless these run beside what other steps saved.
-            most_inside = lent and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
-            idle = most_inside and not count_saved(plan.schedule, plan.steps)
-            apart = traced - kept - (plan.sizes.state if idle else 0)
+            # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there.
+            idle = extra and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
+            apart = traced - self._kept - (plan.sizes.state if idle else 0)
+            if extra and count_saved(plan.schedule, plan.steps):
+                # Their own plans have room for what their steps take for a moment; not for the state that the step
+                # around starts from, where they have saved what is after it.
+                apart = within + (plan.sizes.state if beside else min(BLOCK, plan.sizes.state) + RESERVE)
             # What a step saves may have been there before it.
             peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
 
-    def _follow(self, plan: Plan, traced: int, within: int, available: int | None) -> int:
+    def _follow(
+        self, plan: Plan, traced: int, within: int, extra: int, beside: int, available: int | None
+    ) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
         sizes, schedule = plan.sizes, plan.schedule
         limit = None if available is None else available - sizes.interpreter
-        sweep, between = sizes.sweep + sizes.gradients + within, _bytes_between(sizes)
-        most = Moments(plan, traced, sweep, between, self._asked, limit).most()
+        sweep, between = sizes.sweep + sizes.gradients + within + extra, _bytes_between(sizes)
+        plain = traced - self._kept + sizes.state if extra else traced
+        most = Moments(plan, traced, plain, beside, sweep, self._sums, between, self._asked, limit).most()
         table = table_bytes(schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
         return min(BLOCK, 2 * sizes.state) + most + sizes.interpreter + table - plan.predicted_peak_bytes
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ebbtide.budget import format_bytes
 
 if TYPE_CHECKING:
-    from ebbtide.ledger import Timeline
+    from ebbtide.timeline import Timeline
 
 # Colors that differ in lightness too, for print and for the color-blind.
 _COLORS = ("#2a6f97", "#e09f3e", "#90be6d", "#9e2a2b")

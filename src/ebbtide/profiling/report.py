@@ -11,11 +11,12 @@ from typing import Any, final
 
 from ebbtide.arrays.context import current, entered
 from ebbtide.budget import format_bytes
-from ebbtide.ledger import KINDS, Ledger, SavedEntry, Timeline
+from ebbtide.ledger import KINDS, Ledger, SavedEntry
 from ebbtide.profiling.lines import lines_of
 from ebbtide.profiling.loops import LoopReport
 from ebbtide.profiling.peak import Peak, measured_peak
 from ebbtide.profiling.plot import draw_timeline
+from ebbtide.timeline import Timeline
 
 # A printed profile fits on a screen.
 _MOST_LINES, _MOST_LOOPS = 20, 8
@@ -252,7 +253,7 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
         True
     """
     ledger = Ledger(watched=True)
-    ledger.timeline = Timeline()
+    ledger.timeline = Timeline(len(KINDS))
     ledger.entries = {}
     ledger.limit = current().ledger.limit
     with measured_peak() as peak:

@@ -50,6 +50,11 @@ class JointRule(ABC):
         """Bytes that it holds and could do without, at the price of more work."""
         return 0
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether what it does is under way."""
+        return False
+
     def shed(self, nbytes: int) -> int:
         """Give up at least *nbytes* bytes if it can; return how many it gave up."""
         del nbytes

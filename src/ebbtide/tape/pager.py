@@ -132,7 +132,7 @@ class Pager:
             return
         arrays = [a for a in values if type(a) is np.ndarray]
         saved = [a for k in signature.saves if k >= 0 and type(a := values[k]) is np.ndarray]
-        new = {id(o := owner_of(a)): o.nbytes for a in saved if self._find(a) is None and not self.is_callers(a)}
+        new = {id(o := owner_of(a)): o.nbytes for a in saved if self.find(a) is None and not self.is_callers(a)}
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
         need = sum(new.values()) + max(self._margin, result_nbytes(signature, values, params))
@@ -177,18 +177,18 @@ class Pager:
         own = known is not None and known() is owner
         return own or (self._around is not None and self._around.is_callers(array))
 
-    def _find(self, array: Any) -> Any:
-        """Return the saved value that there is of an array already."""
-        known, around = self._known.get(id(array)), self._around
+    def find(self, array: Any, *, own: bool = True) -> Any:
+        """Return the saved value that there is of an array already; that of pagers around alone if not *own*."""
+        known, around = self._known.get(id(array)) if own else None, self._around
         cell = known[1]() if known is not None and known[0]() is array else None
-        return cell if cell is not None or around is None else around._find(array)
+        return cell if cell is not None or around is None else around.find(array)
 
     def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:
         array = value.value if type(value) is SavedValue else value
         plain = parts_of(array)
         if not plain or all(self.is_callers(part) for part in plain):
             return value
-        cell = self._find(array)
+        cell = self.find(array)
         if cell is not None:
             if type(value) is SavedValue and cell.crc is None:
                 cell.crc = value.crc
