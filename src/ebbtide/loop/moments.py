@@ -120,4 +120,3 @@ def bytes_asked(record: TapedStep) -> list[tuple[int, int]]:
         known = new | bytes_of(held_by(node))
         made += result
     return found
-

@@ -62,14 +62,15 @@ class Whole:
         extra = max(0, self._kept - plan.sizes.saved - plan.sizes.shared)
         # Without being asked they give up what is beyond the plan, but for their initial states.
         beside = extra if plan.sizes.saved == self._saved else 0
-        if isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS:
+        is_followed = isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS
+        if is_followed:
             beyond = self._follow(plan, traced, within, extra, beside, available)
         else:
             beyond = _bytes_beyond(plan, traced, within, bounded=available is not None)
             beyond += beside * count_saved(plan.schedule, plan.steps)
         report.within = max(report.within, beyond)
         peak = plan.predicted_peak_bytes + beyond
-        if available is not None and (extra or not isinstance(plan.schedule, Mixed)):
+        if available is not None and (extra or not is_followed):
             plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
             # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there.
             idle = extra and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
