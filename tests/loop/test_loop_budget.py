@@ -329,7 +329,7 @@ def test_more_memory_is_never_refused_to_nested_loops(steps: int, inner: int) ->
 
 
 @pytest.mark.parametrize("timed", [False, True])
-@pytest.mark.parametrize(("states", "most"), [(8.1, 4200), (13.1, 1850), (15.1, 1550), (16.1, 1500), (18.8, 1500)])
+@pytest.mark.parametrize(("states", "most"), [(8.1, 4200), (13.1, 1850), (15.1, 1550), (16.1, 1600), (18.8, 1500)])
 def test_loops_in_steps_keep_what_is_fastest_for_both(states: float, most: int, timed: bool) -> None:
     """
     Where the loop in each step has room for all of its steps, the loop around has none, and each step is run for each.
