@@ -334,8 +334,8 @@ def test_loops_in_steps_keep_what_is_fastest_for_both(states: float, most: int, 
     """
     Where the loop in each step has room for all of its steps, the loop around has none, and each step is run for each.
 
-    Of 40 steps of 10 that took 9,000 steps and more at 13 to 16 states, and 4,500 at 8. What others kept for whom there
-    is no room gave up most of what a loop in work had planned, or the loop around its snapshots: 1,760 to 1,930.
+    Of 40 steps of 10 that took 9,000 steps and more at 13 to 16 states, and 4,500 at 8; then 1,760 to 1,930, where the
+    loop around gave up snapshots for the one at work, and that did without what loops in other steps kept.
     """
     costs, inner_costs = (None, None) if timed else (Costs(forward=1.0, reverse=2.0), Costs(forward=0.1, reverse=0.2))
 

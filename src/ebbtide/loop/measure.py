@@ -84,6 +84,7 @@ def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -
     others |= {id(owner_of(array)) for array in arrays_of(stepper.step)}
     cells = {id(cell): cell for cell in _saved_arrays(record, ledger) if id(owner_of(cell.value)) in others}
     kept = {key_of(cell): bytes_saved(cell) for cell in cells.values()}
+    # Of a view the saved value is the step's own, and the memory may be that of an earlier one.
     find = record.tape.pager.find
     holders = Counter([key_of(cell) for cell in cells.values() if find(cell.value, own=False) is None])
     return sum(kept[key] for key in kept if ledger.count_holders(key) <= holders[key])

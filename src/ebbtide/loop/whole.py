@@ -83,9 +83,7 @@ class Whole:
             peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
 
-    def _follow(
-        self, plan: Plan, traced: int, within: int, extra: int, beside: int, available: int | None
-    ) -> int:
+    def _follow(self, plan: Plan, traced: int, within: int, extra: int, beside: int, available: int | None) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
         sizes, schedule = plan.sizes, plan.schedule
         limit = None if available is None else available - sizes.interpreter
