@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import tracemalloc
+import weakref
 from contextlib import contextmanager
 from typing import Any
 
@@ -552,3 +553,23 @@ def test_threads_have_loops_of_their_own():
     for thread in threads:
         thread.join()
     assert found == [right] * 8 * 4 * len(SCHEDULES)
+
+
+@pytest.mark.parametrize("transformed", [lambda f: f, grad], ids=["plain", "grad"])
+def test_an_initial_state_that_the_caller_does_not_hold_goes_before_the_first_step(transformed):
+    """The loop has its own copy, and no frame or list of it keeps the one that it was given."""
+    given: list[Any] = []
+    alive: list[int] = []
+
+    def initial(u: Any) -> dict[str, Any]:
+        state = {"u": 0.5 * u, "v": u + 1.0}
+        given.extend(weakref.ref(getattr(leaf, "_value", leaf)) for leaf in state.values())
+        return state
+
+    def step(s: Any, i: Any) -> dict[str, Any]:
+        alive.append(sum(ref() is not None for ref in given))
+        return {"u": s["u"] * s["v"], "v": s["v"] - 0.1}
+
+    transformed(lambda u: timeloop(step, initial(u), STEPS)["u"].sum())(np.linspace(0.2, 1.1, LARGE))
+    assert len(given) == 2
+    assert set(alive) == {0}

@@ -23,7 +23,7 @@ class Links:
 
     Args:
         region: The region of the steps.
-        state: Leaves of the initial state, as the user gave them.
+        nodes: Nodes of the leaves of the initial state on the tape around; None for constants of it.
         inputs: The inputs, as the user gave them.
         statics: Static values: arrays of the tape around by the address of their nodes.
 
@@ -33,7 +33,7 @@ class Links:
 
     __slots__ = ("_inputs", "_state", "_whole", "inputs", "parents", "state_count", "statics")
 
-    def __init__(self, region: Region, state: list[Any], inputs: Any, statics: dict[int, Any]) -> None:
+    def __init__(self, region: Region, nodes: list[Node | None], inputs: Any, statics: dict[int, Any]) -> None:
         parents: list[Node] = []
         places: dict[int, int] = {}
 
@@ -45,8 +45,8 @@ class Links:
                 parents.append(node)
             return places[id(node)]
 
-        self._state = [place(region.node(leaf)) for leaf in state]
-        self.state_count = len(state)
+        self._state = [place(node) for node in nodes]
+        self.state_count = len(nodes)
         # Inputs are one array whose rows go to the steps, or a sequence whose elements do.
         self._whole: tuple[int, ArrayType] | None = None
         self._inputs: list[list[int | None]] | None = None

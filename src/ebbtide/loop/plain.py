@@ -25,7 +25,7 @@ from ebbtide.storage import Storage
 
 
 def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: Any, options: Options) -> Any:
-    """Run a loop of which nothing is recorded."""
+    """Run a loop of which nothing is recorded; the leaves that the caller gave are taken out of their list."""
     until, outputs = options.until, options.outputs
     context = current()
     report = context.ledger.report
@@ -34,6 +34,7 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
     if outputs and steps == 0:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
+    leaves.clear()
     emitted: list[Any] = []
     with Heap() as heap, Bar("forward", steps if until is None else None, options.progress) as bar:
         for index in range(steps):

@@ -78,8 +78,8 @@ class RefusedLoop(JointRule):
 
 
 def run_on(
-    stepper: Stepper, values: list[Any], steps: int, options: Options, leaves: list[Any], inputs: Any, plan: Plan,
-    on_disk: bool,
+    stepper: Stepper, values: list[Any], steps: int, options: Options, nodes: list[Node | None], inputs: Any,
+    plan: Plan, on_disk: bool,
 ) -> tuple[RefusedLoop, list[Any]]:  # fmt: skip
     """
     Run all steps of a loop that was refused on plain values.
@@ -89,7 +89,7 @@ def run_on(
         values: Leaves of the initial state, owned by the loop.
         steps: The number of steps, or its upper bound.
         options: Says how the loop may end, and whether it has outputs.
-        leaves: The same leaves as the user gave them.
+        nodes: Nodes of the same leaves on the tape around; None for constants of it.
         inputs: The inputs as the user gave them.
         plan: Its smallest plan.
         on_disk: Whether there is disk for its first state.
@@ -107,6 +107,6 @@ def run_on(
             values, output = stepper.plain(index, values, bypass)
             if options.outputs:
                 emit(emitted, index, None if until is not None else steps, output)
-    links = Links(region, leaves, inputs, bypass.statics)
+    links = Links(region, nodes, inputs, bypass.statics)
     sums = sum(met.nbytes for met in bypass.statics.values())
     return RefusedLoop(region.ledger, plan, on_disk, links, sums, emitted), values

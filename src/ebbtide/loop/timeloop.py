@@ -154,6 +154,7 @@ def timeloop(
         return linear_loop(linear, step, leaves, structure, length, inputs, options)
     if context.tape is not None and context.tangent is not None:
         return dual_loop(timeloop, context.tangent, step, state, steps, inputs, options)
+    del state  # which goes when the loop has its copy, unless the caller has it
     if context.tape is None or length == 0:
         return run_plain(step, leaves, structure, length, inputs, options)
     return _taped_loop(context.tape, step, leaves, structure, length, inputs, options)
@@ -162,7 +163,7 @@ def timeloop(
 def _taped_loop(
     tape: Tape, step: Any, leaves: list[Any], structure: Any, length: int, inputs: Any, options: Options
 ) -> Any:
-    """Run a loop as one operation on a tape."""
+    """Run a loop as one operation on a tape; the leaves that the caller gave are taken out of their list."""
     context, budget = current(), options.budget
     region = _region_of(tape, budget)
     ledger = region.ledger
@@ -171,12 +172,14 @@ def _taped_loop(
     values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
         return run_plain(step, leaves, structure, 0, inputs, options)
+    nodes = [region.node(leaf) for leaf in leaves]
+    leaves.clear()
     allowed = budget or context.budget
     room = Room(ledger, allowed, budget)
     known = length if options.until is None else None
     resumption, directory = _find_journal(options, stepper, values, known)
     try:
-        with refusing_before(tape, leaves, None if budget else allowed), room.limited(), Heap():
+        with refusing_before(tape, nodes, None if budget else allowed), room.limited(), Heap():
             hold_buffer(ledger, options.storage)
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
@@ -195,7 +198,7 @@ def _taped_loop(
         without_frames(error)
     if first is None:
         on_disk = room.disk.has_room(plan.sizes.stored) and allowed is not None and allowed.disk > 0
-        refused, final = run_on(stepper, values, length, options, leaves, inputs, plan, on_disk)
+        refused, final = run_on(stepper, values, length, options, nodes, inputs, plan, on_disk)
         return _recorded(tape, refused, final, structure, stepper, options.outputs)
     verifier = Verifier(paths_of(structure), options.outputs, options.verify)
     make_disk = partial(_make_disk, allowed, room.disk.snapshots, plan.buffer)
@@ -214,7 +217,7 @@ def _taped_loop(
     except BaseException:
         rule.fail()
         raise
-    rule.links = Links(region, leaves, inputs, rule.statics)
+    rule.links = Links(region, nodes, inputs, rule.statics)
     return _recorded(tape, rule, final, structure, stepper, options.outputs)
 
 

@@ -9,7 +9,6 @@ from typing import Any, final
 
 from ebbtide.agree import agree
 from ebbtide.arrays.context import current
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger, Lender
@@ -17,16 +16,17 @@ from ebbtide.loop.given import in_region
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.sizes import RESERVE
 from ebbtide.schedules import StoreAll
+from ebbtide.tape.node import Node
 
 
 @contextmanager
-def refusing_before(tape: Any, leaves: list[Any], allowed: Budget | None) -> Iterator[None]:
+def refusing_before(tape: Any, nodes: list[Node | None], allowed: Budget | None) -> Iterator[None]:
     """
     Have a refusal of a loop name what does for the sweep of the code before it, too.
 
     Args:
         tape: The tape that the loop is going to be on.
-        leaves: Leaves of its initial state.
+        nodes: Nodes of the leaves of its initial state on that tape; None for constants of it.
         allowed: The budget of the call; None for no bound by it.
 
     Raises:
@@ -38,8 +38,7 @@ def refusing_before(tape: Any, leaves: list[Any], allowed: Budget | None) -> Ite
         pager, ledger = tape.pager, tape.ledger
         if allowed is None or pager is None or ledger.limit is None or in_region(current().capture):
             raise
-        nodes = [leaf._node for leaf in leaves if isinstance(leaf, TracedArray) and leaf._trace is tape]
-        seeds = [(node,) for node in dict.fromkeys(nodes)]
+        seeds = [(node,) for node in dict.fromkeys(nodes) if node is not None]
         sweep = pager.forecast(seeds, [(True, True)] * len(seeds), paged=pager.on_disk, bare=True)
         least = max(sweep.peak, sweep.least) + allowed.memory - ledger.limit
         if least <= error.least:
