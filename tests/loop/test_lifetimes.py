@@ -573,3 +573,19 @@ def test_an_initial_state_that_the_caller_does_not_hold_goes_before_the_first_st
     transformed(lambda u: timeloop(step, initial(u), STEPS)["u"].sum())(np.linspace(0.2, 1.1, LARGE))
     assert len(given) == 2
     assert set(alive) == {0}
+
+
+@pytest.mark.parametrize("transformed", [lambda f: f, grad], ids=["plain", "grad"])
+def test_an_output_goes_before_the_next_step(transformed):
+    """What a step emitted is in the array of all outputs, and nowhere else when the next one runs."""
+    emitted: list[Any] = []
+    alive: list[int] = []
+
+    def step(u: Any, i: Any) -> tuple[Any, Any]:
+        alive.append(sum(ref() is not None for ref in emitted))
+        row = np.sin(u)
+        emitted.append(weakref.ref(getattr(row, "_value", row)))
+        return 0.9 * u, row
+
+    transformed(lambda u: timeloop(step, u, STEPS, outputs=True)[1].sum())(np.linspace(0.2, 1.1, LARGE))
+    assert set(alive[:STEPS]) == {0}

@@ -80,6 +80,7 @@ def first_steps(
     options: Options,
     allowed: Budget | None,
     disk: DiskPart,
+    whole: Whole,
     rows: int,
     earlier: Schedule | None,
 ) -> tuple[First, Plan, Any]:
@@ -95,7 +96,7 @@ def first_steps(
     assert stepper.region is not None
     start, ledger = time.perf_counter(), stepper.region.ledger
     report = ledger.report
-    whole = Whole(report, values)
+    whole.begin(values)
     account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
     _page_before(stepper.region)
     mark = account.mark()
@@ -128,7 +129,7 @@ def first_steps(
         waits = ledger.refusals if options.budget is None else None
         raise _refusal(error, within, smallest, waits) from None
     first = measured.first
-    plan = whole.predict(plan, available, steps * first.output_nbytes)
+    plan = whole.predict(plan, available, steps * first.output_nbytes, held)
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))

@@ -140,6 +140,7 @@ class LinearLoop(LinearRule):
                 state, output = self._pass(state) if self._start is not None else self._keep(state)
                 self._verifier.emitted(self.steps, output)
                 emit(self.emitted, self.steps, known, output)
+                del output
                 self.steps += 1
                 if free_dead_tuples is not None and not self.steps % _TIDY:
                     free_dead_tuples()
@@ -243,12 +244,15 @@ class LinearLoop(LinearRule):
         """See `LinearRule.push`."""
         count = len(self._places) - len(self._statics)
         found = [None if place is None else tangents[place] for place in self._places]
+        tangents.clear()
         state, given = found[:count], dict(zip(self._statics, found[count:], strict=True))
+        found.clear()
         outputs: list[list[Any]] = []
         for step in self._kept:
             results = step.push(state, given)
             state = [None if t is None else _contiguous(t) for t in results[:count]]
             outputs.append(results[count:])
+            results.clear()
         if self._start is not None:
             state = self._push_rest(state, given, outputs)
         columns = zip(*outputs, strict=True)
@@ -265,6 +269,7 @@ class LinearLoop(LinearRule):
         with again as capture, self._watch.sweep("forward", self.steps - first):
             for index in range(first, self.steps):
                 state = [self._join(writable(v, self._trace), t) for v, t in zip(values, tangents, strict=True)]
+                tangents.clear()  # those that the loop begins with have no other name
                 after, output = self._stepper.plain(index, state, None)
                 pairs = capture.pairs(self._trace, after + output)
                 values, tangents = ([pair[k] for pair in pairs[:count]] for k in range(2))

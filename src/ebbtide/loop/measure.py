@@ -111,6 +111,14 @@ def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
     return sum(found.values())
 
 
+def bytes_passed(first: First, ledger: Ledger) -> int:
+    """Return the bytes of the leaves of the state after the first step that it saved as they are."""
+    assert first.record is not None
+    kept = {id(owner_of(cell.value)) for cell in _saved_arrays(first.record, ledger)}
+    owners = {id(owner_of(leaf)): leaf.nbytes for leaf in first.after if type(leaf) is np.ndarray}
+    return sum([nbytes for owner, nbytes in owners.items() if owner in kept])
+
+
 def measure_alone(
     stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark
 ) -> tuple[Sizes, Timed | None, int]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from ebbtide.arrays.primitive import Signature
+from ebbtide.loop import ahead
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import nodes_of
-from ebbtide.schedules import Forward, Mixed, Move, Position, Reverse, Snapshot
+from ebbtide.schedules import Delete, Forward, Mixed, Move, Position, Reverse, Snapshot
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
 from ebbtide.tape.saved import SavedValue, key_of
@@ -28,9 +29,11 @@ class Moments:
     What is held beside snapshots, in bytes, and what that makes together with them.
 
     Args:
-        plan: The plan of the loop, of a `Mixed` schedule.
+        plan: The plan of the loop.
         traced: The most bytes that were allocated for the taped first step at a time.
         plain: The same for a plain step, without what loops in it keep.
+        moved: Bytes of the leaves of a state that a step changes.
+        passed: Bytes of those that a step saves as they are after it, and not as they are before it, too.
         beside: What loops in a step hold beside what that saved.
         sweep: The same for a sweep.
         sums: Those of it for the sums so far for static values, which are not there in the first sweep.
@@ -42,6 +45,8 @@ class Moments:
     plan: Plan
     traced: int
     plain: int
+    moved: int
+    passed: int
     beside: int
     sweep: int
     sums: int
@@ -49,37 +54,73 @@ class Moments:
     asked: list[tuple[int, int]]
     limit: int | None
 
-    def most(self) -> int:
-        """Return the most bytes that are held at a time."""
-        schedule, steps, sizes = self.plan.schedule, self.plan.steps, self.plan.sizes
-        assert isinstance(schedule, Mixed)
-        position, most = Position(steps=steps), 0
-        planned = self.limit is not None and spare_tier(schedule, steps) == "memory"
-        spare = planned
-        while (action := schedule.next_action(position)) is not None:
-            held = sum([self._size_of(kept) for kept in position.snapshots])
+    def most(self, position: Position, spare: bool) -> int:
+        """
+        Return the most bytes that are held at a time.
+
+        Args:
+            position: Where the loop stands.
+            spare: Whether it has its initial state there beside its snapshots.
+
+        Raises:
+            ScheduleError: There is no way on from there.
+        """
+        schedule: Any = self.plan.schedule  # of those with a state beside their snapshots, `Mixed` knows what is free
+        sizes = self.plan.sizes
+        planned = self.limit is not None and spare_tier(schedule, self.plan.steps) == "memory"
+        spare, most, stored = spare or planned, 0, sum([self._size_of(kept) for kept in position.snapshots])
+        while (action := _narrowed(schedule.next_action(position))) is not None:
+            held = stored + self._at_hand(position)
             waiting = sizes.state + sizes.gradients if position.forward_ended else 0
             if isinstance(action, Forward) and (action.save or action.kind == "saved"):
-                needed = schedule.saved * action.snapshot + (0 if sizes.idle >= sizes.restart else schedule.restart)
-                spare = spare and (planned or schedule.free(position) >= needed)
+                spare = spare and (planned or not self._is_in_the_way(position, action.snapshot))
                 spare = spare and not self._is_given_up(position, held + waiting)
-                now = held + waiting + sizes.state + self.traced
+                now = held + waiting + sizes.state - self._is_saved(position) * self.passed + self.traced
             elif isinstance(action, Forward):
-                stored = action.snapshot * sizes.restart
-                now = held + waiting + stored + sizes.state + max(self.plain, 2 * sizes.state)  # and the loop's copy
+                kept = self._size_of(Snapshot(action.start, "restart", action.tier)) if action.snapshot else 0
+                now = held + waiting + kept + sizes.state + max(self.plain, 2 * self.moved)  # and the loop's copy
             elif isinstance(action, Reverse):
                 spare = spare and (planned or schedule.free(position) >= schedule.restart)
+                held -= 0 if position.saved is None else sizes.taped_beside + self.beside  # its own is in the sweep
                 now = held + (self.sweep if position.reversed else max(self.sweep - self.sums, self.between))
             else:
                 now = held + waiting
                 last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
-                spare = spare or (last and self.limit is not None)
+                spare = spare or (last and self.limit is not None and isinstance(schedule, Mixed))
             most = max(most, now + spare * sizes.restart)
+            stored += self._change(position, action)
             position = position.after(action)
         return most
 
     def _size_of(self, kept: Snapshot) -> int:
-        return self.plan.sizes.restart if kept.kind == "restart" else self.plan.sizes.taped_beside + self.beside
+        sizes = self.plan.sizes
+        if kept.tier == "memory":
+            return sizes.restart if kept.kind == "restart" else sizes.taped_beside + self.beside
+        return sizes.listed if kept.kind == "restart" else sizes.left_behind
+
+    def _at_hand(self, position: Position) -> int:
+        """Return the bytes of what steps saved that is at hand."""
+        count = 0 if position.saved is None else position.saved[1] - position.saved[0]
+        return count * (self.plan.sizes.taped_beside + self.beside)
+
+    def _is_saved(self, position: Position) -> bool:
+        """Return whether what the step before the working state saved is in memory."""
+        if position.saved is not None and position.saved[1] == position.state:
+            return True
+        last = position.snapshots[-1:]
+        return last == (Snapshot((position.state or 0) - 1, "saved", "memory"),)
+
+    def _change(self, position: Position, action: Any) -> int:
+        """Return by how many bytes the snapshots become more."""
+        if isinstance(action, Forward):
+            return self._size_of(Snapshot(action.start, action.kind, action.tier)) if action.snapshot else 0
+        return -self._size_of(ahead.stored(position, action.step)) if isinstance(action, (Move, Delete)) else 0
+
+    def _is_in_the_way(self, position: Position, snapshot: bool) -> bool:
+        """Return whether the initial state that stays beside snapshots has bytes of a step that runs on a tape."""
+        schedule: Any = self.plan.schedule
+        idle = self.plan.sizes.idle >= self.plan.sizes.restart
+        return schedule.free(position) < schedule.saved * snapshot + (0 if idle else schedule.restart)
 
     def _is_given_up(self, position: Position, held: int) -> bool:
         """Return whether an operation of a taped step has the initial state given up that stays beside snapshots."""
@@ -89,6 +130,13 @@ class Moments:
         room = self.limit + sizes.excused - held - sizes.data
         # By then what was made beside it has to be less than the most.
         return any(asked > room and made + sizes.restart <= self.traced for asked, made in self.asked)
+
+
+def _narrowed(action: Any) -> Any:
+    """Return the first step of an action on saved values."""
+    if isinstance(action, Reverse):
+        return Reverse(start=action.start, stop=action.start - 1)
+    return replace(action, stop=action.start + 1) if isinstance(action, Forward) and action.save else action
 
 
 def bytes_asked(record: TapedStep) -> list[tuple[int, int]]:

@@ -43,6 +43,7 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
             state, output = stepper.plain(index, state, None)
             if outputs:
                 emit(emitted, index, steps if until is None else None, output)
+            del output  # before the next step runs
             bar.advance()
             if heap is not None:
                 heap.passed()

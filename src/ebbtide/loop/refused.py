@@ -107,6 +107,7 @@ def run_on(
             values, output = stepper.plain(index, values, bypass)
             if options.outputs:
                 emit(emitted, index, None if until is not None else steps, output)
+            del output
     links = Links(region, nodes, inputs, bypass.statics)
     sums = sum(met.nbytes for met in bypass.statics.values())
     return RefusedLoop(region.ledger, plan, on_disk, links, sums, emitted), values

@@ -26,6 +26,7 @@ from ebbtide.loop.share import held_in_step, loops_inside, seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import is_paged
+from ebbtide.loop.whole import Whole
 from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Forward, Reverse
 from ebbtide.tape.pager import Pager
@@ -53,6 +54,7 @@ class Room:
         waiting: Counts what is held between the sweeps of two steps.
         disk: Its part of the disk.
         planned: What the first plan was made for, if what steps save may go to disk; else None.
+        whole: Predicts the peak of the whole call.
 
     Memory:
         None of its own.
@@ -60,7 +62,7 @@ class Room:
 
     __slots__ = (
         "_allowed", "_freed", "_given_up", "_held", "_ledger", "_mark", "_own", "_peak", "_unseen", "disk", "fallback",
-        "lean", "planned", "runs", "spare", "stale", "waiting",
+        "lean", "planned", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
@@ -73,7 +75,7 @@ class Room:
         self._given_up = 0  # how often the loop did with less
         self._freed: int | None = None  # and by how many bytes since its last plan; None if it did not
         self.waiting = Waiting(ledger)
-        self.fallback, self.spare = Fallback(ledger), Spare()
+        self.fallback, self.spare, self.whole = Fallback(ledger), Spare(), Whole(ledger)
         self.disk = DiskPart(ledger, allowed, is_own=own is not None)
         self.stale, self.lean, self.runs, self.planned = False, False, False, None
 
@@ -384,13 +386,9 @@ class Room:
 
     def _replace(self, rule: Any, plan: Plan) -> None:
         """Give a loop a plan, and tell it to the report, which knows by now what code after the loop has taken."""
-        report, whole = self._ledger.report, rule.plan.predicted_whole_bytes
-        if whole is not None and report is not None:
-            whole += plan.predicted_peak_bytes - rule.plan.predicted_peak_bytes
-            plan = plan.with_whole(whole, report.allocated_peak)
-        rule.plan = plan
+        rule.plan = self.whole.changed(rule, plan)
         self.disk.promise(rule)
-        rule.watch.changed(plan)
+        rule.watch.changed(rule.plan)
 
     def _refusal(self, rule: Any, index: int, record: TapedStep, peak: int) -> BudgetError:
         """Return the error for a step that does not fit."""

@@ -228,8 +228,8 @@ class LoopRule(JointRule):
         if first is not None:
             record, self.state, output = first.take()
             self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
-            del record
             self._emit(index, output)
+            del record, output
             self._count(index)
             index += 1
         watch = self.position.open
@@ -237,6 +237,7 @@ class LoopRule(JointRule):
             while index < action.stop and not (watch and index > action.start and self._is_end()):
                 self.state, output = self.stepper.plain(index, self.state, self.bypass)
                 self._emit(index, output)
+                del output
                 self._count(index)
                 index += 1
         return index
@@ -268,8 +269,8 @@ class LoopRule(JointRule):
             if done.kind != action.kind:
                 self.room.make_for(self, done)
                 self.snapshots.put_state(index, entering, done.tier)
-            del entering
             self._emit(index, output)
+            del entering, output  # before the next step runs
             self._count(index)
             index += 1
         return replace(done, stop=index)

@@ -183,7 +183,8 @@ def _taped_loop(
             hold_buffer(ledger, options.storage)
             rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
-            first, plan, report = first_steps(stepper, values, length, options, allowed, room.disk, rows, earlier)
+            places = room.disk, room.whole
+            first, plan, report = first_steps(stepper, values, length, options, allowed, *places, rows, earlier)
             if resumption is not None:
                 resumption.begin()
                 if options.schedule is None and plan.schedule != earlier:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, final
 
+from ebbtide.errors import ScheduleError
+from ebbtide.ledger import Ledger
 from ebbtide.loop.first import First
+from ebbtide.loop.held import counted_bytes
+from ebbtide.loop.measure import bytes_passed
 from ebbtide.loop.moments import MOST_STEPS, Moments, bytes_asked
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import count_saved, spare_beside_taped, table_bytes
 from ebbtide.loop.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.state import bytes_of
-from ebbtide.schedules import Mixed, StoreAll
+from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
 
@@ -21,17 +26,25 @@ class Whole:
     Predicts what `tracemalloc` is going to see at most in the block of a profile.
 
     Args:
-        report: The report of the profile; None without one, and nothing is predicted.
-        values: Leaves of the initial state.
+        ledger: The account of a loop, with the report of the profile; without one nothing is predicted.
     """
 
-    __slots__ = ("_around", "_asked", "_before", "_kept", "_report", "_saved", "_sums", "_traced")
+    __slots__ = (
+        "_around", "_asked", "_available", "_before", "_kept", "_ledger", "_moved", "_others", "_outputs", "_passed",
+        "_saved", "_sums", "_traced", "_within",
+    )  # fmt: skip
 
-    def __init__(self, report: Any, values: list[Any]) -> None:
-        self._report = report
-        self._before = self._around = self._kept = self._saved = self._sums = 0
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._before = self._around = self._within = self._kept = self._saved = self._sums = self._others = 0
+        self._moved = self._passed = self._outputs = 0
+        self._available: int | None = None
         self._traced: int | None = None
         self._asked: list[tuple[int, int]] = []
+
+    def begin(self, values: list[Any]) -> None:
+        """Take note of what is there before the first step, with the leaves of the initial state."""
+        report = self._ledger.report
         if report is not None:
             self._before = report.allocated - bytes_of(values)
             self._around, report.within = report.within, 0
@@ -39,11 +52,14 @@ class Whole:
     def see(self, first: First, sizes: Sizes) -> None:
         """Take note of the first step, when it is measured."""
         self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
-        if self._report is not None and first.record is not None:
+        if self._ledger.report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
             self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
+            nodes = zip(first.record.state_nodes, first.record.state_leaves, first.after, strict=True)
+            self._moved = bytes_of([leaf for node, before, leaf in nodes if node is None or node is not before])
+            self._passed = max(0, bytes_passed(first, self._ledger) - sizes.passed_on)
 
-    def predict(self, plan: Plan, available: int | None, outputs: int) -> Plan:
+    def predict(self, plan: Plan, available: int | None, outputs: int, others: int) -> Plan:
         """
         Return a plan with the predicted peak.
 
@@ -51,22 +67,21 @@ class Whole:
             plan: The plan.
             available: Bytes of memory that the loop may take; None for no bound.
             outputs: Bytes of the outputs of all steps.
+            others: Bytes in the ledger that are not the loop's.
         """
-        report, traced = self._report, self._traced
+        report, traced = self._ledger.report, self._traced
         if report is None:
             return plan
-        report.within, within = self._around, report.within
+        report.within, self._within = self._around, report.within
         if traced is None:
             return plan
-        # What loops in a step have where there is room, beyond what they keep; what they take beside is in no ledger.
-        extra = max(0, self._kept - plan.sizes.saved - plan.sizes.shared)
-        # Without being asked they give up what is beyond the plan, but for their initial states.
-        beside = extra if plan.sizes.saved == self._saved else 0
-        is_followed = isinstance(plan.schedule, Mixed) and plan.steps <= MOST_STEPS
+        self._outputs, self._available, self._others = outputs, available, others
+        extra, beside = self._inside(plan)
+        is_followed = _is_followed(plan)
         if is_followed:
-            beyond = self._follow(plan, traced, within, extra, beside, available)
+            beyond = self._follow(plan, Position(steps=plan.steps), spare=False)
         else:
-            beyond = _bytes_beyond(plan, traced, within, bounded=available is not None)
+            beyond = _bytes_beyond(plan, traced, self._within, bounded=available is not None)
             beyond += beside * count_saved(plan.schedule, plan.steps)
         report.within = max(report.within, beyond)
         peak = plan.predicted_peak_bytes + beyond
@@ -78,20 +93,53 @@ class Whole:
             if extra and count_saved(plan.schedule, plan.steps):
                 # Their own plans have room for what their steps take for a moment; not for the state that the step
                 # around starts from, where they have saved what is after it.
-                apart = within + (plan.sizes.state if beside else min(BLOCK, plan.sizes.state) + RESERVE)
+                apart = self._within + (plan.sizes.state if beside else min(BLOCK, plan.sizes.state) + RESERVE)
             # What a step saves may have been there before it.
             peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
 
-    def _follow(self, plan: Plan, traced: int, within: int, extra: int, beside: int, available: int | None) -> int:
+    def changed(self, rule: Any, plan: Plan) -> Plan:
+        """Return another plan of a running loop with the peak that is predicted from where that stands."""
+        report, known, position = self._ledger.report, rule.plan, rule.position
+        whole = known.predicted_whole_bytes
+        if report is None or whole is None:
+            return plan
+        whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
+        if _is_followed(plan) and not position.open:
+            # By now it is known what code after the loop has taken.
+            more = max(0, self._ledger.live - counted_bytes(rule) - self._others)
+            with suppress(ScheduleError):  # the next action says that there is no way on
+                beyond = self._follow(plan, position, spare=rule.room.spare.is_there, others=more)
+                peak = plan.predicted_peak_bytes + beyond + more
+                whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
+        return plan.with_whole(whole, report.allocated_peak)
+
+    def _inside(self, plan: Plan) -> tuple[int, int]:
+        """Return what loops in a step have where there is room, beyond what they keep, and how much of it stays."""
+        extra = max(0, self._kept - plan.sizes.saved - plan.sizes.shared)  # what they take beside is in no ledger
+        # Without being asked they give up what is beyond the plan, but for their initial states.
+        return extra, extra if plan.sizes.saved == self._saved else 0
+
+    def _follow(self, plan: Plan, position: Position, *, spare: bool, others: int = 0) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
-        sizes, schedule = plan.sizes, plan.schedule
-        limit = None if available is None else available - sizes.interpreter
-        sweep, between = sizes.sweep + sizes.gradients + within + extra, _bytes_between(sizes)
+        sizes, (extra, beside) = plan.sizes, self._inside(plan)
+        limit = None if self._available is None else self._available - others - sizes.interpreter
+        block = min(BLOCK, 2 * sizes.state)
+        sweep, between = sizes.sweep + sizes.gradients + self._within + extra + block, _bytes_between(sizes) + block
+        traced = (self._traced or 0) + max(0, sizes.saved - self._saved)
         plain = traced - self._kept + sizes.state if extra else traced
-        most = Moments(plan, traced, plain, beside, sweep, self._sums, between, self._asked, limit).most()
-        table = table_bytes(schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
-        return min(BLOCK, 2 * sizes.state) + most + sizes.interpreter + table - plan.predicted_peak_bytes
+        steps = traced, plain, self._moved, self._passed, beside
+        moments = Moments(plan, *steps, sweep, self._sums, between, self._asked, limit)
+        most = moments.most(position, spare)
+        more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
+        more += sizes.interpreter + plan.buffer
+        return most + more - plan.predicted_peak_bytes
+
+
+def _is_followed(plan: Plan) -> bool:
+    """Return whether the schedule of a plan is followed, action by action."""
+    known = isinstance(plan.schedule, (Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll))
+    return known and plan.steps <= MOST_STEPS
 
 
 def _bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int:

@@ -243,14 +243,14 @@ class LinearProgram:
         held = dict(zip(self._inputs, tangents, strict=True))
         tangents.clear()
         for node, releases in zip(self._nodes, self._releases, strict=True):
-            held[node.number] = self._do(node, held)
+            tangents = [held[parent.number] for parent in node.parents or ()]
             for number in releases:
                 del held[number]
+            held[node.number] = self._do(node, tangents)
         return [None if number is None else held[number] for number in self._outputs]
 
-    def _do(self, node: Node, held: dict[int, Any]) -> Any:
-        """Do one operation."""
-        tangents = [held[parent.number] for parent in node.parents or ()]
+    def _do(self, node: Node, tangents: list[Any]) -> Any:
+        """Do one operation with the tangents of its operands, which a rule of several results takes out of the list."""
         rule = node.signature
         if rule is PROJECTION:
             return tangents[0][node.params]
