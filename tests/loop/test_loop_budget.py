@@ -166,6 +166,41 @@ def test_the_peak_of_the_whole_call_is_predicted_at_any_budget(name: str, states
     assert p.steps_forward == p.predicted_steps_forward
 
 
+def wave(s: Any, i: Any) -> tuple[Any, Any]:
+    """A step of a scheme of two levels, one of which it passes on."""
+    old, new = s
+    return new, 2 * new - old + 0.3 * (np.roll(new, 1) - 2 * new + np.roll(new, -1)) - 0.01 * np.sin(new)
+
+
+def copied(s: Any, i: Any) -> tuple[Any, Any]:
+    """A step that changes one leaf of two."""
+    return s[0], np.tanh(s[0] * s[1])
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("states", [6.5, 9.0, 11.0, 14.0])
+@pytest.mark.parametrize("moved", [wave, copied])
+def test_the_peak_of_the_whole_call_is_predicted_for_two_levels(moved: Any, states: float, named: bool) -> None:
+    """Also where the function holds the initial state as long as it runs, and code after the loop has some given up."""
+    u = np.linspace(0.2, 1.1, 4 * SIZE)
+
+    def misfit(u: Any) -> Any:
+        if named:
+            pair = (u + 1.0, 0.9 * u)
+            after = timeloop(moved, pair, 24)
+        else:
+            after = timeloop(moved, (u + 1.0, 0.9 * u), 24)
+        return np.sum(after[0] ** 2) + np.sum(after[1] * after[0])
+
+    bounded = grad(misfit, budget=Budget(memory=int(2 * states * u.nbytes)))
+    bounded(u)
+    with traced(), ebbtide.profile() as p:
+        measured = peak_of(lambda: bounded(u))
+    assert p.predicted_whole_bytes is not None
+    assert 0.95 * p.predicted_whole_bytes <= measured <= p.predicted_whole_bytes
+    assert p.steps_forward == p.predicted_steps_forward
+
+
 @pytest.mark.parametrize("emit", [lambda u: u, lambda u: u[::8].copy(), np.sum], ids=["states", "parts", "numbers"])
 @pytest.mark.parametrize("states", [None, 100])
 def test_outputs_are_part_of_the_whole_call(emit: Any, states: int | None) -> None:

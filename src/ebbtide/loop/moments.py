@@ -34,6 +34,7 @@ class Moments:
         plain: The same for a plain step, without what loops in it keep.
         moved: Bytes of the leaves of a state that a step changes.
         passed: Bytes of those that a step saves as they are after it, and not as they are before it, too.
+        gone: Bytes of the initial state as it was given, that the function holds as long as it runs.
         beside: What loops in a step hold beside what that saved.
         sweep: The same for a sweep.
         sums: Those of it for the sums so far for static values, which are not there in the first sweep.
@@ -47,6 +48,7 @@ class Moments:
     plain: int
     moved: int
     passed: int
+    gone: int
     beside: int
     sweep: int
     sums: int
@@ -70,7 +72,7 @@ class Moments:
         planned = self.limit is not None and spare_tier(schedule, self.plan.steps) == "memory"
         spare, most, stored = spare or planned, 0, sum([self._size_of(kept) for kept in position.snapshots])
         while (action := _narrowed(schedule.next_action(position))) is not None:
-            held = stored + self._at_hand(position)
+            held = stored + self._at_hand(position) - position.forward_ended * self.gone
             waiting = sizes.state + sizes.gradients if position.forward_ended else 0
             if isinstance(action, Forward) and (action.save or action.kind == "saved"):
                 spare = spare and (planned or not self._is_in_the_way(position, action.snapshot))

@@ -172,10 +172,11 @@ def _taped_loop(
     values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
         return run_plain(step, leaves, structure, 0, inputs, options)
-    nodes = [region.node(leaf) for leaf in leaves]
-    leaves.clear()
     allowed = budget or context.budget
     room = Room(ledger, allowed, budget)
+    room.whole.meet(leaves)
+    nodes = [region.node(leaf) for leaf in leaves]
+    leaves.clear()
     known = length if options.until is None else None
     resumption, directory = _find_journal(options, stepper, values, known)
     try:

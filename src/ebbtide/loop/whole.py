@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from typing import Any, final
 
+import numpy as np
+
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.first import First
@@ -18,6 +23,7 @@ from ebbtide.loop.state import bytes_of
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
+from ebbtide.tape.node import Node
 
 
 @final
@@ -30,17 +36,25 @@ class Whole:
     """
 
     __slots__ = (
-        "_around", "_asked", "_available", "_before", "_kept", "_ledger", "_moved", "_others", "_outputs", "_passed",
-        "_saved", "_sums", "_traced", "_within",
+        "_around", "_asked", "_available", "_before", "_given", "_gone", "_kept", "_ledger", "_moved", "_others",
+        "_outputs", "_passed", "_saved", "_sums", "_traced", "_within",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._before = self._around = self._within = self._kept = self._saved = self._sums = self._others = 0
-        self._moved = self._passed = self._outputs = 0
+        self._moved = self._passed = self._gone = self._outputs = 0
+        self._given: list[Any] = []
         self._available: int | None = None
         self._traced: int | None = None
         self._asked: list[tuple[int, int]] = []
+
+    def meet(self, leaves: list[Any]) -> None:
+        """Take note of the initial state as the function made it, which may hold it as long as it runs."""
+        if self._ledger.report is not None:
+            traced = [leaf for leaf in leaves if type(leaf) is TracedArray and isinstance(leaf._node, Node)]
+            made = [leaf._value for leaf in traced if leaf._node.signature is not None]
+            self._given = [weakref.ref(owner_of(value)) for value in made if isinstance(value, np.ndarray)]
 
     def begin(self, values: list[Any]) -> None:
         """Take note of what is there before the first step, with the leaves of the initial state."""
@@ -55,9 +69,13 @@ class Whole:
         if self._ledger.report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
             self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
+            owners = {id(owner): owner.nbytes for ref in self._given if (owner := ref()) is not None}
+            met = {id(owner_of(array._value)) for _, array in first.record.tape.statics.values()}
+            others = [key for key in owners if key in met or self._ledger.count_holders(key)]
+            self._gone = sum(owners.values()) - sum([owners[key] for key in others])
             nodes = zip(first.record.state_nodes, first.record.state_leaves, first.after, strict=True)
             self._moved = bytes_of([leaf for node, before, leaf in nodes if node is None or node is not before])
-            self._passed = max(0, bytes_passed(first, self._ledger) - sizes.passed_on)
+            self._passed = bytes_passed(first, self._ledger)
 
     def predict(self, plan: Plan, available: int | None, outputs: int, others: int) -> Plan:
         """
@@ -125,10 +143,11 @@ class Whole:
         sizes, (extra, beside) = plan.sizes, self._inside(plan)
         limit = None if self._available is None else self._available - others - sizes.interpreter
         block = min(BLOCK, 2 * sizes.state)
-        sweep, between = sizes.sweep + sizes.gradients + self._within + extra + block, _bytes_between(sizes) + block
+        sweep = sizes.sweep + sizes.gradients + self._within + extra + block
+        between = _bytes_between(sizes) + block - self._passed  # which is the final state
         traced = (self._traced or 0) + max(0, sizes.saved - self._saved)
         plain = traced - self._kept + sizes.state if extra else traced
-        steps = traced, plain, self._moved, self._passed, beside
+        steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), self._gone, beside
         moments = Moments(plan, *steps, sweep, self._sums, between, self._asked, limit)
         most = moments.most(position, spare)
         more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
