@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from ebbtide import grad, timeloop
-from ebbtide.schedules import Hierarchical, Revolve
+from ebbtide.loop import ahead
+from ebbtide.schedules import Hierarchical, Position, Revolve, Snapshot
 from ebbtide.storage import Disk, Tiered
 
 
@@ -65,3 +67,13 @@ def test_a_storage_without_a_buffer_is_told_nothing(seen, tmp_path):
         gradient(schedule=Revolve(3), storage=storage)
     assert seen
     assert all(event != "told" for event, _ in seen)
+
+
+def test_a_restart_state_behind_saved_steps_is_a_way_back():
+    """A loop whose disk runs out changes from saved values to restart states; what it saved by then is of use."""
+    saved = tuple(Snapshot(k, "saved", "disk") for k in range(4))
+    behind = Position(steps=9, state=6, snapshots=(*saved, Snapshot(4, "restart", "disk")))
+    assert not ahead.lacks_way_back(behind)
+    assert ahead.lacks_way_back(replace(behind, snapshots=saved))
+    assert ahead.lacks_way_back(replace(behind, snapshots=(*saved, Snapshot(5, "restart", "disk"))))
+    assert not ahead.lacks_way_back(replace(behind, snapshots=saved, state=4))

@@ -73,6 +73,8 @@ def lacks_way_back(position: Position) -> bool:
     if position.finished or any(kept.kind == "restart" for kept in position.snapshots[:1]):
         return False
     base, saved = count_base(position), position.saved
+    if any(kept.step == base for kept in position.snapshots[base : base + 1]):
+        return False  # a restart state, behind the steps that have what they saved
     missing = position.end if saved is None else saved[0]
     return base < missing and (position.state is None or position.state > base)
 
