@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 _UNITS = MappingProxyType(
     {
         "": 1,
@@ -52,12 +54,12 @@ def parse_bytes(quantity: int | str) -> int:
                 "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, for example '64 MiB'."
             )
         return math.floor(float(match.group(1)) * unit)
-    # A bool is an int in Python, but True bytes is a mistake in every case. A caller need not have a type checker.
-    if isinstance(quantity, bool) or not isinstance(quantity, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+    # A bool is an int in Python, but True bytes is a mistake in every case; `20 * np.prod(u.shape)` is an int of NumPy.
+    if isinstance(quantity, bool) or not isinstance(quantity, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"A number of bytes is an int or a text such as '64 MiB', not {quantity!r}.")
     if quantity < 0:
         raise ValueError(f"A number of bytes cannot be negative: {quantity}.")
-    return quantity
+    return int(quantity)
 
 
 def format_bytes(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 
 import numpy as np
@@ -362,3 +363,17 @@ def test_usable_alone():
         ledger.add("snapshots", 70)
         ledger.add("snapshots", -70)
     assert (report.held_bytes, ledger.peak) == (70, 100)
+
+
+def test_the_peak_of_a_changed_plan_is_no_less_than_what_was_held():
+    """A loop that gives up its buffers has held them; the plan after it says what is to come."""
+    with profile() as p:
+        grad(lambda u: energy(u, Revolve(3)), budget=Budget(memory=20 * STATE))(U0)
+    loop, ledger = p.loops[0], Ledger(watched=True)
+    held, plan = loop.held_bytes, dataclasses.replace(loop.plan, predicted_peak_bytes=STATE)
+    assert held > 3 * STATE
+    loop.take(plan, ledger)
+    assert held <= loop.plan.predicted_peak_bytes <= held + 2 * RESERVE
+    more = dataclasses.replace(plan, predicted_peak_bytes=30 * STATE)
+    loop.take(more, ledger)
+    assert loop.plan == more

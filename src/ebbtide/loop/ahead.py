@@ -151,8 +151,8 @@ def with_less(schedule: Any, position: Position) -> Any:
     return Revolve(max(1, len(held if isinstance(schedule, Revolve) else position.snapshots) - 1))
 
 
-def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
-    """Return the plan of a loop that gave up snapshots of so many bytes after it ran so many steps."""
+def with_freed(plan: Plan, position: Position, ran: int, freed: int, buffer: int) -> Plan:
+    """Return the plan of a loop that gave up so many bytes after it ran so many steps, and is left with a *buffer*."""
     forward = ran + plan.schedule.forward_steps_left(position)
     return replace(
         plan,
@@ -161,6 +161,7 @@ def with_freed(plan: Plan, position: Position, ran: int, freed: int) -> Plan:
         predicted_time=plan.predicted_time + plan.costs.forward * (forward - plan.predicted_steps_forward),
         # Steps may save more than those that were planned with, and then more than planned is freed.
         predicted_peak_bytes=max(plan.sizes.fixed, plan.predicted_peak_bytes - freed),
+        buffer=min(plan.buffer, buffer),
     )
 
 

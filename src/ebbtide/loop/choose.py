@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
+
+import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.context import current
@@ -16,8 +19,9 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.candidates import forget_table
 from ebbtide.loop.disk_part import DiskPart
-from ebbtide.loop.first import First, run_first
+from ebbtide.loop.first import First, run_first, run_instead
 from ebbtide.loop.given import in_region
+from ebbtide.loop.growing import LIFTED_STEPS, lifted
 from ebbtide.loop.held import RECORD
 from ebbtide.loop.inside import Inside
 from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
@@ -100,7 +104,8 @@ def first_steps(
     account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
     _page_before(stepper.region)
     mark = account.mark()
-    first, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows)
+    given = values
+    first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows)
     whole.see(first, sizes)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
@@ -133,6 +138,8 @@ def first_steps(
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
+    if values is not given:
+        plan, first = plan.with_measuring(LIFTED_STEPS, None), run_instead(stepper, given, first, account, allowed)
     if report is None:
         return first, plan, None
     seconds = time.perf_counter() - start
@@ -237,21 +244,29 @@ def _refusal(
 
 def _measure_first(
     stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int
-) -> tuple[First, Sizes, Timed | None, int]:
+) -> tuple[First, Sizes, Timed | None, int, list[Any]]:
     """
     Run the first step on a tape and measure it.
 
     Returns:
-        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it).
+        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it, the
+        initial state that it was run with: another one where later states carry more).
     """
+    assert stepper.region is not None
     held = account.live
     with account.hearing() as given_up:
         first = run_first(stepper, values, account, allowed)
+        more = None if account.limit is None else lifted(values, first.after, stepper.region)
+        if more is not None:
+            with np.errstate(all="ignore"):
+                values, first = more, run_instead(stepper, more, first, account, allowed)
     held -= sum(given_up.values())
     known = mark.without(given_up[SAVED], given_up[SNAPSHOTS])
     sizes = measure_sizes(stepper, values, first, account, held, known, rows)
-    sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark)
-    return first, sizes, plain, held - freed
+    # Tangents of zeros are none of the user's.
+    with nullcontext() if more is None else np.errstate(all="ignore"):
+        sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark)
+    return first, sizes, plain, held - freed, values
 
 
 def _check_disk(plan: Plan, disk: DiskPart) -> None:

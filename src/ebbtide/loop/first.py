@@ -134,6 +134,17 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     return First(record, after, output, timed, is_busy=is_busy, **more)
 
 
+def run_instead(stepper: Stepper, values: list[Any], first: First, ledger: Ledger, allowed: Budget | None) -> First:
+    """Give up a first step, and return the same from another initial state; see `run_first`."""
+    first.close()
+    mark = ledger.mark()
+    first = run_first(stepper, values, ledger, allowed)
+    assert first.record is not None
+    saved, first.record.within = ledger.kept_since(mark)
+    first.record.nbytes = saved + first.record.within + first.record.tape.pager.overhead.uncounted
+    return first
+
+
 @contextmanager
 def _gathering(ledger: Ledger, meter: Meter | None) -> Iterator[list[Any]]:
     """Tell a meter what is counted in the block, and have loops that are refused there run on; see `loop/refused`."""

@@ -243,7 +243,8 @@ class Room:
         if self._freed is not None:
             # Once for all, before the loop goes on: to follow a schedule takes time, and leaves dead tuples.
             freed, self._freed = self._freed, None
-            self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed))
+            buffer = int(rule.snapshots.buffer_nbytes)
+            self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed, buffer))
         if self.spare.is_in_the_way(rule, action):
             self.spare.drop(rule)
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")

@@ -70,7 +70,8 @@ class Whole:
             self._asked = bytes_asked(first.record)
             self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
             owners = {id(owner): owner.nbytes for ref in self._given if (owner := ref()) is not None}
-            met = {id(owner_of(array._value)) for _, array in first.record.tape.statics.values()}
+            statics = [array._value for _, array in first.record.tape.statics.values()]
+            met = {id(owner_of(value)) for value in statics if isinstance(value, np.ndarray)}
             others = [key for key in owners if key in met or self._ledger.count_holders(key)]
             self._gone = sum(owners.values()) - sum([owners[key] for key in others])
             nodes = zip(first.record.state_nodes, first.record.state_leaves, first.after, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.budget import format_bytes
@@ -63,6 +64,11 @@ class LoopReport:
             self.seconds += time.perf_counter() - start
             self.held_bytes = max(self.held_bytes, ledger.peak - self._before)
             ledger.peak = max(before, ledger.peak)
+
+    def take(self, plan: Any, ledger: Ledger) -> None:
+        """Take over a plan that was changed, whose peak is no less than what the loop has held by now."""
+        held = max(self.held_bytes, ledger.peak - self._before) + plan.sizes.interpreter
+        self.plan = replace(plan, predicted_peak_bytes=max(plan.predicted_peak_bytes, held))
 
     @property
     def line(self) -> str:

@@ -156,8 +156,9 @@ class Profile:
     def plan_changed(self, loop: LoopReport, plan: Any) -> None:
         """Take over a plan that was changed."""
         assert self._predicted_peak is not None
-        self._predicted_peak += plan.predicted_peak_bytes - loop.plan.predicted_peak_bytes
-        before, loop.plan = loop.predicted_now, plan
+        before, peak = loop.predicted_now, loop.plan.predicted_peak_bytes
+        loop.take(plan, self._ledger)
+        self._predicted_peak += loop.plan.predicted_peak_bytes - peak
         self.predicted_steps_forward += loop.predicted_now - before
         if self._on_plan is not None:
             self._on_plan(plan)

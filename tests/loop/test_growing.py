@@ -1,0 +1,73 @@
+"""Time loops that begin with a constant: later states are members of a batch, or have tangents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes
+
+import ebbtide
+from ebbtide import Budget, BudgetError, grad, hvp, jvp, timeloop, vmap
+from ebbtide.schedules import Costs
+
+STEPS, MEMBERS = 40, 12
+K = np.linspace(0.5, 1.0, 20_000)
+V = np.cos(K)
+MANY = K * np.linspace(1.0, 2.0, MEMBERS)[:, None]
+COSTS = Costs(forward=1.0, reverse=2.0)
+
+
+def energy(k: Any) -> Any:
+    """The coefficient is the control, and the state begins with ones; a constant of the state stays one."""
+    start = {"u": np.ones(k.shape), "scale": np.full(k.shape, 0.1)}
+    after = timeloop(lambda s, i: s | {"u": s["u"] + s["scale"] * np.sin(s["u"] * k)}, start, STEPS, costs=COSTS)
+    return np.sum(after["u"] ** 2)
+
+
+# What is differentiated, the same without a budget and alone, and the bytes that it returns beside the budget.
+MODES: dict[str, Any] = {
+    "vmap of grad": (lambda **b: vmap(grad(energy, **b))(MANY), lambda: vmap(energy)(MANY), MANY.nbytes),
+    "hvp": (lambda **b: hvp(energy, **b)(K, V), lambda: jvp(energy, (K,), (V,)), 0),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_refusal_names_what_does(mode: str) -> None:
+    """The least budget is that of the states to come, not of the first one."""
+    run, _, _ = MODES[mode]
+    with pytest.raises(BudgetError) as refused:
+        run(budget=Budget(memory=1000))
+    assert run(budget=Budget(memory=refused.value.least)).tobytes() == run().tobytes()
+
+
+@pytest.mark.parametrize("times", [1.0, 1.4, 2.0, 4.0])
+@pytest.mark.parametrize("mode", MODES)
+def test_plans_are_made_for_the_states_to_come(mode: str, times: float) -> None:
+    """The first plan is followed to its end, within the budget, and the bits are those without one."""
+    run, alone, returned = MODES[mode]
+    with pytest.raises(BudgetError) as refused:
+        run(budget=Budget(memory=1000))
+    budget, plans = Budget(memory=int(times * refused.value.least)), list[Any]()
+    assert peak_bytes(lambda: run(budget=budget)) - peak_bytes(alone) - returned <= budget.memory
+    with ebbtide.profile(on_plan=plans.append) as p:
+        found = run(budget=budget)
+    assert plans[0].state_bytes > K.nbytes * (MEMBERS if mode != "hvp" else 2)
+    assert p.steps_forward == p.predicted_steps_forward == plans[0].predicted_steps_forward
+    assert found.tobytes() == run().tobytes()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_tangent_is_made_where_a_derivative_is_infinite() -> None:
+    """The loop begins with what the user gave: zeros as a tangent would make the Hessian of a square root NaN."""
+
+    def rooted(k: Any) -> Any:
+        return np.sum(timeloop(lambda u, i: np.sqrt(u) + 0.1 * k * k, np.zeros(k.shape), STEPS, costs=COSTS) ** 2)
+
+    expected = hvp(rooted)(K, V)
+    with pytest.raises(BudgetError) as refused:
+        hvp(rooted, budget=Budget(memory=1000))(K, V)
+    found = hvp(rooted, budget=Budget(memory=2 * refused.value.least))(K, V)
+    assert np.isfinite(expected).all()
+    assert found.tobytes() == expected.tobytes()
