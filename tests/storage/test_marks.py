@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import pytest
 from ebbtide import StorageError, grad, timeloop
 from ebbtide.cli import main
 from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage.durable import read_owner
 from ebbtide.storage.listing import clean, find_storages
-from ebbtide.storage.places import Owner, host_name, read_owner, sweep
+from ebbtide.storage.places import Owner, host_name, sweep
 
 FOREIGN = {
     "segment": {"segment": "my precious data\n" * 10},
@@ -29,6 +30,11 @@ FOREIGN = {
     "all": {"segment": "data", "lock": "l", "owner": "Jane", "newest": "news", "other": "o"},
     "of ranks": {"rank-0/segment": "data", "a.txt": "mine"},
     "nested": {"x/segment": "data"},
+    "empty newest": {"newest": ""},
+    "empty segment": {"segment": ""},
+    "zeros": {"segment": "\0" * 800},
+    "empty segment and a part": {"segment": "", "owner.7": ""},
+    "lock and newest, empty": {"lock": "", "newest": ""},
 }
 
 
@@ -40,9 +46,10 @@ def made(directory: Path, files: dict[str, str]) -> Path:
     return directory
 
 
-def texts(directory: Path) -> dict[str, str]:
-    """The files in a directory."""
-    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
+def texts(directory: Path, ours: tuple[str, ...] = ()) -> dict[str, str]:
+    """The files in a directory, without those of a storage."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name not in ours]
+    return {str(path.relative_to(directory)): path.read_text() for path in files}
 
 
 def slope(resume: Path) -> Any:
@@ -75,6 +82,50 @@ def test_what_is_beside_ours_stays(tmp_path: Path) -> None:
     assert sweep(tmp_path) == []
     assert clean(tmp_path) == []
     assert texts(scratch) == {"notes.txt": "mine"}
+
+
+BESIDE = {
+    "lock": {"lock": ""},
+    "part with text": {"owner.2024": "list of owners"},
+    "empty part": {"owner.2024": ""},
+    "part with text and lock": {"owner.2024": "list of owners", "lock": ""},
+    "notes and lock": {"notes.txt": "mine", "lock": ""},
+    "directory": {"owner.7/notes.txt": "mine"},
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_only_looks_like_ours_stays(name: str, tmp_path: Path) -> None:
+    """Files that a storage may be beside, or may use, are there when it has ended and when it was removed."""
+    directory = made(tmp_path / "both", BESIDE[name])
+    slope(directory)
+    assert texts(directory) == BESIDE[name]
+    with Disk(directory, durable=True) as storage:
+        storage.put("a", [np.arange(3)])
+    assert BESIDE[name].items() <= texts(directory, ours=("segment",)).items()
+    clean(directory)
+    # Empty ones in a directory of a storage are a storage's.
+    assert texts(directory) == {key: text for key, text in BESIDE[name].items() if text}
+
+
+@pytest.mark.parametrize("text", ["mine", ""])
+def test_a_part_of_others_is_not_written_over(text: str, tmp_path: Path) -> None:
+    """Though it has the number of this process, under which that writes its name."""
+    directory = made(tmp_path / "both", {f"owner.{os.getpid()}": text})
+    slope(directory)
+    assert texts(directory) == {f"owner.{os.getpid()}": text}
+
+
+def test_what_is_named_like_a_scratch_directory_stays(tmp_path: Path) -> None:
+    """A private directory has one file: with others, or with another content, it is none that a dead process left."""
+    for files in ({"lock": "mine"}, {"newest": "", "lock": ""}, {"owner.7": "mine"}, {"segment": "my data, a text"}):
+        scratch = made(tmp_path / f"ebbtide-4194305-{host_name()}-7-abc", files)
+        with Disk(tmp_path) as storage:
+            storage.put("a", [np.arange(3)])
+        assert sweep(tmp_path) == []
+        assert clean(tmp_path) == []
+        assert texts(scratch) == files
+        shutil.rmtree(scratch)
 
 
 PROGRAM = """
@@ -213,9 +264,11 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
     directory.mkdir()
     os.mkfifo(directory / name)
     assert read_owner(directory) is None
-    # What is in the place of the owner's name is somebody's.
-    with nullcontext() if name == "newest" else pytest.raises(StorageError, match="owner"):
+    # What is in such a place without a storage is somebody's.
+    with pytest.raises(StorageError, match=name):
         slope(directory)
+    assert texts(directory) == {}
+    assert [path.name for path in directory.iterdir()] == [name]
 
 
 def test_a_name_with_a_zero_byte_is_refused() -> None:

@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from tests.loop import trouble
 
 from ebbtide.errors import StorageError
 from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.storage import Disk, StorageLockedError, places, removal
-from ebbtide.storage.listing import clean, list_storage
+from ebbtide.storage import Disk, StorageLockedError, durable, removal
+from ebbtide.storage.listing import clean, find_storages, list_storage
 
 WHOLE = ["lock", "owner", "segment"]
+REFUSED = ("open", "resume", "clean")
 
 
 class Other:
@@ -125,11 +126,11 @@ def before_call(owner: Any, name: str, act: Callable[[], None], path: str = "") 
     assert not waiting
 
 
-def lost(directory: Path) -> Callable[[], None]:
-    """What is seen of a directory that another process removes after it kept us from making it."""
+def lost(directory: Path, number: int = errno.EEXIST) -> Callable[..., None]:
+    """What is seen of a directory that another process removes after it kept us from making it, or another error."""
 
-    def act() -> None:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
+    def act(*arguments: Any) -> None:
+        raise OSError(number, os.strerror(number), str(directory))
 
     return act
 
@@ -142,7 +143,7 @@ def test_a_directory_that_its_last_user_removes_is_made_again(call: str, tmp_pat
     when = {
         "mkdir": (os, "mkdir", lost(directory), "run"),
         "open": (os, "open", remove, "lock"),
-        "lock": (places, "take_lock", remove, ""),
+        "lock": (durable, "take_lock", remove, ""),
     }[call]
     with before_call(*when):
         disk = Disk(directory, durable=True)
@@ -154,7 +155,7 @@ def test_a_directory_that_its_last_user_removes_is_made_again(call: str, tmp_pat
     disk.close()
 
 
-@pytest.mark.parametrize("owner", [places, removal])
+@pytest.mark.parametrize("owner", [durable, removal])
 def test_a_lock_of_a_file_that_was_removed_is_none(owner: Any, tmp_path: Path) -> None:
     """Where another process has removed the directory and has it again, who opened the old lock is refused."""
     directory, others = tmp_path / "run", list[Other]()
@@ -172,15 +173,113 @@ def test_a_lock_of_a_file_that_was_removed_is_none(owner: Any, tmp_path: Path) -
     others[0].end()
 
 
+USES: dict[str, Callable[[Path], Any]] = {
+    "list": list_storage,
+    "check": lambda path: list_storage(path, check=True),
+    "find": lambda path: list(find_storages(path)),
+    "open": lambda path: Disk(path, durable=True),
+    "resume": lambda path: ResumeDirectory(path).storage,
+    "clean": clean,
+}
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("owner", ["removed", "never written"])
+def test_without_an_owner_nothing_in_the_process_gives_the_lock_up(
+    owner: str, empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is this process that has the directory, whoever asks, and another one is refused after it as before."""
+    directory = tmp_path / "run"
+    if owner == "never written":
+        monkeypatch.setattr(durable, "write_atomically", lost(directory, errno.ENOSPC))
+    with Disk(directory, durable=True) as storage:
+        if owner == "removed":
+            (directory / "owner").unlink()
+        if not empty:
+            storage.put("ours", [np.arange(3)])
+        for name, use in USES.items():
+            with pytest.raises(StorageLockedError, match=str(os.getpid())) if name in REFUSED else nullcontext():
+                use(directory)
+            other = Other(directory)
+            assert not other.is_in, name
+            other.end()
+        assert list_storage(directory).used
+        assert f"in use by process {os.getpid()}" in str(list_storage(directory))
+    assert "not in use" in str(list_storage(directory))
+    assert clean(directory) == [directory]
+
+
+def test_a_forked_child_has_no_lock_of_its_parent(tmp_path: Path) -> None:
+    """It is refused as any process, leaves the lock, and gets the directory when its parent has given it up."""
+    directory = tmp_path / "run"
+    storage = Disk(directory, durable=True)
+    (directory / "owner").unlink()
+    waiting, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(end)
+            with pytest.raises(StorageLockedError, match="unknown host"):
+                Disk(directory, durable=True)
+            with pytest.raises(StorageLockedError, match="unknown host"):
+                clean(directory)
+            storage.close()
+            os.read(waiting, 1)
+            Disk(directory, durable=True).close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(waiting)
+    other = Other(directory)
+    assert not other.is_in
+    other.end()
+    storage.close()
+    os.close(end)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_directory_that_is_being_taken_is_taken_once(tmp_path: Path) -> None:
+    """A second storage of the process that comes meanwhile, on another thread, is refused, and costs no lock."""
+    directory = tmp_path / "run"
+
+    def come() -> None:
+        with pytest.raises(StorageLockedError, match=str(os.getpid())):
+            Disk(directory, durable=True)
+
+    for call in ("open_file", "take_lock", "is_in_place", "write_atomically"):
+        with before_call(durable, call, come):
+            disk = Disk(directory, durable=True)
+        other = Other(directory)
+        assert not other.is_in
+        other.end()
+        disk.close()
+
+
+def test_a_directory_is_told_by_what_it_is(tmp_path: Path) -> None:
+    """By another name it is the same one, and another one of its name is not."""
+    directory, link, moved = tmp_path / "run", tmp_path / "link", tmp_path / "moved"
+    link.symlink_to(directory)
+    with Disk(directory, durable=True):
+        (directory / "owner").unlink()
+        with pytest.raises(StorageLockedError):
+            Disk(link, durable=True)
+        directory.rename(moved)
+        with pytest.raises(StorageLockedError):
+            Disk(moved, durable=True)
+        with Disk(directory, durable=True):
+            pass
+    Disk(moved, durable=True).close()
+
+
 def test_a_directory_that_is_always_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not made again for ever, and what was made last is gone."""
-    take_lock = places.take_lock
+    take_lock = durable.take_lock
 
     def take(*arguments: Any) -> bool:
         shutil.rmtree(tmp_path / "run")
         return take_lock(*arguments)
 
-    monkeypatch.setattr(places, "take_lock", take)
+    monkeypatch.setattr(durable, "take_lock", take)
     with pytest.raises(StorageError, match=r"Cannot use the directory .*run for storage: No such file"):
         Disk(tmp_path / "run", durable=True)
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.marks import LOCK, NEWEST, OWNER, read_record
+from ebbtide.storage.marks import NEWEST, read_record
 from ebbtide.storage.places import RANK, find_absolute
 from ebbtide.storage.removal import remove_empty
 from ebbtide.storage.segment import NAME as SEGMENT
@@ -144,7 +144,9 @@ class ResumeDirectory:
             self._newest[kind] = step, self.storage.generation(key)
         elif self._newest.pop(kind, None) is None:
             return
-        path = self.path / NEWEST
+        path, lock = self.path / NEWEST, None if self._disk is None else self._disk.lock
+        if lock is None or not lock.is_valid():
+            return  # the directory is another run's
         with suppress(OSError):
             if path.exists() and not path.is_file():
                 return  # who writes to a pipe waits for somebody who reads
@@ -232,18 +234,19 @@ class ResumeDirectory:
     def _remove(self, process: int | None = None) -> None:
         if process not in (None, os.getpid()):
             return  # a forked child, and it is its parent's
-        if self._disk is None:
+        disk = self._disk
+        if disk is None or disk.lock is None:
             self._closed = True
             return
         try:
             # While the lock is held, and the lock last: from then on another process may use the directory. Killed
             # before this, the run is resumed at its end; after it, nothing is left.
-            for name in (NEWEST, SEGMENT, OWNER, LOCK):
-                (self.path / name).unlink(missing_ok=True)
+            is_ours = disk.lock.erase((NEWEST, SEGMENT))
             with suppress(StorageError):  # what could not be written there is of no use any more
                 self.close()
-            remove_empty(self.path)
-            self._remove_whole()
+            if is_ours:
+                remove_empty(self.path)
+                self._remove_whole()
         except OSError as error:
             self.close()
             left = ", ".join(sorted(part.name for part in self.path.glob("*"))) or "the directory"

@@ -15,6 +15,7 @@ from ebbtide.budget import parse_bytes
 from ebbtide.quota import Quota
 from ebbtide.storage.base import Key, Storage, describe_closed, describe_fork, describe_missing, describe_present
 from ebbtide.storage.codecs import Codecs, Compression
+from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.entries import EntryRecord, plan_entry
 from ebbtide.storage.failures import EntryLostError
 from ebbtide.storage.pipeline import copy_staged
@@ -94,19 +95,13 @@ class Disk(Storage):
         self._errors: deque[EntryLostError] = deque()
         self._generation = self._bytes_written = self._bytes_read = 0
         self._relative_error, self._closed, self._pid = 0.0, False, os.getpid()
-        shares = is_shared(comm)
-        if durable and (directory is None or shares):
-            raise ValueError(
-                "A durable Disk storage needs a directory=, where it can be found again, and one for each rank."
-            )
         self._resources = Resources(directory, quota, durable=durable, codecs=self._codecs, system=system, comm=comm)
         self._finalizer = weakref.finalize(self, self._resources.finish)
-        if shares:
+        if is_shared(comm):
             self._open()
-        if durable:
-            for record in self._open().segment.recover():
-                self._entries[record.key] = Entry(record, None)
-                self._generation = record.generation
+        for record in self._open().segment.recover() if durable else ():
+            self._entries[record.key] = Entry(record, None)
+            self._generation = record.generation
 
     # Writing.
 
@@ -328,6 +323,11 @@ class Disk(Storage):
     def directory(self) -> Path | None:
         """The directory with the file, None before the first `put` of a scratch storage."""
         return self._resources.directory
+
+    @property
+    def lock(self) -> DirectoryLock | None:
+        """The right to use a durable directory, None for a scratch one."""
+        return self._resources.lock
 
     @property
     def nbytes(self) -> int:

@@ -16,8 +16,8 @@ from ebbtide.storage.system import open_file
 OWNER, LOCK = "owner", "lock"
 NEWEST = "newest"
 """A file that says what ought to be there, of who keeps one beside a durable storage."""
-PART = re.compile(rf"{OWNER}\.\d+")
-"""What a process that is killed while it writes the file leaves of it."""
+_PART = re.compile(rf"{OWNER}\.\d+")
+_PART_BEGIN = b'{"host": "'
 # One byte in such a file may be damaged: it is known by what is in many places of it.
 _OWNERS = (b'"host"', b'"pid"', b'"start"', b'"since"')
 _NEWESTS = (b'": [', b"]}")
@@ -35,36 +35,61 @@ def read_record(path: Path) -> Any:
 def is_ours(directory: Path) -> bool:
     """Return whether the files in a directory that have the names of a durable storage's are those of one."""
     begin = _read(directory / SEGMENT, len(_ENTRY))
-    # What cannot be read will be said when it is opened; and of what can, one byte may be damaged.
-    if begin is None or sum(found == wanted for found, wanted in zip(begin, _ENTRY, strict=False)) > len(_ENTRY) - 3:
+    if begin is None or _is_entry(begin):
         return True
     if _tells(directory / OWNER, _OWNERS) or _tells(directory / NEWEST, _NEWESTS):
         return True
-    # Without an entry in front the file begins with zeros, or is empty.
-    return not begin.strip(b"\0") and not find_foreign(directory, ours=False)
+    # Without entries there is nothing to be lost but the user's: two empty files, which were made one after the other.
+    is_lock_alone = _is_empty(directory / LOCK) and not os.path.lexists(directory / OWNER)
+    if not is_lock_alone or (os.path.lexists(directory / NEWEST) and not _is_empty(directory / NEWEST)):
+        return False
+    return bool(find_parts(directory)) or ((directory / SEGMENT).is_file() and not begin.strip(b"\0"))
 
 
-def find_foreign(directory: Path, *, ours: bool | None = None) -> list[str]:
-    """
-    Return the names of a durable storage's files that somebody else has in a directory.
-
-    Args:
-        directory: The directory.
-        ours: Whether there are files of a storage, if that is known.
-    """
-    if is_ours(directory) if ours is None else ours:
+def find_foreign(directory: Path) -> list[str]:
+    """Return the names of a durable storage's files that others have in a directory; an empty lock may be used."""
+    if is_ours(directory):
         return []
+    names = [name for name in (SEGMENT, OWNER, LOCK, NEWEST) if os.path.lexists(directory / name)]
+    return [name for name in names if name != LOCK or not _is_empty(directory / name)]
+
+
+def find_parts(directory: Path) -> list[Path]:
+    """Return what seems to be the beginning of an owner's name, by name and content; nothing may be of it yet."""
     return [
-        name
-        for name in (SEGMENT, OWNER, LOCK, NEWEST)
-        if os.path.lexists(directory / name) and (name == OWNER or _read(directory / name, 1) not in (b"", b"\0", None))
+        place
+        for place in list(directory.iterdir())
+        if _PART.fullmatch(place.name)
+        and place.is_file()
+        and _PART_BEGIN.startswith(_read(place, len(_PART_BEGIN)) or b"")
     ]
 
 
 def holds_only_ours(directory: Path) -> bool:
+    """Return whether a directory holds nothing but what a durable storage makes."""
+    places = {place.name for place in directory.iterdir()} - {SEGMENT, OWNER, LOCK, NEWEST}
+    return places <= {part.name for part in find_parts(directory)} and not find_foreign(directory)
+
+
+def holds_only_entries(directory: Path) -> bool:
     """Return whether a scratch directory holds nothing but what storages make."""
-    names = [place.name for place in directory.iterdir()]
-    return all(name in (SEGMENT, OWNER, LOCK, NEWEST) or PART.fullmatch(name) for name in names)
+    return {place.name for place in directory.iterdir()} <= {SEGMENT} and is_segment(directory / SEGMENT)
+
+
+def is_segment(path: Path) -> bool:
+    """Return whether a file is one of entries, as far as its beginning tells: zeros, or nothing, if there is none."""
+    begin = _read(path, len(_ENTRY))
+    return begin is None or not begin.strip(b"\0") or _is_entry(begin)
+
+
+def _is_entry(begin: bytes) -> bool:
+    # What cannot be read will be said when it is opened; and of what can, one byte may be damaged.
+    return sum(found == wanted for found, wanted in zip(begin, _ENTRY, strict=False)) > len(_ENTRY) - 3
+
+
+def _is_empty(path: Path) -> bool:
+    # Without opening it: this process may hold the lock, and would give it up.
+    return path.is_file() and not path.stat().st_size
 
 
 def _tells(path: Path, texts: tuple[bytes, ...]) -> bool:

@@ -9,19 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ebbtide.errors import StorageError
+from ebbtide.storage.durable import describe_lock, is_held, read_owner, remove_parts
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.marks import LOCK, NEWEST, OWNER, find_foreign, holds_only_ours, is_ours
-from ebbtide.storage.places import (
-    Owner,
-    describe_lock,
-    is_in_place,
-    is_locked,
-    owner_in_name,
-    read_owner,
-    remove_parts,
-    take_lock,
-    this_process,
-)
+from ebbtide.storage.marks import LOCK, NEWEST, OWNER, holds_only_ours, is_ours, is_segment
+from ebbtide.storage.places import Owner, is_in_place, is_locked, owner_in_name, take_lock, this_process
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import open_file
 
@@ -57,12 +48,12 @@ def _is_scratch(path: Path) -> bool:
 
 
 def _has_only_lock(path: Path) -> bool:
-    return (path / LOCK).exists() and holds_only_ours(path) and is_ours(path)
+    return (path / LOCK).exists() and holds_only_ours(path)
 
 
 def owner_of_storage(path: Path) -> Owner | None:
     """Return the owner of a directory of a storage; None if nobody uses it."""
-    return owner_in_name(path) or read_owner(path)
+    return owner_in_name(path) or (this_process() if is_held(path) else read_owner(path))
 
 
 def in_use(path: Path) -> bool:
@@ -86,12 +77,12 @@ def remove_storage(path: Path) -> None:
     if in_use(path):
         raise describe_lock(path, owner_of_storage(path))
     try:
-        names = () if find_foreign(path) else (NEWEST, SEGMENT, OWNER, LOCK)
-        with _held(path) as is_held:
-            if not is_held:
+        with _locked(path) as is_locked_now:
+            if not is_locked_now:
                 raise describe_lock(path, owner_of_storage(path))
-            remove_parts(path)
-            for name in names:
+            if not _is_scratch(path):
+                remove_parts(path)
+            for name in _names_in(path):
                 (path / name).unlink(missing_ok=True)
         remove_empty(path)
     except StorageError:
@@ -100,8 +91,15 @@ def remove_storage(path: Path) -> None:
         raise make_error(f"Cannot remove {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
 
 
+def _names_in(path: Path) -> tuple[str, ...]:
+    """Return the files that a storage has in a directory, in the order in which they go."""
+    if _is_scratch(path):
+        return (SEGMENT,) if is_segment(path / SEGMENT) else ()
+    return NEWEST, SEGMENT, OWNER, LOCK
+
+
 @contextmanager
-def _held(path: Path) -> Generator[bool]:
+def _locked(path: Path) -> Generator[bool]:
     """Hold the lock of a durable directory if nobody else does; where there is none that can be opened, nobody does."""
     try:
         file = open_file(path / LOCK, "r+")

@@ -11,12 +11,13 @@ from typing import Any, final
 from ebbtide.errors import StorageError
 from ebbtide.quota import Quota
 from ebbtide.storage.codecs import Codecs
+from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.entries import EntryRecord
 from ebbtide.storage.failures import StorageFullError, make_error
 from ebbtide.storage.pipeline import Pipeline
 from ebbtide.storage.places import (
-    DirectoryLock,
     find_absolute,
+    is_in_place,
     is_locked,
     make_scratch,
     name_scratch,
@@ -44,6 +45,10 @@ class Resources:
         system: The operating system.
         comm: The communicator whose ranks share the file; None for a process alone.
 
+    Raises:
+        TypeError: `comm` is no communicator.
+        ValueError: A durable directory is not named, or ranks would share it.
+
     Nothing is there before `open`, so that whoever made this can always `finish` it.
     """
 
@@ -57,6 +62,10 @@ class Resources:
         system: System,
         comm: Any = None,
     ) -> None:
+        if durable and (directory is None or is_shared(comm)):
+            raise ValueError(
+                "A durable Disk storage needs a directory=, where it can be found again, and one for each rank."
+            )
         self.pid = os.getpid()
         self.ready = False
         self.directory: Path | None = None
@@ -69,7 +78,8 @@ class Resources:
         self._system = system
         self._file: FileIO | None = None
         self._uncleared: list[EntryRecord] = []
-        self._lock: DirectoryLock | None = None
+        self.lock: DirectoryLock | None = None
+        """That of a durable directory, from `open` on."""
 
     def open(self) -> None:
         """
@@ -94,8 +104,8 @@ class Resources:
 
     def _make_directory(self, parent: Path) -> None:
         if self._durable:
-            self._lock = DirectoryLock(parent)
-            self._lock.take()
+            self.lock = DirectoryLock(parent)
+            self.lock.take()
             self.directory = parent
         else:
             try:
@@ -123,8 +133,8 @@ class Resources:
         try:
             self._file = file = open_file(path, "r+" if part is not None or (self._durable and path.exists()) else "x+")
         except OSError as cause:
-            if self._lock is not None:
-                self._lock.abandon()
+            if self.lock is not None:
+                self.lock.abandon()
             self._let_go()
             raise make_error(
                 f"Cannot make the file {path}: {cause.strerror}. Give a directory that may be written as directory=.",
@@ -211,10 +221,11 @@ class Resources:
                 self._uncleared = self.segment.finish()
             self._quota.remove(self.segment)
         file, self._file = self._file, None
+        is_ours = file is None or self.directory is None or is_in_place(file, self.directory / NAME)
         if file is not None:
             with suppress(OSError):
                 file.close()
-        self._let_go()
+        self._let_go(with_file=is_ours)
 
     def check_gone(self) -> None:
         """
@@ -241,13 +252,13 @@ class Resources:
                 "it by hand."
             )
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, with_file: bool = False) -> None:
         if self.pid != os.getpid():
             return
-        if self._lock is not None:
-            self._lock.release()
+        if self.lock is not None:
+            self.lock.release()
         elif self.directory is not None and not self._durable and not self._is_shared():
-            remove_scratch(self.directory)
+            remove_scratch(self.directory, with_file=with_file)
             if self._comm is not None:
                 remove_parents(self.directory.parent)
 
