@@ -21,14 +21,14 @@ from .helpers import blocks, find_files
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 1e-320])
 
 
-@pytest.mark.parametrize("name", ["lossy", "zfp", "float16", "", 1e-3, True])
+@pytest.mark.parametrize("name", ["lossy", "zfp", "float16", "", 1e-3, True, np.array(["float32"] * 2), ["float32"]])
 def test_loss_is_asked_for_by_name(name):
     """What is no name of a codec is an error that lists them; zfp has no default tolerance."""
     with pytest.raises(ValueError, match=r"'float32', or ebbtide\.storage\.Zfp\(tolerance\)"):
         Disk(compression=name)
     with pytest.raises(TypeError):
         Zfp()
-    for tolerance in (0.0, -1.0, float("nan")):
+    for tolerance in (0.0, -1.0, float("nan"), float("inf"), "1e-3", None, True, np.ones(2), 1j):
         with pytest.raises(ValueError, match="greater than 0"):
             Zfp(tolerance)
 

@@ -21,6 +21,7 @@ from ebbtide.storage.durable import read_owner
 from ebbtide.storage.listing import clean, find_storages
 from ebbtide.storage.places import Owner, host_name, sweep
 
+NOBODY = 65534
 FOREIGN = {
     "segment": {"segment": "my precious data\n" * 10},
     "segment and notes": {"segment": "data\n", "notes.txt": "mine"},
@@ -273,5 +274,42 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
 
 def test_a_name_with_a_zero_byte_is_refused() -> None:
     """No file system has such a name."""
-    with pytest.raises(StorageError, match="zero byte"):
-        slope(Path("a\0b"))
+    for use in (slope, Disk, lambda path: Disk(path, durable=True)):
+        with pytest.raises(StorageError, match="zero byte"):
+            use(Path("a\0b"))
+
+
+@pytest.mark.parametrize("name", [5, True, b"run", ["run"]])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    """A directory is named by a text or a path."""
+    for use in (slope, Disk, lambda path: Disk(path, durable=True)):
+        with pytest.raises(TypeError, match=r"named by a str or a pathlib\.Path, not by"):
+            use(name)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's directory needs the right to be that user")
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o111, 0o555])
+def test_a_directory_out_of_reach_is_told(mode: int, tmp_path: Path) -> None:
+    """Who may not look into a directory, or not change it, hears that, and not that there is nothing or a raw error."""
+    directory = tmp_path / "ours"
+    with Disk(directory, durable=True) as storage:
+        storage.put("kept", [np.arange(3)])
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    for path in (directory, *before):
+        os.chown(path, NOBODY, NOBODY)
+    directory.chmod(mode)
+    tmp_path.chmod(0o711)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(tmp_path)  # what is above is closed to others
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            seen = [main([command, directory.name]) for command in ("inspect", "clean")]
+            os._exit(seen[0] * 10 + seen[1])
+        finally:
+            os._exit(99)
+    seen = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    directory.chmod(0o755)
+    assert seen == (2 if mode & 0o111 else 22)
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before

@@ -79,6 +79,13 @@ def test_the_disk_must_be_empty(tmp_path):
             Tiered(100, disk)
 
 
+@pytest.mark.parametrize("disk", [None, "scratch", Disk])
+def test_what_is_no_storage_is_refused(disk):
+    """The second argument is a storage, and not where one would be."""
+    with pytest.raises(TypeError, match=r"one such as Disk\(\), not"):
+        Tiered(100, disk)
+
+
 def test_close_closes_the_disk(tmp_path):
     """Both tiers end together."""
     disk = Disk(tmp_path)

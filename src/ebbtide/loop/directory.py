@@ -46,8 +46,6 @@ class ResumeDirectory:
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
         ranks = current().ranks
-        if "\0" in str(path):
-            raise StorageError(f"resume={str(path)!r} is no directory: its name has a zero byte. Give another one.")
         self._whole = find_absolute(path)
         self.path = self._whole if ranks is None else self._whole / f"{RANK}{ranks.rank}"
         self._system = system

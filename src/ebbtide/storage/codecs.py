@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
+from types import MappingProxyType
 from typing import Any, cast, final
 
 import numpy as np
@@ -54,10 +57,10 @@ class Zfp:
     Lossy compression by zfp, by name only.
 
     Args:
-        tolerance: The largest absolute error of any value; greater than 0.
+        tolerance: The largest absolute error of any value; finite and greater than 0.
 
     Raises:
-        ValueError: The tolerance is not greater than 0.
+        ValueError: The tolerance is no such number.
 
     Source:
         Lindstrom, Fixed-rate compressed floating-point arrays, IEEE TVCG 20 (2014), doi 10.1109/TVCG.2014.2346458.
@@ -66,9 +69,10 @@ class Zfp:
     tolerance: float
 
     def __post_init__(self) -> None:
-        if not self.tolerance > 0:
+        given: Any = self.tolerance  # a caller need not have a type checker
+        if type(given) is bool or not isinstance(given, Real) or not 0 < float(given) < math.inf:
             raise ValueError(
-                f"The tolerance of Zfp is the largest absolute error, greater than 0, not {self.tolerance}."
+                f"The tolerance of Zfp is the largest absolute error, a finite number greater than 0, not {given!r}."
             )
 
 
@@ -122,10 +126,9 @@ def make_codec(compression: Compression) -> Codec | None:
         return None
     if isinstance(compression, Zfp):
         return _Zfp(compression.tolerance)
-    if compression == "lossless":
-        return _Lossless()
-    if compression == "float32":
-        return _Float32()
+    # An array has no hash, and would be compared by its elements.
+    if isinstance(compression, str) and compression in _NAMED:  # pyright: ignore[reportUnnecessaryIsInstance]
+        return _NAMED[compression]()
     raise ValueError(
         f"There is no compression {compression!r}. It is None, 'lossless' (kept only where it is measured to be "
         "faster), or by name one that loses digits, and so changes the gradient: 'float32', or "
@@ -280,6 +283,9 @@ def _largest_error(array: NDArray[Any], other: NDArray[Any]) -> tuple[Any, Any]:
             off = max(off, np.max(np.abs(block - near)))
             largest = max(largest, np.max(np.abs(block)))
     return off, largest
+
+
+_NAMED: Mapping[str, Callable[[], Codec]] = MappingProxyType({"lossless": _Lossless, "float32": _Float32})
 
 
 def stopwatch() -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -69,14 +68,18 @@ def find_storages(directory: Path) -> Iterator[Path]:
     if is_storage(directory):
         yield directory
         return
+    yield from (path for path in _inside(directory) if is_storage(path))
+
+
+def _inside(directory: Path) -> list[Path]:
+    """Return what is in a directory but for links; of one that cannot be looked at nobody may say it was empty."""
     try:
-        inside = sorted(directory.iterdir())
+        return sorted(path for path in directory.iterdir() if not path.is_symlink())
     except OSError as cause:
         raise make_error(
             f"Cannot list {directory}: {cause.strerror}. Name a directory of a storage, or one with such directories.",
             cause.errno,
         ) from cause
-    yield from (path for path in inside if not path.is_symlink() and is_storage(path))
 
 
 def list_storage(directory: Path, *, check: bool = False) -> Listing:
@@ -114,15 +117,13 @@ def clean(directory: Path) -> list[Path]:
 
     Raises:
         StorageLockedError: The directory is in use.
-        StorageError: There is no such directory, or it cannot be removed.
+        StorageError: There is no such directory that can be read, or it cannot be removed.
     """
     if is_storage(directory):
         remove_storage(directory)
         return [directory]
-    if not directory.is_dir():
-        raise make_error(f"There is no directory {directory}. Name one with files of storages.", errno.ENOENT)
     removed: list[Path] = []
-    of_ranks = [path for path in directory.glob(f"{RANK}*") if is_storage(path)]
+    of_ranks = [path for path in _inside(directory) if path.name.startswith(RANK) and is_storage(path)]
     for path in sorted([*of_ranks, *(path for path, _ in find_scratch(directory))]):
         if not in_use(path):
             remove_storage(path)

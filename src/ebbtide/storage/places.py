@@ -108,10 +108,17 @@ def find_absolute(path: str | Path) -> Path:
     Return a path that names the same place wherever the working directory is later.
 
     Raises:
-        StorageError: It is relative, and the working directory is gone.
+        TypeError: It is no path.
+        StorageError: It is relative, and the working directory is gone; or no file system can have it.
     """
     try:
-        return Path(path).absolute()
+        named = Path(path)
+    except TypeError as cause:
+        raise TypeError(f"A directory is named by a str or a pathlib.Path, not by {path!r}.") from cause
+    if "\0" in str(named):
+        raise StorageError(f"{str(named)!r} is no directory: its name has a zero byte. Give another one.")
+    try:
+        return named.absolute()
     except OSError as cause:
         raise make_error(
             f"Cannot find the directory {path}, which is relative to the working directory: {cause.strerror}. Give an "

@@ -26,6 +26,7 @@ class Tiered(Storage):
         disk: The storage for the rest; it is closed with this one, and nothing else may use it.
 
     Raises:
+        TypeError: `disk` is no storage.
         ValueError: `memory` is no number of bytes.
         StorageError: The disk holds entries already.
 
@@ -43,6 +44,8 @@ class Tiered(Storage):
 
     def __init__(self, memory: int | str, disk: Disk) -> None:
         self._most = parse_bytes(memory)
+        if not isinstance(disk, Storage):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"The storage for what does not fit into memory is one such as Disk(), not {disk!r}.")
         self._memory = Memory()
         self._disk = disk
         self._closed = False
