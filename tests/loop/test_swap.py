@@ -10,12 +10,15 @@ import pytest
 from ebbtide import DeterminismError
 from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.context import current, entered
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.steps import Stepper, TapedStep
-from ebbtide.loop.swap import Swap, swappable_bytes
+from ebbtide.loop.swap import Swap, nodes_of, swappable_bytes
 from ebbtide.loop.verify import Verifier
+from ebbtide.storage import entry_nbytes
+from ebbtide.tape.pager import Pager
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Region
+from ebbtide.tape.saved import SavedValue
 
 STATIC = np.linspace(0.5, 1.5, 12).reshape(3, 4)
 STATE = np.linspace(0.2, 1.1, 12).reshape(3, 4)
@@ -46,20 +49,53 @@ def test_restored_values_give_the_same_bits() -> None:
     """What went out and came back, also twice and from other memory, gives the bits of what stayed."""
     expected = swept(taped())
     record = taped()
-    nbytes = swappable_bytes(record)
+    _, on_disk = swappable_bytes(record)
     swap = Swap(record)
     arrays = [np.array(array, order="C") for array in swap.take()]
     assert swap.arrays == []
     # Each array once, and none that the user can reach.
-    assert sum(array.nbytes for array in arrays) == nbytes > 0
+    assert entry_nbytes(arrays) == on_disk
     assert not any(np.shares_memory(array, STATIC) for array in arrays)
-    assert swappable_bytes(record) == 0
+    assert swappable_bytes(record) == (0, entry_nbytes([]))
     swap.restore([array * np.nan for array in arrays])
     swap.forget()
-    assert swappable_bytes(record) == 0
+    assert swappable_bytes(record) == (0, entry_nbytes([]))
     swap.restore(arrays)
-    assert swappable_bytes(record) == nbytes
+    assert swappable_bytes(record) == (0, on_disk)
     assert swept(record) == expected
+
+
+def test_memory_that_values_share_goes_out_once_and_comes_back_shared() -> None:
+    """Views of one array are one array in the storage, and one in memory afterwards, which is counted once."""
+    ledger = Ledger(watched=True)
+
+    def stencil(u: Any, i: Any) -> Any:
+        v = 0.9 * u
+        return v + np.pad(v[:-1] * v[1:] * v[1:], [(1, 0), (0, 0)])
+
+    with entered(ledger=ledger):
+        stepper = Stepper(stencil, flatten(STATE)[1], None, False, Region(Tape(current().level + 1, ledger)))
+        record = stepper.taped(0, [STATE.copy()], Pager(ledger, None))[0]
+    saved, (freed, on_disk) = ledger.held[SAVED], swappable_bytes(record)
+    swap = Swap(record)
+    arrays = [np.array(array, order="C") for array in swap.take()]
+    assert entry_nbytes(arrays) == on_disk
+    assert ledger.held[SAVED] == saved - freed
+    assert sum(array.nbytes for array in arrays) <= freed
+    swap.restore(arrays)
+    assert ledger.held[SAVED] == saved - freed + sum(array.nbytes for array in arrays)
+    assert swappable_bytes(record) == (sum(array.nbytes for array in arrays), on_disk)
+
+
+def test_what_shares_memory_with_what_stays_is_not_stored() -> None:
+    """A saved value is left in memory where a guarded one, which the user can reach, keeps that memory anyway."""
+    record = taped()
+    for node in nodes_of(record):
+        saved = node.saved or ()
+        guarded = [SavedValue(value[:1], 0) for value in saved if type(value) is np.ndarray]
+        node.saved = (*saved, *guarded)
+    assert swappable_bytes(record) == (0, entry_nbytes([]))
+    assert Swap(record).arrays == []
 
 
 def test_a_step_that_leads_elsewhere_is_named_with_its_leaf() -> None:

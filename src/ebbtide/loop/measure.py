@@ -57,14 +57,16 @@ def measure_sizes(
     first.kept = counted + max(0, spare)
     # What the interpreter takes for loops in it is in no ledger, and the reserve of the loop around is for one.
     more = RECORD if ledger.lenders_since(mark) else 0
+    freed, on_disk = swappable_bytes(record)
     return Sizes(
         state=bytes_of(values),
         saved=counted - shared + more,
         shared=shared,
-        nodes=max(0, counted - shared - swappable_bytes(record)),
+        nodes=counted - shared + more - freed,
         sweep=record.forecast() + record.tape.pager.overhead.uncounted - held + working_nbytes(values),
         gradients=sum(kinds) + rows,
         stored=entry_nbytes(pack(values).arrays),
+        swapped=on_disk,
         leaves=len(values),
         numbers=count_numbers(values),
         passed_on=_bytes_passed_on(values, first, ledger),
@@ -195,9 +197,9 @@ def without_spare(values: list[Any], first: First, sizes: Sizes, ledger: Ledger,
     left, record.within = ledger.kept_since(mark)
     saved, sweep = saved - left - record.within, sweep - record.forecast()
     record.nbytes -= saved
-    nodes, run, seen = sizes.nodes, sizes.run - saved, sizes.seen - saved
-    nodes = None if nodes is None else max(0, nodes - saved)
-    sizes = replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=run, seen=seen, nodes=nodes)
+    run, seen, (freed, on_disk) = sizes.run - saved, sizes.seen - saved, swappable_bytes(record)
+    sizes = replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=run, seen=seen)
+    sizes = replace(sizes, nodes=sizes.saved - freed, swapped=on_disk)
     return replace(sizes, passed_on=min(sizes.passed_on, _bytes_passed_on(values, first, ledger)))
 
 

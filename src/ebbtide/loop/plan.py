@@ -224,13 +224,11 @@ def _agreed(
     """Return what was measured as all processes have it: the largest sizes and costs, the least room."""
     names = [one.name for one in fields(costs)]
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
-    sizes = replace(
-        sizes, nodes=-1 if sizes.nodes is None else sizes.nodes, passed_on=-sizes.passed_on, alone=-sizes.alone
-    )
+    unknown = {name: -1 for name in ("nodes", "swapped") if getattr(sizes, name) is None}
+    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, **unknown)
     sizes = Sizes(*agree(astuple(sizes)))
-    sizes = replace(
-        sizes, nodes=None if sizes.nodes == -1 else sizes.nodes, passed_on=-sizes.passed_on, alone=-sizes.alone
-    )
+    unknown = {name: None for name in ("nodes", "swapped") if getattr(sizes, name) == -1}
+    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, **unknown)
     room, space, kept = agree((-math.inf if memory is None else -memory, -disk, kept))
     return sizes, None if room == -math.inf else -int(room), -space, costs, kept
 

@@ -43,6 +43,7 @@ class Sizes:
         stored: One restart state on disk, with the header of its file.
         nodes: What stays in memory of a step's saved values that go to disk; None if that is not known, and all of
             them may stay.
+        swapped: What is on disk of them, with the header; None if that is not known, and all of them may be.
         shared: What all steps save, such as static values; it is held once, and part of *sweep*.
         leaves: The leaves of a state.
         numbers: Those of them that are numbers.
@@ -63,6 +64,7 @@ class Sizes:
     gradients: int
     stored: int
     nodes: int | None = None
+    swapped: int | None = None
     shared: int = 0
     leaves: int = 1
     numbers: int = 0
@@ -75,8 +77,10 @@ class Sizes:
     def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
         """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
         seen = max(self.seen, seen)
-        run = self.run + seen - self.seen
-        return replace(self, saved=max(self.saved, saved), sweep=max(self.sweep, sweep), seen=seen, run=run)
+        run, more = self.run + seen - self.seen, max(0, saved - self.saved)
+        swapped = None if self.swapped is None else self.swapped + more
+        sweep = max(self.sweep, sweep)
+        return replace(self, saved=self.saved + more, swapped=swapped, sweep=sweep, seen=seen, run=run)
 
     @property
     def _others(self) -> int:
@@ -158,7 +162,8 @@ class Sizes:
     @property
     def stored_saved(self) -> int:
         """Bytes on disk of what one step saves, with the header, in whole pages."""
-        return round_up(self.saved + max(0, self.stored - self.state))
+        known = self.swapped
+        return round_up(self.saved + max(0, self.stored - self.state) if known is None else known)
 
 
 def count_tuples(snapshots: int, forward: int = MOST_TUPLES) -> int:
