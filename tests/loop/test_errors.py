@@ -112,6 +112,57 @@ def vars_of(rows: Any) -> dict[str, Any]:
     return {"__len__": lambda self: len(rows), "__getitem__": lambda self, k: rows[k]}
 
 
+@pytest.mark.parametrize(
+    ("inputs", "what"),
+    [({"a": np.ones((STEPS, 5))}, "dict with the keys 'a'"), (dict.fromkeys("abcde", 1.0), "dict .*'d', ..."),
+     ({1.0, 2.0}, "set"), ("abcdefg", "str"), ({}.values(), "dict_values")],
+    ids=str,
+)  # fmt: skip
+def test_inputs_that_are_no_sequence(inputs, what):
+    """A dict, a set and a string have no input for each step: the error says what has."""
+    for call in (run, timeloop):
+        with pytest.raises(TypeError, match=rf"inputs= is a {what}.* of 7 inputs.*a list of dicts"):
+            call(lambda u, x: u, U0, STEPS, inputs=inputs)
+
+
+@pytest.mark.parametrize("call", [run, timeloop, lambda *args: jvp(lambda u: timeloop(*args), (U0,), (U0,))])
+def test_step_that_is_no_function_of_state_and_input(call):
+    """What cannot be called with a state and an input is refused with what a step is; errors in a step are its own."""
+    short = lambda u: u
+    with pytest.raises(TypeError, match=r"called as step\(state, x\) \(too many") as raised:
+        call(short, U0, STEPS)
+    assert line_of(short) in str(raised.value)
+    with pytest.raises(TypeError, match=r"called as step\(state, x\) \(missing a required argument: 'c'"):
+        call(lambda u, i, c: u, U0, STEPS)
+    with pytest.raises(TypeError, match=r"test_errors.py:\d+ was given an object of type array .*step\(state, x\)"):
+        call(U0, U0, STEPS)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        call(lambda u, i: u + sorted, U0, STEPS)
+
+
+@pytest.mark.parametrize("call", [run, timeloop, lambda *a, **k: jvp(lambda u: timeloop(*a, **k), (U0,), (U0,))])
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [(lambda u: None, "returned None, .*`return`"), (lambda u: u > 5.0, r"of shape \(5,\), .*np.any"),
+     (lambda u: np.zeros(0), r"of shape \(0,\)")],
+)  # fmt: skip
+def test_condition_without_an_answer(answer, text, call):
+    """A condition says with one value whether the loop ends: nothing, or one for each element, is an error."""
+    with pytest.raises(TypeError, match=f"until= at .*{text}") as raised:
+        call(lambda u, i: u, U0, None, until=answer, max_steps=STEPS)
+    assert line_of(answer) in str(raised.value)
+
+
+def test_condition_of_one_element():
+    """An array of one element is an answer."""
+    assert timeloop(lambda u, i: u + 1, 0.0, until=lambda u: np.array([u > 2]), max_steps=STEPS) == 3.0
+
+
+def line_of(function: Any) -> str:
+    """Where a function is defined."""
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
 # What a step returns.
 
 
@@ -121,7 +172,7 @@ def vars_of(rows: Any) -> dict[str, Any]:
     ("change", "error", "text"),
     [
         (lambda u: (u, u), TypeError, "structure"),
-        (lambda u: None, TypeError, "structure"),
+        (lambda u: None, TypeError, r"returned None as the new state.*Is there a `return`"),
         (lambda u: {"u": u}, TypeError, "structure"),
         (lambda u: u[:-1], TraceError, "float64\\[4\\]"),
         (lambda u: u[None], TraceError, "float64\\[1, 5\\]"),
@@ -140,8 +191,35 @@ def test_state_that_changes_its_type(change, error, text, at, traced):
     call = run if traced else timeloop
     with pytest.raises(error, match=text) as raised:
         call(step, U0, STEPS)
-    if error is TraceError or text == "structure":
-        assert f"Step {at}" in str(raised.value)
+    if text != "str":
+        assert f"Step {at} returned" in str(raised.value)
+        assert f"(the step is at {line_of(step)})" in str(raised.value)
+
+
+@pytest.mark.parametrize("call", [grad, lambda f: f, lambda f: lambda u: jvp(f, (u,), (u,))])
+def test_leaf_that_changes_its_type(call):
+    """The error names the path of the leaf, whether it changes its shape, its dtype, or is a generator no more."""
+    state = lambda u: {"u": [u, u], "g": np.random.default_rng(1)}
+    for changed, text in (
+        (lambda s: s | {"u": [s["u"][0], s["u"][1][1:]]}, r"float64\[4\] for the leaf \['u'\]\[1\] .* float64\[5\]"),
+        (lambda s: s | {"g": s["u"][0]}, r"a \w+ for the leaf \['g'\] .* a Generator .*stays in its place"),
+    ):
+        f = lambda u, changed=changed: np.sum(timeloop(lambda s, i: changed(s), state(u), 2)["u"][0])
+        with pytest.raises(TraceError, match=f"Step 0 returned {text}"):
+            call(f)(U0)
+
+
+def test_structures_are_shown_as_they_are_written():
+    """A container of another structure is shown with both, and `outputs=True` is advice for pairs with a state only."""
+    nested = {"b": (U0, [U0, None])}
+    with pytest.raises(TypeError, match="structure") as raised:
+        timeloop(lambda s, i: {"b": U0}, nested, 2)
+    assert "structure {'b': *}, and it was given {'b': (*, [*, None])}, where" in str(raised.value)
+    assert "outputs" not in str(raised.value)
+    with pytest.raises(TypeError, match=r"structure \(\*, \*\), and it was given \*, .*pass outputs=True"):
+        timeloop(lambda u, i: (u, np.sum(u)), U0, 2)
+    with pytest.raises(TypeError, match=r"structure \(\*, \*, \*\), and it was given \(\*, \*\), [^=]*$"):
+        timeloop(lambda s, i: (*s, s[0]), (U0, U0), 2)
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -164,7 +242,7 @@ def test_output_that_changes_its_type(first, later, traced):
         call(lambda u, i: (u * 0.5, (first if i < 2 else later)(u)), U0, STEPS, outputs=True)
 
 
-@pytest.mark.parametrize("result", [lambda u: u, lambda u: (u,), lambda u: (u, u, u), lambda u: [u, u]])
+@pytest.mark.parametrize("result", [lambda u: u, lambda u: (u,), lambda u: (u, u, u), lambda u: [u, u], lambda u: None])
 def test_step_without_an_output(result):
     """With outputs=True a step returns a pair."""
     with pytest.raises(TypeError, match="outputs=True"):

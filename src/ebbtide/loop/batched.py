@@ -16,6 +16,7 @@ from ebbtide.loop.collect import Seen
 from ebbtide.loop.condition import ask
 from ebbtide.loop.masked import OneForAll
 from ebbtide.loop.options import Options
+from ebbtide.loop.returned import refuse_structure
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle
 
@@ -71,9 +72,7 @@ def batched_loop(
             result, emitted = result if options.outputs else (result, None)
             after, structure_after = flatten(result)
             if structure_after != structure:
-                raise TypeError(
-                    f"A step returned a state of structure {structure_after}, and it was given {structure}."
-                )
+                refuse_structure(step, None, structure_after, structure, options.outputs)
             outs, shape = flatten(emitted)
             settle(after)
             settle(outs)

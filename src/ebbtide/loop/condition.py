@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError
+from ebbtide.loop.returned import line_of_function
 from ebbtide.loop.state import checksums_of, owned
 
 _CHANGED = (
@@ -29,6 +31,7 @@ def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> An
 
     Raises:
         MutationError: It wrote into the state, or drew from a generator in it: steps that are run again would not.
+        TypeError: It returned nothing, or an array of no or several elements.
     """
     shown = [_shown(leaf) for leaf in state]
     try:
@@ -39,7 +42,23 @@ def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> An
         raise MutationError(_CHANGED) from error
     if any(_is_changed(leaf, copy) for leaf, copy in zip(state, shown, strict=True)):
         raise MutationError(_CHANGED)
+    _refuse_undecided(condition, found)
     return found
+
+
+def _refuse_undecided(condition: Callable[[Any], Any], found: Any) -> None:
+    """Raise if what a condition returned does not say whether the loop ends."""
+    shape = getattr(found, "shape", ())
+    if found is None:
+        what, advice = "None", "is there a `return` in it?"
+    elif prod(shape) != 1:
+        what, advice = f"an array of shape {shape}", "make one of all elements by np.all or np.any, or take a norm."
+    else:
+        return
+    raise TypeError(
+        f"until= at {line_of_function(condition)} returned {what}, and it says with one value, true or false, whether "
+        f"the loop ends: {advice}"
+    )
 
 
 def _shown(leaf: Any) -> Any:

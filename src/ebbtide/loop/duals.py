@@ -15,6 +15,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
 from ebbtide.loop.options import Options
+from ebbtide.loop.returned import refuse_structure
 from ebbtide.tape.tangent import TangentTrace
 
 
@@ -70,7 +71,7 @@ def dual_loop(
             result, emitted = result
         after, structure_after = flatten(result)
         if structure_after != structure:
-            raise TypeError(f"A step returned a state of structure {structure_after}, and it was given {structure}.")
+            refuse_structure(step, None, structure_after, structure, options.outputs)
         if not options.outputs:
             return split(after)
         outs, structure_out = flatten(emitted)

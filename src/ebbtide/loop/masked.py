@@ -16,6 +16,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.condition import ask
 from ebbtide.loop.options import Options
+from ebbtide.loop.returned import refuse_structure
 from ebbtide.program.constant import stop_gradient
 
 
@@ -80,7 +81,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         before = stop_gradient(given)  # a step may write into its state
         after, structure_after = flatten(step(unflatten(structure, given), x))
         if structure_after != structure:
-            raise TypeError(f"A step returned a state of structure {structure_after}, and it was given {structure}.")
+            refuse_structure(step, None, structure_after, structure, False)
         values = [np.where(ended, value, new) for value, new in zip(values, after, strict=True)]
         reached = stop_gradient(ask(condition, structure, stop_gradient(values)))
         return values, before, np.logical_or(ended, reached)

@@ -15,7 +15,8 @@ from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.options import Options
-from ebbtide.loop.steps import Stepper, check_types
+from ebbtide.loop.returned import check_types
+from ebbtide.loop.steps import Stepper
 from ebbtide.program.equation import Variable
 from ebbtide.program.tracing import trace_leaves
 
@@ -96,7 +97,7 @@ def _run_first(
             with suppress(TraceError):  # it may ask for values: all that is wanted here is which arrays it uses
                 options.until(unflatten(structure, [s.copy() if type(s) is TracedArray else s for s in state]))
         after, output = stepper.call(0, state, row, x_structure)
-        check_types(0, leaves, after)
+        check_types(step, structure, 0, leaves, after)
         return after + output
 
     kinds = [_stand_in(leaf) for leaf in [*(leaves[k] for k in given), *(x[k] for k in rows)]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current, value_trace
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import check_budget
 from ebbtide.errors import ScheduleError
@@ -53,6 +55,16 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
     return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after
 
 
+def check_step(step: Any) -> None:
+    """Raise if a step is no function."""
+    if not callable(step):
+        kind = "array" if isinstance(step, (np.ndarray, TracedArray)) else type(step).__name__
+        raise TypeError(
+            f"timeloop at {user_line()} was given an object of type {kind} for its step. Its first argument is the "
+            "function step(state, x) that returns the new state, its second one the initial state."
+        )
+
+
 def check_length(steps: Any, until: Any, max_steps: Any) -> int:
     """Return the number of steps, or the most steps of a loop with `until=`; raise if there is no telling."""
     if until is None and max_steps is not None:
@@ -76,10 +88,27 @@ def count_inputs(inputs: Any) -> int:
     return int(shape[0])
 
 
+def _refuse_unordered(inputs: Any, steps: int) -> None:
+    """Raise if inputs have a length and are no sequence: `inputs[i]` is nothing, or no input of a step."""
+    is_read_by_number = hasattr(inputs, "__getitem__") and not isinstance(inputs, str)
+    keys = ""
+    if isinstance(inputs, Mapping):
+        if all(k in inputs for k in range(len(inputs))):
+            return
+        keys = f" with the keys {', '.join(map(repr, islice(inputs, 4)))}{', ...' if len(inputs) > 4 else ''}"
+    elif is_read_by_number or callable(inputs) or not isinstance(inputs, Sized):
+        return
+    raise TypeError(
+        f"inputs= is a {type(inputs).__name__}{keys}, and no sequence of {steps} inputs, of which inputs[i] is that of "
+        "step i. To give several arrays to each step, give a list of dicts or tuples, one for each step."
+    )
+
+
 def check_arguments(steps: int, leaves: list[Any], inputs: Any, options: Options) -> None:
     """Raise if the arguments of a loop are not what they have to be, or do not fit together."""
     until, outputs, schedule, collect_every = options.until, options.outputs, options.schedule, options.collect_every
     refuse_shared(leaves)
+    _refuse_unordered(inputs, steps)
     count = steps if inputs is None or callable(inputs) else count_inputs(inputs)
     if count != steps and (until is None or count < steps):
         most = "at most " if until is not None else ""

@@ -10,17 +10,16 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.vectors import is_vector
-from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import apart
 from ebbtide.loop.condition import ask
 from ebbtide.loop.constancy import Constancy
 from ebbtide.loop.generators import refuse_shared
+from ebbtide.loop.returned import check_type, check_types, output_types, refuse_output, refuse_structure
 from ebbtide.loop.state import alike, owned, settled
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.node import Node
@@ -197,46 +196,24 @@ class Stepper:
         output: list[Any] = []
         if self.outputs:
             if not isinstance(result, tuple) or len(result) != 2:
-                raise TypeError(
-                    f"With outputs=True a step returns (state, output); step {index} returned a "
-                    f"{type(result).__name__}."
-                )
+                refuse_output(self.step, index, result)
             result, emitted = result
             output, output_structure = objects_in(emitted), flatten(emitted)[1]
             if self.output_structure is None:
                 self.output_structure = output_structure
             elif self.output_structure != output_structure:
                 raise TypeError(f"Step {index} returned an output of another structure than the steps before.")
-            self._check_output(index, output)
+            kinds = output_types(index, output, self._output_types)
+            self._output_types = self._output_types or kinds
         leaves, structure_after = flatten(result)
         refuse_shared(leaves)
         if structure_after != self.structure:
-            raise TypeError(
-                f"Step {index} returned a state of structure {structure_after}, and it was given {self.structure}. "
-                f"A step returns a state like the one it is given{'' if self.outputs else ' (or pass outputs=True)'}."
-            )
+            refuse_structure(self.step, index, structure_after, self.structure, self.outputs)
         if self._collect_every is not None:
             self._ran += 1
             if self._ran % self._collect_every == 0:
                 gc.collect()
         return leaves, output
-
-    def _check_output(self, index: int, output: list[Any]) -> None:
-        """Raise if an output is of another type than at the first step, which it is stacked with."""
-        if any(map(is_vector, output)):
-            raise TypeError(
-                f"Step {index} returned a vector as its output, and the outputs of all steps are stacked into arrays. "
-                "Return arrays or numbers computed from it, or keep it in the state."
-            )
-        kinds = [type_of(owned(leaf, "the output") if not hasattr(leaf, "dtype") else leaf) for leaf in output]
-        if not self._output_types:
-            self._output_types = kinds
-        for first, kind in zip(self._output_types, kinds, strict=True):
-            if first != kind:
-                raise TypeError(
-                    f"Step {index} returned an output of type {kind}, and the first step returned {first}. Outputs "
-                    "are stacked: give them the same shape and dtype at each step."
-                )
 
     def plain(self, index: int, state: list[Any], bypass: Bypass | None) -> tuple[list[Any], list[Any]]:
         """
@@ -265,7 +242,7 @@ class Stepper:
             # The loop's own array, written in place, needs no copy; the second time it comes it does.
             after.append(alike(old, leaf if id(leaf) in same else owned(leaf)))
             same.discard(id(leaf))
-        check_types(index, state, after)
+        check_types(self.step, self.structure, index, state, after)
         return after, [owned(leaf, "the output") for leaf in output]
 
     def taped(self, index: int, state: list[Any], pager: Any) -> tuple[TapedStep, list[Any], list[Any]]:
@@ -300,7 +277,7 @@ class Stepper:
             output_nodes, emitted = _taken(tape, output) if output else ([], [])
         tape.close()
         for k, (kind, point) in enumerate(before):
-            _check_type(index, kind, after[k])
+            check_type(self.step, self.structure, index, k, kind, after[k])
             if point is not None:
                 after[k] = alike(point, after[k])
         return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves), after, emitted
@@ -375,26 +352,3 @@ def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]
             nodes.append(None)
             values.append(owned(inside))
     return nodes, values
-
-
-def check_types(index: int, before: list[Any], after: list[Any]) -> None:
-    """Raise if a step changed the shape or dtype of a leaf of the state."""
-    for old, new in zip(before, after, strict=True):
-        _check_type(index, old, new)
-
-
-def _check_type(index: int, old: Any, new: Any) -> None:
-    if type(old) is ArrayType and type(new) is np.ndarray and old.shape == new.shape and old.dtype is new.dtype:
-        return
-    if np.random.Generator in (type(old), type(new)):
-        if type(old) is not type(new):
-            names = type(new).__name__, type(old).__name__
-            raise TraceError(f"Step {index} returned a {names[0]} for a leaf of the state that was a {names[1]}.")
-        return
-    kinds = type_of(old), type_of(new)
-    numbers = kinds[0].shape == kinds[1].shape == () and not isinstance(bottom(old), np.ndarray)
-    if kinds[0] != kinds[1] and not numbers:
-        raise TraceError(
-            f"Step {index} returned {kinds[1]} for a leaf of the state that was {kinds[0]}. Shapes and dtypes of the "
-            "state stay the same from step to step: give the initial state those that the step returns."
-        )

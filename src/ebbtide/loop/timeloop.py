@@ -28,10 +28,11 @@ from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.masked import masked_loop
 from ebbtide.loop.options import Options
-from ebbtide.loop.plain import check_arguments, check_length, run_plain
+from ebbtide.loop.plain import check_arguments, check_length, check_step, run_plain
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.refused import RefusedLoop, run_on
 from ebbtide.loop.resume import Resumption, plain
+from ebbtide.loop.returned import refuse_signature
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
@@ -109,7 +110,8 @@ def timeloop(
 
     Raises:
         ValueError: The number of inputs is not *steps*.
-        TypeError: The step returned another structure, or a leaf is no array, number or generator.
+        TypeError: The step is no function of state and input, or it returned another structure; a leaf is no array,
+            number or generator; *until* returned no truth value; *inputs* is a dict with other keys, a set or a string.
         BudgetError: Not even one snapshot fits into the budget.
         MutationError: A static value changed during the loop.
         DeterminismError: A step gave another result when it was run again.
@@ -128,36 +130,41 @@ def timeloop(
         >>> grad(lambda k: timeloop(lambda u, i: u * k, 1.0, 3))(2.0)
         np.float64(12.0)
     """
+    check_step(step)
     length = check_length(steps, until, max_steps)
     options = Options(
         until=until, max_steps=max_steps, outputs=outputs, schedule=schedule, costs=costs, storage=storage,
         budget=budget, resume=resume, resume_every=resume_every, verify=verify, collect_every=collect_every,
         progress=progress,
     )  # fmt: skip
-    ended = None if until is None else masked_loop(timeloop, step, state, inputs, options)
-    if ended is not None:
-        return ended
-    batch = innermost_batch()
-    if batch is not None:
-        return batched_loop(timeloop, batch, step, state, steps, inputs, options)
-    context = current()
-    check_vectors(state)
-    leaves, structure = flatten(state)
-    check_arguments(length, leaves, inputs, options)
-    if length and context.follower is not None:
-        found = traced_loop(timeloop, step, leaves, structure, length, inputs, options)
-        if found is not None:
-            return found
-    refuse_inner(resume, context)
-    linear = linear_trace(context)
-    if length and linear is not None:
-        return linear_loop(linear, step, leaves, structure, length, inputs, options)
-    if context.tape is not None and context.tangent is not None:
-        return dual_loop(timeloop, context.tangent, step, state, steps, inputs, options)
-    del state  # which goes when the loop has its copy, unless the caller has it
-    if context.tape is None or length == 0:
-        return run_plain(step, leaves, structure, length, inputs, options)
-    return _taped_loop(context.tape, step, leaves, structure, length, inputs, options)
+    try:
+        ended = None if until is None else masked_loop(timeloop, step, state, inputs, options)
+        if ended is not None:
+            return ended
+        batch = innermost_batch()
+        if batch is not None:
+            return batched_loop(timeloop, batch, step, state, steps, inputs, options)
+        context = current()
+        check_vectors(state)
+        leaves, structure = flatten(state)
+        check_arguments(length, leaves, inputs, options)
+        if length and context.follower is not None:
+            found = traced_loop(timeloop, step, leaves, structure, length, inputs, options)
+            if found is not None:
+                return found
+        refuse_inner(resume, context)
+        linear = linear_trace(context)
+        if length and linear is not None:
+            return linear_loop(linear, step, leaves, structure, length, inputs, options)
+        if context.tape is not None and context.tangent is not None:
+            return dual_loop(timeloop, context.tangent, step, state, steps, inputs, options)
+        del state  # which goes when the loop has its copy, unless the caller has it
+        if context.tape is None or length == 0:
+            return run_plain(step, leaves, structure, length, inputs, options)
+        return _taped_loop(context.tape, step, leaves, structure, length, inputs, options)
+    except TypeError as error:
+        refuse_signature(step, error)
+        raise
 
 
 def _taped_loop(
