@@ -134,6 +134,24 @@ def test_checkpointed():
     assert np.isclose(k, k_again, rtol=1e-14)
 
 
+@pytest.mark.parametrize("transform", [grad, lambda f: lambda t: jvp(f, (t,), (t,))[1]], ids=["grad", "jvp"])
+def test_operators_in_a_checkpointed_function(transform):
+    """In both runs of a checkpointed function vectors among its arguments are traced: their type needs no operators."""
+    constant, factor = Tensor(np.array([0.3, 0.5])), np.float64(1.5)
+    ones = primitive(lambda t: Tensor(np.ones_like(t.data)), vjp=(None,), jvp=(None,))
+
+    def f(t):
+        body = checkpoint(lambda x, c: (x * 0.5 - c * 2.0 + t / factor) * inner(t, c * factor))
+        return inner(body(t, constant), ones(t))
+
+    def by_hand(x):
+        return np.sum((x * 0.5 - constant.data * 2.0 + x / factor) * np.dot(x, constant.data * factor))
+
+    x = np.array([0.9, 0.4])
+    found = transform(f)(Tensor(x))
+    assert np.allclose(getattr(found, "data", found), transform(by_hand)(x), rtol=1e-14)
+
+
 def test_values_of_traced_vectors():
     """`stop_gradient` gives the plain vector, in memory of its own; an auxiliary output is plain too."""
     seen = []

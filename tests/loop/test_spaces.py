@@ -24,6 +24,7 @@ from ebbtide import (
     grad,
     inner,
     jvp,
+    linearize,
     primitive,
     profile,
     timeloop,
@@ -142,6 +143,131 @@ def test_until():
     assert set(seen) == {Field}
     steps = np.ceil(np.log(30.0 / inner(V, V)) / np.log(1.2**2))
     assert np.allclose(pack(gradient)[0], pack(W)[0] * 1.2**steps, rtol=1e-13)
+
+
+# Operators, of a type that has none of its own.
+
+
+def _times(g, y):
+    return times(g, y)
+
+
+def _components(g):
+    return components(g)
+
+
+def _tensor(g):
+    return tensor(g)
+
+
+times = primitive(lambda x, y: Tensor(x.data * y.data), vjp=(_times, _times), jvp=(_times, _times))
+components = primitive(lambda x: x.data * 1.0, vjp=(_tensor,), jvp=(_components,))
+tensor = primitive(lambda a: Tensor(a * 1.0), vjp=(_components,), jvp=(_tensor,))
+T, S, K = (Tensor(np.array(x)) for x in ([0.9, 0.4, 0.6], [0.1, 0.7, -0.4], [0.3, 0.2, 0.5]))
+
+
+def of_state(t, loop, **options):
+    """Multiples and sums of the state, of a constant, and of a static value alone."""
+    v = 0.3 * t
+    last = loop(lambda s, i: s * 0.5 + times(s, s) - K * inner(s, s) / 7 + (-v) * 0.1, t, 6, **options)
+    return inner(last, last)
+
+
+def of_arrays(t, loop, **options):
+    """Vectors that are made of the arrays of the state, and arrays that are filled with numbers made of vectors."""
+
+    def step(a, i):
+        b = np.zeros_like(a)
+        b[0] = inner(t * 0.5, t)
+        return b * 0.1 + components(tensor(a) * 0.5 + tensor(np.sin(a)))
+
+    return np.sum(loop(step, components(t), 6, **options))
+
+
+def of_loops(t, loop, **options):
+    """A loop in a step, and a gradient in the step of that."""
+
+    def inner_step(z, s):
+        return z * 0.5 + 0.1 * grad(lambda q: inner(q * 0.5, times(q, s)))(z) - K
+
+    last = loop(lambda s, i: loop(lambda z, j: inner_step(z, s), s * 0.9, 3, **options), t, 5, **options)
+    return inner(last, K)
+
+
+def by_for(step, state, steps):
+    """The loop with `for`."""
+    for k in range(steps):
+        state = step(state, k)
+    return state
+
+
+MODES = {
+    "grad": lambda f: grad(f)(T).data,
+    "budget": lambda f: grad(f, budget=Budget(memory="400 KiB"))(T).data,
+    "jvp": lambda f: jvp(f, (T,), (S,))[1],
+    "linearize": lambda f: linearize(f, T)[1](S),
+    "jvp of grad": lambda f: jvp(grad(f), (T,), (S,))[1].data,
+    "grad of jvp": lambda f: grad(lambda t: jvp(f, (t,), (S,))[1])(T).data,
+    "grad of grad": lambda f: grad(lambda t: inner(grad(f)(t), S))(T).data,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("objective", [of_state, of_arrays, of_loops])
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1), Online(2)], ids=str)
+def test_operators_in_steps(objective, mode, schedule):
+    """What is done to vectors in a step of a differentiated function needs no operators of their type, in any step."""
+    derivative = MODES[mode]
+    found = derivative(lambda t: objective(t, timeloop, schedule=schedule))
+    assert np.allclose(found, derivative(lambda t: objective(t, by_for)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
+def test_operators_on_inputs(mode, schedule):
+    """Vectors among inputs= are traced in each step, too."""
+    rows = [Tensor(np.array([0.1, 0.2, 0.3]) * k) for k in range(6)]
+
+    def f(t):
+        last = timeloop(lambda s, x: s * 0.5 + times(s, x * 2.0) - x / 3, t, 6, inputs=rows, schedule=schedule)
+        return inner(last, last)
+
+    def by_hand(t):
+        for x in rows:
+            t = t * 0.5 + times(t, Tensor(x.data * 2.0)) - Tensor(x.data / 3)
+        return inner(t, t)
+
+    assert np.allclose(MODES[mode](f), MODES[mode](by_hand), rtol=1e-12)
+
+
+def test_step_that_is_not_differentiated():
+    """Where nothing is differentiated a step is given the user's own type."""
+    seen = set()
+
+    def step(s, i):
+        seen.add(type(s))
+        return s
+
+    timeloop(step, T, 3)
+    assert seen == {Tensor}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_condition_on_vectors(mode):
+    """A condition is given vectors of the user's type, whatever derivative is taken."""
+    seen = []
+
+    def f(t):
+        def ends(s):
+            seen.append(type(s))
+            return s.data.max() > 3.0
+
+        last = timeloop(lambda s, i: s * 1.3, t, until=ends, max_steps=30)
+        return inner(last, last)
+
+    found = MODES[mode](f)
+    assert set(seen) == {Tensor}
+    assert np.allclose(found, MODES[mode](lambda t: inner(1.3**5 * t, 1.3**5 * t)), rtol=1e-12)
 
 
 def test_solver_that_returns_the_same_vector_each_time():

@@ -7,7 +7,7 @@ sees arrays only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast, final
 
 import numpy as np
@@ -16,7 +16,7 @@ import optree
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.spaces import SPACES, VectorKind, advice
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.vectors import is_vector, lowered, vector_of
+from ebbtide.arrays.vectors import TracedVector, is_vector, lowered, vector_of
 
 _NAMESPACE = "ebbtide"
 # The structure of an array by itself, which time steps take apart and put together each time.
@@ -68,6 +68,20 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 def objects_in(tree: Any) -> list[Any]:
     """Return the leaves of a container as the user gave them, vectors whole."""
     return optree.tree_leaves(tree, namespace=_NAMESPACE)
+
+
+def has_vectors(tree: Any) -> bool:
+    """Return whether there are vectors of registered types in a container, traced or not."""
+    return bool(SPACES) and any(map(is_vector, objects_in(tree)))
+
+
+def map_vectors(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a container with *change* of each traced vector in its place."""
+    if not has_vectors(tree):
+        return tree
+    leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
+    changed = [change(leaf) if type(leaf) is TracedVector else leaf for leaf in leaves]
+    return optree.tree_unflatten(structure, changed)
 
 
 def check_vectors(tree: Any) -> None:

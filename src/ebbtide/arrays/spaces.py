@@ -186,13 +186,17 @@ class PackedVectors:
     """
     Plain vectors that recorded operations were given: one that is used again is kept once, though it is packed again.
 
+    Attributes:
+        met: Whether the function that is recorded has met a vector, so that its regions show them as traced.
+
     Memory:
         A weak reference for each; the arrays are those of the nodes that save them.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "met")
 
     def __init__(self) -> None:
+        self.met = False
         self._known: dict[int, weakref.ref[np.ndarray]] = {}
 
     def find(self, vector: Any, array: np.ndarray) -> np.ndarray:

@@ -129,6 +129,9 @@ def operand(value: Any) -> tuple[Any, VectorKind | None]:
 def vector_of(kind: VectorKind, array: Any) -> Any:
     """Return the vector of a kind with these numbers: traced if the array is, else of the user's type."""
     if type(array) is TracedArray:
+        packed = getattr(array._trace, "packed", None)
+        if packed is not None:  # of a tape
+            packed.met = True
         return TracedVector(kind, array)
     return kind.space.unpack(np.asarray(array), kind.form)
 

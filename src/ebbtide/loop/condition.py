@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.containers import unflatten
+from ebbtide.arrays.containers import map_vectors, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError
 from ebbtide.loop.returned import line_of_function
 from ebbtide.loop.state import checksums_of, owned
+from ebbtide.program.constant import stop_gradient
 
 _CHANGED = (
     "until= changed the state that it was given, which it may only look at: it wrote into an array of it, or drew from "
@@ -27,7 +28,7 @@ def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> An
     Args:
         condition: `until=` of the loop.
         structure: Structure of the state.
-        state: Its leaves; arrays are shown as views that cannot be written.
+        state: Its leaves; arrays are shown as views that cannot be written, vectors as plain ones of the user's type.
 
     Raises:
         MutationError: It wrote into the state, or drew from a generator in it: steps that are run again would not.
@@ -35,7 +36,7 @@ def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> An
     """
     shown = [_shown(leaf) for leaf in state]
     try:
-        found = condition(unflatten(structure, list(shown)))
+        found = condition(map_vectors(stop_gradient, unflatten(structure, list(shown))))
     except ValueError as error:
         if "read-only" not in str(error):
             raise

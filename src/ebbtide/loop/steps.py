@@ -12,7 +12,8 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
+from ebbtide.arrays.containers import flatten, has_vectors, is_array, objects_in, unflatten
+from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import apart
@@ -24,7 +25,7 @@ from ebbtide.loop.state import alike, owned, settled
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
-from ebbtide.tape.region import Bypass, Region
+from ebbtide.tape.region import Bypass, Region, shown
 from ebbtide.tape.sweep import sweep
 
 
@@ -184,7 +185,11 @@ class Stepper:
             leaves = [region.value(leaf) for leaf in leaves]
         # A copy, so that a step that writes into its input does not change the caller's.
         is_own = (np.ndarray, TracedArray, np.random.Generator)
-        return [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves], structure
+        leaves = [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves]
+        if region is None and has_vectors(x):
+            below = value_trace(current())
+            leaves = leaves if below is None else [shown(below, leaf) for leaf in leaves]
+        return leaves, structure
 
     def call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
         """Return the leaves that a step returns of new state and output, for those of its state and its input."""
@@ -232,7 +237,10 @@ class Stepper:
             bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
             return after, apart(output, after)
         x, structure = self._input(index)
-        leaves, output = self.call(index, list(state), x, structure)
+        given = list(state)
+        if bypass is not None and bypass.has_vectors:
+            given, x = [bypass.shown(leaf) for leaf in given], [bypass.shown(leaf) for leaf in x]
+        leaves, output = self.call(index, given, x, structure)
         if bypass is not None:
             leaves = [bypass.inside(leaf) for leaf in leaves]
             output = [bypass.inside(leaf) for leaf in output]

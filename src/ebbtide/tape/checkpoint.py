@@ -11,8 +11,8 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.batched import innermost_batch
-from ebbtide.arrays.containers import flatten, is_array, is_differentiable, unflatten
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.containers import flatten, has_vectors, is_array, is_differentiable, unflatten
+from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
@@ -25,7 +25,7 @@ from ebbtide.tape.linear_region import is_alone, linear_trace
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.pager import Pager
-from ebbtide.tape.region import Region
+from ebbtide.tape.region import Region, shown
 from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
 from ebbtide.tape.sweep import sweep
 
@@ -72,9 +72,11 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
             return linear_checkpoint(f, args, kwargs, linear)
         if tape is None or context.tangent is not None:
             # Forward mode keeps nothing: there is nothing to save. A program is told what it may have to.
+            args, kwargs = _as_traced(args, kwargs)
             with nullcontext() if context.follower is None else context.follower.checkpoint():
                 return f(*args, **kwargs)
         region = Region(tape)
+        tape.packed.met |= has_vectors((args, kwargs))
         leaves, structure = flatten((args, kwargs))
         values = [region.value(leaf) for leaf in leaves]
         run = None
@@ -91,6 +93,15 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         return unflatten(output_structure, results)
 
     return wrapped
+
+
+def _as_traced(args: Any, kwargs: Any) -> Any:
+    """Return arguments among which there are vectors as the function has them on a tape: plain vectors as traced."""
+    trace = value_trace(current()) if has_vectors((args, kwargs)) else None
+    if trace is None:
+        return args, kwargs
+    leaves, structure = flatten((args, kwargs))
+    return unflatten(structure, [shown(trace, leaf) for leaf in leaves])
 
 
 @final
@@ -118,7 +129,9 @@ def _bypassed(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
     region.ledger.add(BUFFERS, copies)
     try:
         with region.running(bypass):
-            given = unflatten(structure, [_copied(v) for v in values])
+            copied = [_copied(v) for v in values]
+            given = unflatten(structure, [bypass.shown(v) for v in copied] if bypass.has_vectors else copied)
+            del copied
             outputs, output_structure = flatten(f(*given[0], **given[1]))
             del given
             outputs = [_copied(bypass.inside(output)) for output in outputs]

@@ -6,6 +6,9 @@ Time steps and checkpointed functions are regions.
 A region is run in two ways. Bypassed, it runs on plain values, and all that is noted is which arrays of the tape
 around it it meets: its static values. Taped, it runs on a tape of its own, on which static values are
 leaves, so that the tape around it grows by nothing.
+
+Plain arrays do what traced ones do, and plain vectors do not: they are of the user's type. Where there are vectors, a
+bypassed region runs in forward mode without tangents, so that it finds traced vectors as the taped one does.
 """
 
 from __future__ import annotations
@@ -13,12 +16,21 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, final
 
+from ebbtide.arrays.constants import PYTHON_NUMBERS
+from ebbtide.arrays.containers import is_array
 from ebbtide.arrays.context import Entered, current, current_or_none, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, inside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
+from ebbtide.tape.tangent import TangentTrace
+
+
+def shown(trace: Any, value: Any) -> Any:
+    """Return a leaf beside vectors as a function in a trace has it: an array as a traced one without a derivative."""
+    is_plain = type(value) not in PYTHON_NUMBERS and type(value) is not TracedArray and is_array(value)
+    return trace.constant(value) if is_plain else value
 
 
 @final
@@ -30,15 +42,19 @@ class Bypass:
         outer: The tape whose arrays are static values.
         around: The region around this one.
 
+    Attributes:
+        values: The forward mode in which values are shown where there are vectors; nothing has a tangent in it.
+
     Memory:
         The static values, by reference.
     """
 
-    __slots__ = ("around", "closed", "fast", "level", "outer", "statics")
+    __slots__ = ("around", "closed", "fast", "level", "outer", "statics", "values")
 
     def __init__(self, outer: Tape, around: Any) -> None:
         self.outer = outer
         self.around = around
+        self.values = TangentTrace(outer.level)
         self.level = outer.level
         self.closed = False
         self.fast = False
@@ -52,9 +68,18 @@ class Bypass:
         """Return whether arrays of *trace* are static values of this region."""
         return trace is self.outer or (self.around is not None and self.around.covers(trace))
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the function that the region is in has met a vector."""
+        return self.outer.packed.met
+
     def constant(self, value: Any) -> Any:
-        """Return the plain array: here nothing is traced."""
-        return value
+        """Return the plain array, as nothing is traced here; where there are vectors, one that can take their parts."""
+        return self.shown(value) if self.has_vectors else value
+
+    def shown(self, value: Any) -> Any:
+        """Return a leaf as the region has it where there are vectors."""
+        return shown(self.values, value)
 
     def lift(self, operand: Any) -> Any:
         """Return the value of an array from outside, which is noted as a static value."""
@@ -69,10 +94,13 @@ class Bypass:
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""
-        return primitive.bind(tuple([plain(inside(self, operand)) for operand in operands]), params)
+        result = primitive.bind(tuple([plain(inside(self, operand)) for operand in operands]), params)
+        return self.shown(result) if self.has_vectors else result
 
     def inside(self, value: Any) -> Any:
-        """Return a value as the region sees it."""
+        """Return the value of what the region returned."""
+        if type(value) is TracedArray and value.present()._trace is self.values:
+            value = value._value
         return inside(self, value)
 
 
@@ -135,6 +163,7 @@ class Region:
 
     def running(self, trace: Any) -> Running:
         """Run the block, in which the function of the region is called, on *trace*."""
+        traces = self.traces
         if type(trace) is Tape:
             level, tape, around = trace.level, trace, trace.around
         else:
@@ -142,9 +171,10 @@ class Region:
             level, tape, around = max(self.level, context.level), None, trace.around
             if context.capture is not trace:  # else it runs already, and is asked whether it has come to its end
                 around = _joined(self.around, context.capture)
-        block = entered(
-            level=level, tape=tape, tangent=None, traces=self.traces, capture=trace, follower=self.follower
-        )
+                trace.values.level = level = level + 1
+            if trace.has_vectors:
+                traces = (*traces, trace.values)
+        block = entered(level=level, tape=tape, tangent=None, traces=traces, capture=trace, follower=self.follower)
         return Running(self.outer, trace, around, block)
 
 
