@@ -17,6 +17,7 @@ from ebbtide import (
     TraceError,
     grad,
     jvp,
+    stop_gradient,
     timeloop,
     vjp,
 )
@@ -527,3 +528,82 @@ def test_inputs_without_axes_are_refused():
     """A number has no rows."""
     with pytest.raises(TypeError, match="inputs= is a ndarray without axes"):
         run(lambda u, x: u * x, inputs=np.array(3.0))
+
+
+# What is written in place, or bound anew, after the loop.
+
+ORDERS = {
+    "gradient": lambda f: grad(f)(U0),
+    "forward over reverse": lambda f: jvp(grad(f), (U0,), (U0 - 0.5,))[1],
+    "reverse over reverse": lambda f: grad(lambda u: np.sum(grad(f)(u) * U0))(U0),
+}
+
+
+def by_for(step: Any, state: Any, steps: int, inputs: Any = None, schedule: Any = None) -> Any:
+    """The loop with `for`."""
+    del schedule
+    for k in range(steps):
+        state = step(state, k if inputs is None else inputs[k])
+    return state
+
+
+def of_one_loop(u: Any, loop: Any, **options: Any) -> Any:
+    """Static values that are written after the loop: an array, a view of it, a row, and one without its derivative."""
+    w = 2 * u
+    view, rows, value = w[::-1], np.stack([w, u]), 0.5 * w
+    end = loop(lambda s, i: np.sin(s) * w + view * stop_gradient(value) - rows[1] * s, u, STEPS, **options)
+    w *= 3
+    rows[1] = 0
+    value[0] = 7
+    return np.sum(end * end * w)
+
+
+def of_two_loops(u: Any, loop: Any, **options: Any) -> Any:
+    """What a loop in a step takes from the function around it: static values, its initial state, and inputs."""
+    w = 2 * u
+    rows, listed, start = np.stack([w, w + 1, w * w]), [w * 1.0, w + 1, w * 3], 0.3 * w
+
+    def step(s, i):
+        t = loop(lambda t, x: 0.9 * t + np.sin(x) * s + 0.1 * w, start * s, 3, inputs=rows, **options)
+        return 0.3 * s + 0.1 * t + 0.1 * loop(lambda t, x: 0.9 * t + np.sin(x) * s, start, 3, inputs=listed, **options)
+
+    end = loop(step, u, STEPS, **options)
+    for array in (w, rows, start, *listed):
+        array[...] = 3 * array
+    return np.sum(end * end * w)
+
+
+def of_a_step(u: Any, loop: Any, **options: Any) -> Any:
+    """An array of a step that is written in that step, after the loop in it."""
+
+    def step(s, i):
+        w = 2 * s
+        half = w[::2]
+        t = loop(lambda t, j: np.sin(t) * w + np.sum(half), 0.5 * s, 3, **options)
+        w *= 3
+        return 0.2 * t + 0.1 * w
+
+    return np.sum(loop(step, u, STEPS, **options) ** 2)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("objective", [of_one_loop, of_two_loops, of_a_step])
+def test_traced_static_that_is_written_after_the_loop(objective, order, schedule):
+    """Steps that run again are given traced arrays from outside as they were, whatever was written into them since."""
+    found = ORDERS[order](lambda u: objective(u, timeloop, schedule=schedule))
+    np.testing.assert_allclose(found, ORDERS[order](lambda u: objective(u, by_for)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_name_that_is_bound_anew_after_the_loop(traced):
+    """A step that closes over a name sees what it is bound to later: the error says so."""
+
+    def f(u):
+        w = 2 * u if traced else np.full(5, 0.9)
+        end = timeloop(lambda s, i: np.sin(s) * w, u, STEPS, schedule=Revolve(1))
+        w = 3 * w
+        return np.sum(end * w)
+
+    with pytest.raises(DeterminismError, match=r"bound anew after the loop|is bound to the same array"):
+        grad(f)(U0)

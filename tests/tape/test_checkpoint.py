@@ -204,6 +204,19 @@ def test_recursive_calls():
     assert len(calls) == 16 * 5
 
 
+def test_traced_array_that_is_written_after():
+    """The second run is given arrays from outside as they were in the first, though they were written since."""
+
+    def f(x, wrap):
+        w = 2 * x
+        y = wrap(lambda x: np.sin(x) * w)(x)
+        w *= 3
+        return np.sum(y * w)
+
+    x = np.linspace(0.1, 0.7, 3)
+    np.testing.assert_allclose(grad(f)(x, checkpoint), grad(f)(x, lambda body: body), rtol=1e-13)
+
+
 @pytest.mark.parametrize("change", ["random", "counter", "closed-over", "static"])
 def test_nondeterminism_is_found(change):
     """A body that gives another result the second time is an error that names it and says what to do."""

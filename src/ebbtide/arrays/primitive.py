@@ -276,6 +276,12 @@ def inside(region: Any, value: Any) -> Any:
     return region.lift(value)
 
 
+def first_met(region: Any, array: TracedArray) -> TracedArray:
+    """Return an array from outside of a region as that met it first, where it runs again; any other as it is now."""
+    find = getattr(region, "first_met", None)
+    return array.frozen() if find is None else find(array)
+
+
 def constant_like(operand: TracedArray, value: Any) -> Any:
     """Return *value* as an array that can take traced values, in the trace that *operand* has here."""
     return innermost((operand,)).constant(value)

@@ -81,7 +81,8 @@ class Links:
         if not self.statics.keys() >= statics.keys():
             raise DeterminismError(
                 f"Step {index} used an array from outside, when it was run again, that it had not used before. What "
-                "a step uses may depend on its state, its input and static values only."
+                "a step uses may depend on its state, its input and static values only: a name that it reads from "
+                "outside, by closure or otherwise, is bound to the same array until the gradient is there."
             )
 
     def keep_inputs(self, index: int, pairs: list[Any], collector: Any) -> None:

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -14,6 +15,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, has_vectors, is_array, objects_in, unflatten
 from ebbtide.arrays.context import current, value_trace
+from ebbtide.arrays.primitive import first_met
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import apart
@@ -153,7 +155,7 @@ class Stepper:
     ) -> None:  # fmt: skip
         self.step = step
         self.structure = structure
-        self.inputs = inputs if region is None else frozen(inputs)
+        self.inputs = inputs if region is None and current().capture is None else frozen(inputs)
         self.outputs = outputs
         self.region = region
         self.constancy = Constancy()
@@ -293,14 +295,15 @@ class Stepper:
 
 def frozen(inputs: Any) -> Any:
     """Return inputs such that later writes of the user into traced arrays among them do not change them."""
+    as_met = partial(first_met, current().capture)
     if isinstance(inputs, TracedArray):
-        return inputs.frozen()
+        return as_met(inputs)
     if not isinstance(inputs, (list, tuple)):
         return inputs
     flat = [flatten(x) for x in inputs]
     if not any(type(leaf) is TracedArray for leaves, _ in flat for leaf in leaves):
         return inputs
-    return [unflatten(tree, [x.frozen() if type(x) is TracedArray else x for x in leaves]) for leaves, tree in flat]
+    return [unflatten(tree, [as_met(x) if type(x) is TracedArray else x for x in leaves]) for leaves, tree in flat]
 
 
 def _refuse_traced(index: int, leaves: list[Any], region: Region, kind: str) -> None:

@@ -165,6 +165,8 @@ class Verifier:
             f"Step {index} gave {what} when it was run again, so the gradient would be wrong (what changed is one of "
             f"the steps {min(self._begun, index)} to {index}, which were run again from a state that was the same). A "
             "step depends on its state, its input and static values only: put the generator of random numbers into "
-            "the state, and what changes from step to step, too; inputs stay as they are until the gradient is there, "
-            "and a run that is resumed has the same code. verify=False switches this check off."
+            "the state, and what changes from step to step, too; inputs, and what names mean that a step reads from "
+            "outside, stay as they are until the gradient is there (a name that is bound anew after the loop, as by "
+            "`s = ...`, is another value to a step that closes over it: give one of the two another name); and a run "
+            "that is resumed has the same code. verify=False switches this check off."
         )

@@ -10,6 +10,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import current
+from ebbtide.arrays.primitive import first_met
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.symbolic import SymbolicTrace
 
@@ -36,12 +37,15 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(leaf: Any) -> Any:
-    value = leaf
+    value, capture = leaf, None
+    if type(leaf) is TracedArray:
+        capture = current().capture
+        if capture is not None and capture.covers(leaf.present()._trace):
+            value = first_met(capture, leaf)  # which in a step that runs again is what it was
     while type(value) is TracedArray:
         below = value.present()._value
         if type(below) is ArrayType:  # its values are not known here
             trace = value._trace
-            capture = current().capture
             if capture is not None and capture is not trace and capture.covers(trace):
                 return _constant(capture.lift(value))
             if type(trace) is BatchTrace:

@@ -328,5 +328,5 @@ class _CheckpointRule(JointRule):
             raise DeterminismError(
                 f"{self.name} gave another result when it was run again in the reverse sweep, so the gradient would be "
                 "wrong. A checkpointed function depends on its arguments and on arrays that do not change: pass "
-                "random numbers and changing arrays as arguments."
+                "random numbers, changing arrays, and what a name means that is bound anew later, as arguments."
             )

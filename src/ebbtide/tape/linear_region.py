@@ -109,7 +109,7 @@ class Pushing:
             raise DeterminismError(
                 "A part of a linearized function, a time step or a checkpointed function, used an array from outside, "
                 "when it was run again, that it had not used before. What it uses may depend on its arguments and on "
-                "arrays that do not change only."
+                "arrays that do not change only: neither write into them in place, nor bind their names anew."
             )
         return self._given[key]
 

@@ -40,6 +40,7 @@ class Tape:
         outer: For regions (a time step, a checkpointed function): the tape around it, whose arrays the
             region takes for static values.
         around: For regions: the region around it.
+        met: For regions: arrays from outside as the region met them first.
         pager: Counts, pages and bounds the saved values if a budget or profile wants it.
         constancy: Checks that plain arrays met by a step do not change from step to step.
 
@@ -48,7 +49,7 @@ class Tape:
     """
 
     __slots__ = (
-        "__weakref__", "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "outer",
+        "__weakref__", "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "met", "outer",
         "packed", "pager", "presence", "required", "statics",
     )  # fmt: skip
 
@@ -59,6 +60,7 @@ class Tape:
         *,
         outer: Any = None,
         around: Any = None,
+        met: Any = None,
         pager: Any = None,
         constancy: Any = None,
     ) -> None:
@@ -71,6 +73,7 @@ class Tape:
         self.constancy = constancy
         self.outer = outer
         self.around = around
+        self.met = met
         self.packed: PackedVectors = PackedVectors() if outer is None else outer.packed
         # Whether nothing but the operation itself has to be thought of: no budget, no profile, no region inside.
         self.fast = pager is None
@@ -92,6 +95,10 @@ class Tape:
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* are static values of this region."""
         return trace is self.outer or (self.around is not None and self.around.covers(trace))
+
+    def first_met(self, array: TracedArray) -> TracedArray:
+        """Return an array from outside as the region met it first."""
+        return array.frozen() if self.met is None else self.met.first(array, self)
 
     def constant(self, value: Any) -> TracedArray:
         """Return a traced array that depends on nothing; it can take traced values."""
@@ -117,7 +124,7 @@ class Tape:
 
     def lift(self, operand: TracedArray) -> Any:
         """Return what an array from outside of the region is inside: a static value."""
-        operand = operand.frozen()
+        operand = self.met.first(operand, self)
         if operand._trace is not self.outer:
             operand = self.around.lift(operand)
             if type(operand) is not TracedArray or operand._trace is not self.outer:

@@ -20,8 +20,9 @@ from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import is_array
 from ebbtide.arrays.context import Entered, current, current_or_none, entered
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.primitive import Primitive, inside, plain
+from ebbtide.arrays.primitive import Primitive, first_met, inside, plain
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.tape.met import Met
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
 from ebbtide.tape.tangent import TangentTrace
@@ -41,6 +42,7 @@ class Bypass:
     Args:
         outer: The tape whose arrays are static values.
         around: The region around this one.
+        met: Arrays from outside as the region met them first.
 
     Attributes:
         values: The forward mode in which values are shown where there are vectors; nothing has a tangent in it.
@@ -49,11 +51,12 @@ class Bypass:
         The static values, by reference.
     """
 
-    __slots__ = ("around", "closed", "fast", "level", "outer", "statics", "values")
+    __slots__ = ("around", "closed", "fast", "level", "met", "outer", "statics", "values")
 
-    def __init__(self, outer: Tape, around: Any) -> None:
+    def __init__(self, outer: Tape, around: Any, met: Met) -> None:
         self.outer = outer
         self.around = around
+        self.met = met
         self.values = TangentTrace(outer.level)
         self.level = outer.level
         self.closed = False
@@ -83,14 +86,18 @@ class Bypass:
 
     def lift(self, operand: Any) -> Any:
         """Return the value of an array from outside, which is noted as a static value."""
-        operand = operand.frozen()
+        operand = self.met.first(operand, self)
         if operand._trace is not self.outer:
             operand = self.around.lift(operand)
             if type(operand) is not TracedArray or operand._trace is not self.outer:
                 return operand
         if operand._node is not None and id(operand._node) not in self.statics:
-            self.statics[id(operand._node)] = operand.frozen()
+            self.statics[id(operand._node)] = operand.frozen()  # whose value nobody writes
         return inside(self.around, operand._value)
+
+    def first_met(self, array: TracedArray) -> TracedArray:
+        """Return an array from outside as the region met it first."""
+        return self.met.first(array, self)
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""
@@ -113,10 +120,10 @@ class Region:
         outer: The tape around it.
 
     Memory:
-        References to the tape and region around it, and to the traces of the calls around.
+        References to the tape and region around it, to the traces of the calls around, and to what it met of these.
     """
 
-    __slots__ = ("around", "follower", "ledger", "level", "outer", "traces")
+    __slots__ = ("around", "follower", "ledger", "level", "met", "outer", "traces")
 
     def __init__(self, outer: Tape) -> None:
         context = current()
@@ -124,6 +131,7 @@ class Region:
         self.around = context.capture
         self.level = context.level
         self.ledger = context.ledger
+        self.met = Met()
         # Whoever has it run again may be within others, such as the batch of the cotangents.
         self.traces, self.follower = context.traces, context.follower
 
@@ -131,9 +139,9 @@ class Region:
         """Return the value of an array as it enters the region."""
         if type(array) is not TracedArray:
             return array
-        array = array.frozen()
-        if array._trace is not self.outer and self.around is not None and self.around.covers(array._trace):
+        if array.present()._trace is not self.outer and self.around is not None and self.around.covers(array._trace):
             array = self.around.lift(array)
+        array = array.frozen() if type(array) is TracedArray else array
         return array._value if type(array) is TracedArray and array._trace is self.outer else array
 
     def node(self, array: Any) -> Node | None:
@@ -146,7 +154,7 @@ class Region:
 
     def bypass(self) -> Bypass:
         """Return a new trace that runs the region on values."""
-        return Bypass(self.outer, self.around)
+        return Bypass(self.outer, self.around, self.met)
 
     def tape(self, *, pager: Any = None, constancy: Any = None) -> Tape:
         """Return a new tape for the region."""
@@ -154,7 +162,9 @@ class Region:
         context, level, around = current_or_none(), self.level, self.around
         if context is not None and context.capture is not None:
             level, around = max(level, context.level), _joined(around, context.capture)
-        return Tape(level + 1, self.ledger, outer=self.outer, around=around, pager=pager, constancy=constancy)
+        return Tape(
+            level + 1, self.ledger, outer=self.outer, around=around, met=self.met, pager=pager, constancy=constancy
+        )
 
     def sweeping(self) -> Entered:
         """Run the block, in which the region is swept: cotangents may be static values of where that is done."""
@@ -197,6 +207,11 @@ class _Joined:
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* are static values of either."""
         return self._first.covers(trace) or self.around.covers(trace)
+
+    def first_met(self, array: TracedArray) -> TracedArray:
+        """Return an array from outside of both as either met it first."""
+        region = self._first if self._first.covers(array.present()._trace) else self.around
+        return first_met(region, array)
 
     def lift(self, operand: Any) -> Any:
         """Return what an array from outside of both is inside of both."""
