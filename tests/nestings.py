@@ -66,3 +66,51 @@ def check_nestings(function, plain, every, **tolerances):
     for around, names in bar(sample(CASES, every), function.__name__):
         found, wanted = derivative(function, around, names, 0), derivative(plain, around, names, 1)
         np.testing.assert_allclose(found, wanted, err_msg=f"{around} of {' of '.join(names)}", **tolerances)
+
+
+# Ways to differentiate a function of an array: each takes it, a point and a direction.
+WAYS = {
+    "grad": lambda f, x, d: eb.grad(f)(x),
+    "jvp": lambda f, x, d: eb.jvp(f, (x,), (d,))[1],
+    "linearize": lambda f, x, d: eb.linearize(f, x)[1](d),
+    "hvp": lambda f, x, d: eb.hvp(f)(x, d),
+    "hessian": lambda f, x, d: eb.hessian(f)(x),
+    "grad of jvp": lambda f, x, d: eb.grad(lambda x: eb.jvp(f, (x,), (d,))[1])(x),
+    "jvp of jvp": lambda f, x, d: eb.jvp(lambda x: eb.jvp(f, (x,), (d,))[1], (x,), (d,))[1],
+    "grad of grad": lambda f, x, d: eb.grad(lambda x: np.sum(eb.grad(f)(x) * d))(x),
+    "linearize of grad": lambda f, x, d: eb.linearize(eb.grad(f), x)[1](d),
+    "grad of linearize": lambda f, x, d: eb.grad(lambda x: eb.linearize(f, x)[1](d))(x),
+    "jvp of linearize": lambda f, x, d: eb.jvp(lambda x: eb.linearize(f, x)[1](d), (x,), (d,))[1],
+    "vmap of grad": lambda f, x, d: eb.vmap(eb.grad(f))(np.stack([x, d])),
+    "vmap of jvp": lambda f, x, d: eb.vmap(lambda x: eb.jvp(f, (x,), (d,))[1])(np.stack([x, d])),
+    "grad of vmap": lambda f, x, d: eb.grad(lambda x: np.sum(eb.vmap(f)(x)))(np.stack([x, d])),
+    "grad of vmap of jvp": lambda f, x, d: eb.grad(
+        lambda x: np.sum(eb.vmap(lambda x: eb.jvp(f, (x,), (d,))[1])(x))
+    )(np.stack([x, d])),
+    "jit of grad": lambda f, x, d: eb.jit(eb.grad(f))(x),
+    "jvp of jit of grad": lambda f, x, d: eb.jvp(eb.jit(eb.grad(f)), (x,), (d,))[1],
+}  # fmt: skip
+
+
+def loop_in_python(step, state, steps, *, inputs=None):
+    """The same as a time loop."""
+    for i in range(steps):
+        state = step(state, i if inputs is None else inputs[i])
+    return state
+
+
+def check_ways(function, ways, **tolerances):
+    """
+    Check that each way gives the same plain array for a function with a time loop as for that with a loop in Python.
+
+    Args:
+        function: `function(loop, x)` returns a number.
+        ways: Names of the ways.
+        **tolerances: Of the comparison.
+    """
+    x, direction = np.array([0.4, 0.9]), np.array([0.6, -0.3])
+    for name in ways:
+        found = WAYS[name](lambda x: function(eb.timeloop, x), x, direction)
+        wanted = WAYS[name](lambda x: function(loop_in_python, x), x, direction)
+        assert type(found) is type(wanted), name
+        np.testing.assert_allclose(found, wanted, err_msg=name, **tolerances)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.nestings import check_nestings
+from tests.nestings import WAYS, check_nestings, check_ways
 
+import ebbtide as eb
 from ebbtide import timeloop
 from ebbtide.schedules import Revolve
 
@@ -89,3 +90,71 @@ def test_any_nesting(run):
         return run(timeloop, x, c)
 
     check_nestings(looped, lambda x, c: run(loop_in_python, x, c), 41, rtol=1e-9, atol=1e-11)
+
+
+# Derivatives of loops in steps, where the loop around is of what another trace is made of.
+START = np.array([0.3, -0.4])
+
+
+def squares(x):
+    """A loss."""
+    return np.sum(x**2)
+
+
+def of_an_inner_loss(loop, a):
+    """The step takes a derivative of another loop at a plain point."""
+    inner = lambda y: squares(loop(lambda b, j: np.sin(b) * a, y, 2))
+    return squares(loop(lambda v, i: 0.5 * v + eb.grad(inner)(START), START, 2))
+
+
+def of_an_inner_loss_at_the_state(loop, a):
+    """The step takes a derivative of another loop at its state."""
+    inner = lambda y: squares(loop(lambda b, j: np.sin(b) * a, y, 2))
+    return squares(loop(lambda v, i: 0.5 * v + eb.grad(inner)(v), START, 2))
+
+
+def of_an_inner_value(loop, a):
+    """The step takes only the value."""
+    inner = lambda y: loop(lambda b, j: np.sin(b) * a, y, 2)
+    return squares(loop(lambda v, i: v + eb.vjp(inner, START)[0], START, 2))
+
+
+def of_a_loop_that_a_parameter_starts(loop, a):
+    """The inner loop begins with what is closed over."""
+    inner = lambda y: squares(loop(lambda b, j: np.sin(b) * y, a, 2))
+    return squares(loop(lambda v, i: v + eb.grad(inner)(START), START, 2))
+
+
+def of_inputs(loop, a):
+    """The inner loop has inputs."""
+    inner = lambda y: squares(loop(lambda b, x: np.sin(b) * x, y, 2, inputs=[a, a * a]))
+    return squares(loop(lambda v, i: v + eb.grad(inner)(START), START, 2))
+
+
+def of_what_meets_outside(loop, a):
+    """What is closed over meets itself in the inner loop, and is written into."""
+
+    def step(b, j):
+        factor = a * a
+        factor[0] = factor[0] + b[1]
+        return np.sin(b) * factor
+
+    return squares(loop(lambda v, i: v + eb.grad(lambda y: squares(loop(step, y, 2)))(START), START, 2))
+
+
+def within_a_checkpoint(loop, a):
+    """A checkpointed function is around in the place of a loop."""
+    inner = lambda y: squares(loop(lambda b, j: np.sin(b) * a, y, 2))
+    return squares(eb.checkpoint(lambda v: v + eb.grad(inner)(START))(START * 1))
+
+
+OF_STEPS = (
+    of_an_inner_loss, of_an_inner_loss_at_the_state, of_an_inner_value, of_a_loop_that_a_parameter_starts, of_inputs,
+    of_what_meets_outside, within_a_checkpoint,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", OF_STEPS, ids=lambda function: function.__name__)
+def test_derivatives_in_steps(function):
+    """A step may take derivatives of another loop, whatever derivatives are taken around, by what it closes over."""
+    check_ways(function, WAYS, rtol=1e-10, atol=1e-12)

@@ -16,7 +16,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.context import above, current, entered
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.primitive import Primitive, plain
+from ebbtide.arrays.primitive import Primitive, made_outside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 
@@ -85,7 +85,7 @@ class BatchTrace:
         values = tuple([x if type(x) is TracedArray else plain(x) for x, _ in pairs])
         mapped = tuple([is_mapped for _, is_mapped in pairs])
         if not any(mapped):
-            out = primitive.bind(values, params)
+            out = made_outside(primitive.bind(values, params), self.level)
             return TracedArray(self, None, out if hasattr(out, "shape") else np.asarray(out))
         writes = bool(params) and "in_place" in params
         if writes:
@@ -98,7 +98,7 @@ class BatchTrace:
             for operand in operands:  # no view of it would follow a later write
                 if type(operand) is TracedArray and operand._sharing is not None:
                     operand._sharing.private = False
-        made = self.members(out)
+        made = self.members(made_outside(out, self.level))
         if writes:
             made.sharing().private = True
         return made

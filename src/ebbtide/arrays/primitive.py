@@ -282,6 +282,17 @@ def first_met(region: Any, array: TracedArray) -> TracedArray:
     return array.frozen() if find is None else find(array)
 
 
+def made_outside(value: Any, level: int) -> Any:
+    """
+    Return a value of a trace of this level, without the constants of traces inside of it.
+
+    A region makes them of what it lifts, also where that is done for a trace that it is inside of.
+    """
+    while type(value) is TracedArray and value._trace.level > level and value._node is None:
+        value = value._value
+    return value
+
+
 def constant_like(operand: TracedArray, value: Any) -> Any:
     """Return *value* as an array that can take traced values, in the trace that *operand* has here."""
     return innermost((operand,)).constant(value)

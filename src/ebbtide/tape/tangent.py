@@ -9,7 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.context import above, current
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.primitive import Primitive, missing, needs_of, plain
+from ebbtide.arrays.primitive import Primitive, made_outside, missing, needs_of, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.tape.linear import LinearTape
@@ -72,6 +72,8 @@ class TangentTrace:
                 values.append(operand.frozen() if type(operand) is TracedArray else plain(operand))
                 tangents.append(None)
         out = primitive.bind(tuple(values), params)
+        if type(out) is TracedArray and out._trace.level > self.level:
+            out = made_outside(out, self.level)
         if not hasattr(out, "shape"):
             out = np.asarray(out)
         tangent = None
@@ -79,6 +81,8 @@ class TangentTrace:
             if primitive.push is None:
                 raise missing(primitive.name, "jvp")
             tangent = primitive.push(tangents, values, out, params, _keeper(primitive, values, out))
+            if type(tangent) is TracedArray and tangent._trace.level > self.level:
+                tangent = made_outside(tangent, self.level)
         made = TracedArray(self, tangent, out)
         if primitive.aliases:
             made.sharing().reachable = True
