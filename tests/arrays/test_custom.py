@@ -7,9 +7,10 @@ import weakref
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.nestings import WAYS, check_ways
 
 import ebbtide
-from ebbtide import CotangentError, RuleMissingError, grad, jvp, linearize, primitive, vjp
+from ebbtide import Budget, CotangentError, RuleMissingError, grad, jvp, linearize, primitive, timeloop, vjp
 
 X = np.linspace(0.5, 1.5, 5)
 
@@ -267,3 +268,80 @@ def test_python_numbers_and_integers():
     value, gradient = ebbtide.value_and_grad(op)(2.0, 3)
     assert (value, gradient) == (8.0, 12.0)
     assert type(gradient) is np.float64
+
+
+# A program is told no types by a user's primitive.
+NO_PROGRAM = [name for name in WAYS if "jit" not in name]
+
+
+def by_a_rule(t, x, loop):
+    """The derivative of x sin(x), by a loop that gets all as its state."""
+    return loop(lambda a, i: a * 1.0, t * (np.cos(x) * x + np.sin(x)), 2)
+
+
+def by_a_rule_that_closes_over(t, x, loop):
+    """The same, by a step that closes over what is saved."""
+    return loop(lambda a, i: a * (np.cos(x) * x + np.sin(x)), t, 1)
+
+
+def by_a_rule_that_writes(t, x, loop):
+    """The same, by a step that writes into its state."""
+
+    def step(a, i):
+        a[0] = a[0] * (np.cos(x[0]) * x[0] + np.sin(x[0]))
+        a[1:] = a[1:] * (np.cos(x[1:]) * x[1:] + np.sin(x[1:]))
+        return a
+
+    return loop(step, t, 1)
+
+
+@pytest.mark.parametrize("members", [False, True], ids=["member by member", "batch rule"])
+@pytest.mark.parametrize("rule", [by_a_rule, by_a_rule_that_closes_over])
+def test_time_loop_in_a_rule(rule, members):
+    """A rule may run a time loop, as an adjoint solver does, under any other derivatives."""
+
+    def function(loop, x):
+        def of_loop(t, x):
+            return rule(t, x, loop)
+
+        def value(x):
+            return np.sin(loop(lambda a, i: a * 1.0, x, 2)) * x
+
+        batch = (lambda mapped, x: np.sin(x) * x) if members else None
+        return np.sum(primitive(value, vjp=(of_loop,), jvp=(of_loop,), batch=batch)(x) ** 2)
+
+    check_ways(function, NO_PROGRAM, rtol=1e-12, atol=1e-14)
+
+
+def test_time_loop_in_a_rule_that_writes():
+    """The step of a loop in a rule may write into its state, whatever derivatives are taken around."""
+
+    def function(loop, x):
+        def of_loop(t, x):
+            return by_a_rule_that_writes(t, x, loop) if loop is timeloop else by_a_rule(t, x, loop)
+
+        return np.sum(primitive(lambda x: np.sin(x) * x, vjp=(of_loop,), jvp=(of_loop,))(x) ** 2)
+
+    check_ways(function, NO_PROGRAM, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("way", NO_PROGRAM)
+def test_any_derivative_is_that_of_the_rules(way):
+    """The derivatives of an operation are those of what its function and rules compute."""
+    x, direction = np.array([0.4, 0.9]), np.array([0.6, -0.3])
+
+    def slope(t, x):
+        return t * (np.cos(x) * x + np.sin(x))
+
+    own = primitive(lambda x: np.sin(x) * x, vjp=(slope,), jvp=(slope,))
+    found = WAYS[way](lambda x: np.sum(own(x) ** 2), x, direction)
+    wanted = WAYS[way](lambda x: np.sum((np.sin(x) * x) ** 2), x, direction)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_time_loop_in_a_function_is_not_recorded():
+    """The function of an operation runs on plain arrays, outside of what is recorded: a loop in it keeps no states."""
+    x = np.ones(100_000)
+    own = primitive(lambda x: timeloop(lambda a, i: np.sin(a), x, 64), vjp=(lambda g, x: g * x,))
+    budget = Budget(memory=4 * x.nbytes)  # a loop that is recorded needs more for one step
+    np.testing.assert_array_equal(grad(lambda x: np.sum(own(x)), budget=budget)(x), x)

@@ -7,14 +7,14 @@ of its primitive, on arrays that may be traced themselves: derivatives and progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.context import above, current, entered
+from ebbtide.arrays.context import above, beneath, current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, made_outside, plain
 from ebbtide.arrays.traced import TracedArray
@@ -92,6 +92,9 @@ class BatchTrace:
             params = {**params, "in_place": params["in_place"] and is_private(operands[0])}
         if primitive.batch is None:
             out = by_members(primitive.name, primitive.bind, values, mapped, params, self.size)
+        elif primitive.runs_user_code:
+            with beneath(self):
+                out = primitive.batch(values, mapped, params or {}, self.size)
         else:
             out = primitive.batch(values, mapped, params or {}, self.size)
         if primitive.aliases and primitive.put is None:
@@ -106,12 +109,6 @@ class BatchTrace:
     def above(self) -> AbstractContextManager[None]:
         """Run the block, in which the function of the batch is called, inside of the traces that are there by now."""
         return above(self)
-
-    @contextmanager
-    def below(self) -> Iterator[None]:
-        """Run the block, which works on the arrays of all members, without this trace."""
-        with entered(traces=tuple([trace for trace in current().traces if trace is not self])):
-            yield
 
 
 def innermost_batch() -> BatchTrace | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, NamedTuple, final
@@ -102,6 +102,50 @@ class Entered:
 def entered(**changes: Any) -> Entered:
     """Run the block in the current context with some fields changed."""
     return Entered(changes)
+
+
+def outside(**changes: Any) -> AbstractContextManager[Any]:
+    """Run the block, in which functions are called on plain arrays, outside of all traces; some fields are changed."""
+    if current_or_none() is None and not changes:
+        return nullcontext()
+    return entered(tape=None, tangent=None, traces=(), follower=None, **changes)
+
+
+@contextmanager
+def beneath(trace: Any, **changes: Any) -> Iterator[None]:
+    """
+    Run the block, which works on what the arrays of a trace are made of, outside of it and of all that is inside of it.
+
+    The region stays, as it claims these arrays too.
+
+    Args:
+        trace: The trace.
+        **changes: Fields of the context that are changed beside.
+    """
+    context = current()
+    traces = tuple([other for other in context.traces if other.level < trace.level])
+    linear = getattr(trace, "linear", None)
+    if linear is not None:
+        traces = (*traces, linear)  # where the tangents are
+    tape = context.tape
+    if tape is not None:
+        tapes = [other for other in (*traces, tape) if other.level < trace.level and hasattr(other, "is_linear")]
+        tape = max(tapes, key=_level, default=None)
+        if tape is not None and (tape.is_linear or _runs_region(context, tape)):
+            tape = None
+    least = 0 if tape is None else tape.level
+    modes = [other for other in traces if getattr(other, "is_tangent", False) and other.level > least]
+    with entered(tape=tape, tangent=modes[-1] if modes else None, traces=traces, **changes):
+        yield
+
+
+def _level(trace: Any) -> int:
+    return trace.level
+
+
+def _runs_region(context: Context, tape: Any) -> bool:
+    """Return whether what runs here is a part of a region of a tape, which is all that the tape is to know of it."""
+    return tape is not context.tape and context.capture is not None and context.capture.covers(tape)
 
 
 @contextmanager

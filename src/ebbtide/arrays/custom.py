@@ -10,12 +10,12 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import BatchTrace, by_members
-from ebbtide.arrays.context import current_or_none
+from ebbtide.arrays.context import current_or_none, outside
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, innermost, missing, needs_of, promoted
 from ebbtide.arrays.spaces import SPACES, VectorKind, advice
 from ebbtide.arrays.vectors import is_vector, lowered, operand, vector_of
+from ebbtide.arrays.whole import Whole, done_alone
 from ebbtide.errors import CotangentError, TraceError
 
 Rule = Callable[..., Any]
@@ -199,6 +199,7 @@ def _declare(
         push=push,
         aliases=not vectors,  # nobody knows what a user's function returns, unless that is copied
         batch=_refuse_members(name) if vectors else None if batch is None else _of_members(batch, name),
+        runs_user_code=True,
     )
 
 
@@ -228,16 +229,6 @@ def _of_members(batch: Callable[..., Any], name: str) -> Callable[..., Any]:
     return of_members
 
 
-def _alone(rule: Any, name: str, operands: tuple[Any, ...]) -> Any:
-    """Return what a rule gives, in a batch for one member after the other: it may do what no trace can see."""
-    trace = innermost(operands)
-    if type(trace) is not BatchTrace:
-        return rule(*operands)
-    pairs = [trace.split(x) for x in operands]
-    values, mapped = [x for x, _ in pairs], [m for _, m in pairs]
-    return trace.members(by_members(name, lambda xs, _: rule(*xs), values, mapped, None, trace.size))
-
-
 def _apply(
     rule: Rule, k: int, kinds: Kinds, kind: ArrayType, positions: tuple[int, ...], who: str, t: Any, *saved: Any
 ) -> Any:
@@ -257,16 +248,11 @@ def _term(rule: Rule, tangent: Any, saved: list[Any], name: str, alone: bool) ->
     """
     Return what a tangent adds to that of the result.
 
-    Where the linear operations on tangents are recorded, the rule is one of them: it may do what nobody can record.
+    Where the linear operations on tangents are recorded, the rule is one of them.
     """
-    if not getattr(innermost((tangent,)), "is_linear", False):
-        return _alone(rule, name, (tangent, *saved)) if alone else rule(tangent, *saved)
-    whole = Primitive(lambda t, *values: np.asarray(rule(t, *values))[()], name=name, operands=None, pull=_no_pull)
-    return whole.bind((tangent, *saved))
-
-
-def _no_pull(k: int) -> None:
-    """Say that there is no derivative: of what is recorded so, none is taken."""
+    if getattr(innermost((tangent,)), "is_linear", False):
+        return Whole(rule, name, alone).bind((tangent, *saved))
+    return done_alone(rule, name, (tangent, *saved)) if alone else rule(tangent, *saved)
 
 
 def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) -> Callable[..., Any]:
@@ -279,7 +265,8 @@ def _single(fun: Callable[..., Any], name: str, signature: inspect.Signature) ->
     count = len(places) - len(keywords)
 
     def checked(*args: Any) -> Any:
-        result = fun(*args[:count], **dict(zip(keywords, args[count:], strict=True))) if keywords else fun(*args)
+        with outside():
+            result = fun(*args[:count], **dict(zip(keywords, args[count:], strict=True))) if keywords else fun(*args)
         if isinstance(result, (tuple, list, dict)):
             raise TypeError(f"{name} returned a {type(result).__name__}; a primitive returns one array.")
         if is_vector(result) or hasattr(result, "dtype"):
@@ -339,7 +326,7 @@ def _pull(rule: Rule, k: int, names: tuple[str, ...], output: str, name: str, of
 
     def apply(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
         if params is None:
-            return _alone(rule, name, (g, *saved)) if alone else rule(g, *saved)
+            return done_alone(rule, name, (g, *saved)) if alone else rule(g, *saved)
         kinds = params["kinds"]
         result = rule(*kinds.whole((g,), (-1,)), *kinds.whole(saved, positions))
         return _numbers(result, kinds.operands[k], f"The vjp rule of {name} for {names[k]!r}", "a cotangent")

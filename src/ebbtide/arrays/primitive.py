@@ -150,6 +150,8 @@ class Primitive:
             where they are planned, merged and chained with others.
         scratch: `scratch(params, *types)` returns the bytes that the function itself takes for a moment, beside its
             result; None for less than a block of 128 KiB.
+        runs_user_code: Whether its rules may do what asks the context which traces there are, such as a time loop.
+            They are run beneath the trace that calls them, as they get what its arrays are made of.
 
     Memory:
         Holds no array.
@@ -157,7 +159,7 @@ class Primitive:
 
     __slots__ = (
         "_cache", "aliases", "batch", "composite", "function", "infer", "joint", "keep", "name", "operands", "pull",
-        "push", "put", "scratch",
+        "push", "put", "runs_user_code", "scratch",
     )  # fmt: skip
 
     def __init__(
@@ -176,6 +178,7 @@ class Primitive:
         batch: Callable[..., Any] | None = None,
         composite: bool = False,
         scratch: Callable[..., float] | None = None,
+        runs_user_code: bool = False,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -190,6 +193,7 @@ class Primitive:
         self.batch = batch
         self.composite = composite
         self.scratch = scratch
+        self.runs_user_code = runs_user_code
         self._cache: dict[int, Signature] = {}
 
     def __repr__(self) -> str:

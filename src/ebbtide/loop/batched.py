@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
+from ebbtide.arrays.context import beneath
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
@@ -88,7 +89,7 @@ def batched_loop(
             return bool(ask(condition, structure, raised(trace, arrays, mapped)))
 
     rest = options.as_arguments() | {"until": None if condition is None else OneForAll(until)}
-    with trace.below():
+    with beneath(trace):
         begin = [full(a, m, trace.size) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
         result = timeloop(step_of_all, begin, steps, inputs=inputs, **rest)
     if not options.outputs:

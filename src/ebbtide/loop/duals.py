@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ebbtide.arrays.containers import flatten, is_array, is_differentiable, unflatten
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import beneath
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
-from ebbtide.tape.tangent import TangentTrace
 
 
 def dual_loop(
@@ -86,7 +83,7 @@ def dual_loop(
     foreign = inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray, list, tuple))
     if isinstance(inputs, (list, tuple)):
         pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
-    with _outside(trace):
+    with beneath(trace, derived=True):
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)
         result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **rest)
@@ -94,16 +91,6 @@ def dual_loop(
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(seen.structure, join(*emitted))
-
-
-@contextmanager
-def _outside(trace: TangentTrace) -> Iterator[None]:
-    """Run the block without a forward mode; that which is around it, inside of the tape too, is the innermost then."""
-    context = current()
-    others = tuple([other for other in context.traces if other is not trace])
-    inside = [other for other in others if type(other) is TangentTrace and other.level > context.tape.level]
-    with entered(tangent=inside[-1] if inside else None, traces=others, derived=True):
-        yield
 
 
 def _refuse_traced(x: Any, kind: str) -> None:

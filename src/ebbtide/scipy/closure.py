@@ -11,7 +11,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, unflatten
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import current, entered, outside
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.reach import bound_now
@@ -92,7 +92,7 @@ class Closure:
         finder = _Finder(context.level)
         try:
             _require_values([x, *given])
-            with _asking([*context.traces, context.tape, context.capture]), _plain(finder):
+            with _asking([*context.traces, context.tape, context.capture]), outside(capture=finder):
                 args = self._args(given)
                 values = [function(x, *args) for function in self._functions]
             self.kind = _joined(x, values[0])
@@ -132,7 +132,7 @@ class Closure:
         given = Given(traces, known, current().capture, _OTHER_ARRAY) if known else current().capture
         # Traces inside of the functions are above all that these know.
         level = max(current().level, self.level)
-        with _asking(traces), _plain(given) if values else entered(capture=given, level=level):
+        with _asking(traces), outside(capture=given) if values else entered(capture=given, level=level):
             yield [lambda x, function=function: function(x, *args) for function in functions]
 
 
@@ -149,13 +149,6 @@ def _joined(x: Any, value: Any) -> ArrayType:
 
 def _is_same(array: TracedArray, value: Any) -> bool:
     return type(value) is TracedArray and value._trace is array._trace and key_of(value) == key_of(array)
-
-
-@contextmanager
-def _plain(capture: Any) -> Iterator[None]:
-    """Run the block, in which functions are called on plain arrays, outside of all derivatives that are taken here."""
-    with entered(tape=None, tangent=None, traces=(), capture=capture, follower=None):
-        yield
 
 
 @contextmanager

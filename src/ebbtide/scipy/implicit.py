@@ -16,7 +16,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import by_members
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import current, entered, outside
 from ebbtide.arrays.primitive import Primitive, Pull, innermost, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.scipy.closure import detached, here
@@ -199,8 +199,12 @@ def _solve(starts: int, count: int, is_linear: bool) -> Primitive:
             change = np.negative(jvp(residual, primals, along)[1])
         return promoted([solution(system.slope, (change, *_point(system, out, operands)))], out)
 
+    def solve(*values: Any, system: System) -> Any:
+        with outside():
+            return system.solve(values[:starts], values[starts:])
+
     return Primitive(
-        lambda *values, system: system.solve(values[:starts], values[starts:]),
+        solve,
         name="solve",
         operands=None,
         pull=pull,
@@ -211,6 +215,7 @@ def _solve(starts: int, count: int, is_linear: bool) -> Primitive:
             lambda xs, _: solution(params["system"], xs[starts:], xs[:starts]),
             values, mapped, params, size,
         ),
+        runs_user_code=True,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.context import beneath
 from ebbtide.tape.recording import settle
 
 
@@ -44,7 +45,7 @@ def on_members(
         form[:] = [after, [is_mapped for _, is_mapped in found]]
         return [array for array, _ in found]
 
-    with trace.below():
+    with beneath(trace):
         results = transform(of_all)(*[array for array, _ in pairs])
     after, flags = form
     return unflatten(after, raised(trace, results, flags))

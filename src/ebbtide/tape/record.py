@@ -48,6 +48,8 @@ class Tape:
         Holds static values of a region; no nodes but those of communication.
     """
 
+    is_linear = False  # see `context.beneath`
+
     __slots__ = (
         "__weakref__", "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "met", "outer",
         "packed", "pager", "presence", "required", "statics",

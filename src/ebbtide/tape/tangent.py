@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.context import above, current
+from ebbtide.arrays.context import above, beneath, current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, made_outside, missing, needs_of, plain
 from ebbtide.arrays.traced import TracedArray
@@ -27,6 +27,8 @@ class TangentTrace:
     Memory:
         Nothing: a tangent lives as long as its value.
     """
+
+    is_tangent = True  # see `context.beneath`
 
     __slots__ = ("closed", "fast", "level", "linear")
 
@@ -80,7 +82,12 @@ class TangentTrace:
         if any(t is not None for t in tangents):
             if primitive.push is None:
                 raise missing(primitive.name, "jvp")
-            tangent = primitive.push(tangents, values, out, params, _keeper(primitive, values, out))
+            kept = _keeper(primitive, values, out)
+            if primitive.runs_user_code:
+                with beneath(self):
+                    tangent = primitive.push(tangents, values, out, params, kept)
+            else:
+                tangent = primitive.push(tangents, values, out, params, kept)
             if type(tangent) is TracedArray and tangent._trace.level > self.level:
                 tangent = made_outside(tangent, self.level)
         made = TracedArray(self, tangent, out)

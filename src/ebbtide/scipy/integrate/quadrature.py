@@ -17,7 +17,7 @@ from scipy import integrate
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import by_members
-from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.context import current, entered, outside
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
@@ -207,8 +207,12 @@ def _operation(count: int) -> Primitive:
             terms.append(_integral(_Pushed(integrand, moving), low, high, (*along, *operands), params["options"]))
         return promoted(terms, out)
 
+    def integral(low: Any, high: Any, *operands: Any, integrand: Integrand, options: dict[str, Any]) -> Any:
+        with outside():
+            return integrand.integrate(low, high, operands, options)
+
     return Primitive(
-        lambda low, high, *operands, integrand, options: integrand.integrate(low, high, operands, options),
+        integral,
         name="quad",
         operands=None,
         pull=pull,
@@ -219,6 +223,7 @@ def _operation(count: int) -> Primitive:
             lambda xs, given: _integral(given["integrand"], xs[0], xs[1], xs[2:], given["options"]),
             values, mapped, params, size, params["integrand"].kind,
         ),
+        runs_user_code=True,
     )  # fmt: skip
 
 
