@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, TraceError, grad, jvp, timeloop
+from ebbtide import Budget, MutationError, TraceError, grad, jvp, timeloop, vjp
+from ebbtide.loop.inputs import Readings
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 STEPS = 20
@@ -155,3 +157,147 @@ def test_what_is_no_sequence():
     for call in (misfit, grad(misfit)):
         with pytest.raises(TypeError, match=r"a generator\. Give a sequence"):
             call(U, (x for x in FORCING))
+
+
+REST = np.zeros(6)
+AGAIN: Any = (*SCHEDULES, Revolve(1), Mixed(2), None)
+
+
+def linear(u: Any, inputs: Any, **options: Any) -> Any:
+    """A scalar of a loop at whose state of rest no input shows, and whose gradient there is their product."""
+    return np.sum(timeloop(lambda u, x: np.sin(u) * x, u, STEPS, inputs=inputs, **options))
+
+
+def rows_in_memory(path: Path, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    """An array and what is written to change it."""
+    return rows, rows
+
+
+def rows_in_a_list(path: Path, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    """A list of rows, each in a tuple with a number."""
+    return [(row, 1.0) for row in rows], rows
+
+
+def rows_of_a_view(path: Path, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    """A view with its rows backwards in memory."""
+    return rows[:, ::-1], rows
+
+
+def rows_of_a_map(path: Path, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    """An array in a file, which is written there."""
+    np.save(path / "rows.npy", rows)
+    found = np.load(path / "rows.npy", mmap_mode="r+")
+    return found, found
+
+
+def rows_of_a_dataset(path: Path, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Rows that are read when they are asked for."""
+    return Dataset(STEPS, lambda k: rows[k]), rows
+
+
+def rows_of_a_function(path: Path, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    """A function that computes with NumPy alone."""
+    return lambda k: rows[k] * 1.0, rows
+
+
+def rows_that_are_traced(path: Path, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    """An array that has a derivative, too."""
+    return rows, rows
+
+
+MAKERS = (
+    rows_in_memory, rows_in_a_list, rows_of_a_view, rows_of_a_map, rows_of_a_dataset, rows_of_a_function,
+    rows_that_are_traced,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", AGAIN, ids=str)
+@pytest.mark.parametrize("make", MAKERS)
+def test_inputs_that_change_before_the_reverse_sweep(make, schedule, tmp_path):
+    """Where nothing but the input shows a change the gradient has the right bits, or an error says which one it is."""
+    rows = FORCING + 2.0
+    right = np.prod(rows, axis=0) if make is not rows_of_a_view else np.prod(rows, axis=0)[::-1]
+    inputs, target = make(tmp_path, rows)
+    given = {"schedule": schedule}
+    if make is rows_in_a_list:
+        step: Any = lambda u, x: np.sin(u) * x[0] * x[1]
+    else:
+        step = lambda u, x: np.sin(u) * x
+    budget = Budget(memory="64 KiB") if schedule is None else None
+
+    def loss(u: Any, x: Any) -> Any:
+        return np.sum(timeloop(step, u, STEPS, inputs=x if make is rows_that_are_traced else inputs, **given))
+
+    def pull(changed: bool) -> np.ndarray:
+        _, back = vjp(loss, REST, inputs if make is rows_that_are_traced else 0.0, budget=budget)
+        if changed:
+            target[-4:] *= 10
+        return back(1.0)[0]
+
+    first = pull(False)
+    np.testing.assert_allclose(first, right, rtol=1e-12)
+    before = target.copy()
+    target[0] += 1.0  # after the gradient is there
+    pull(False)
+    target[:] = before
+    if isinstance(schedule, StoreAll):
+        assert pull(True).tobytes() == first.tobytes()  # no step runs again
+        return
+    with pytest.raises(MutationError, match=r"input of step 1[6-9] of the time loop at .*test_inputs\.py:|was changed"):
+        pull(True)
+
+
+@pytest.mark.parametrize("place", [0, 777, 1498])
+def test_one_input_of_many_that_changes(place):
+    """Of a loop of more steps than there are checksums each input counts, also where it changes its sign."""
+    rows, count = np.ones((1500, 2)), 1500
+
+    def f(u: Any) -> Any:
+        return timeloop(lambda u, x: np.sin(u) * x + 0.0, u, count, inputs=rows, schedule=Revolve(20))
+
+    for change in (-1.0, 3.0):
+        _, pull = vjp(f, np.zeros(2))
+        rows[place] *= change
+        with pytest.raises(MutationError, match=rf"steps {place // 4 * 4} to {place // 4 * 4 + 3} .* not the same"):
+            pull(np.ones(2))
+        rows[place] = 1.0
+    rows[[place, place - 1]] = [[2.0], [3.0]]
+    _, pull = vjp(f, np.zeros(2))
+    rows[[place, place - 1]] = [[3.0], [2.0]]
+    with pytest.raises(MutationError, match="not the same"):
+        pull(np.ones(2))
+
+
+def compared(rows: np.ndarray, u: Any) -> Any:
+    """A loop of as many steps as there are rows, which run again."""
+    return timeloop(lambda u, x: np.sin(u) * x, u, len(rows), inputs=rows, schedule=Revolve(20))
+
+
+def test_inputs_of_many_steps_that_stay():
+    """Each sweep of a gradient that is taken several times compares anew, whatever number of steps there is."""
+    for count in (511, 512, 513, 1025, 1500):
+        rows = np.linspace(0.9, 1.1, count)
+        _, pull = vjp(partial(compared, rows), REST, retain=True)
+        first = pull(np.ones(6))[0]
+        assert pull(np.ones(6))[0].tobytes() == first.tobytes()
+        np.testing.assert_allclose(first, np.prod(rows), rtol=1e-9)
+
+
+def test_inputs_are_not_compared_without_verify():
+    """The check is a part of `verify`."""
+    rows = np.ones((STEPS, 6))
+    _, pull = vjp(lambda u: linear(u, rows, schedule=Revolve(1), verify=False), REST)
+    rows *= 2
+    pull(1.0)
+
+
+def test_what_is_kept_of_inputs():
+    """Of the inputs of 10,000 steps 4 KiB are kept."""
+    readings, row = Readings(), [np.zeros(100)]
+
+    def read() -> None:
+        for index in range(10_000):
+            readings.read(index, row)
+
+    assert peak_bytes(read) < 12 * 1024
+    assert readings.spacing == 32

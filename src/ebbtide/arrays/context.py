@@ -58,6 +58,14 @@ def current() -> Context:
     return _CONTEXT.get() or Context(Ledger())
 
 
+def meet_plain(array: Any) -> None:
+    """Tell the region that runs of a plain array from outside that is no operand in it, as an index or a mask."""
+    context = current_or_none()
+    constancy = None if context is None else getattr(context.tape, "constancy", None)
+    if constancy is not None:
+        constancy.meet(array)
+
+
 def value_trace(context: Context) -> Any:
     """
     Return the innermost trace that values inside of the present tape or region may belong to; None if all are plain.

@@ -68,6 +68,12 @@ def without_saved(position: Position) -> Position:
     return replace(position, saved=at_hand, snapshots=(Snapshot(0), *kept))
 
 
+def has_all_saved(position: Position) -> bool:
+    """Return whether there are the saved values of all steps, so that none has to run again."""
+    start, stop = position.saved or (0, 0)
+    return stop - start + sum(kept.kind == "saved" for kept in position.snapshots) >= position.steps
+
+
 def lacks_way_back(position: Position) -> bool:
     """Return whether steps cannot be run again whose saved values are held nowhere."""
     if position.finished or any(kept.kind == "restart" for kept in position.snapshots[:1]):

@@ -23,11 +23,12 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
+from ebbtide.loop.inputs import Inputs, frozen
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.state import bytes_of, owned, writable
-from ebbtide.loop.steps import Stepper, frozen
+from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
 from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Mixed, Schedule, StoreAll
@@ -344,7 +345,8 @@ def linear_loop(
         return run_plain(step, leaves, structure, steps, inputs, options)
     ledger = context.ledger
     outputs, budget = options.outputs, options.budget
-    stepper = Stepper(step, structure, frozen(inputs), outputs, None, options.collect_every)
+    given = Inputs(frozen(inputs), None, checked=False)
+    stepper = Stepper(step, structure, given, outputs, None, options.collect_every)
     limit = ledger.limit
     if budget is not None:
         limit = ledger.live + budget.memory if limit is None else min(limit, ledger.live + budget.memory)

@@ -14,6 +14,7 @@ from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import check_types
 from ebbtide.loop.steps import Stepper
@@ -79,7 +80,7 @@ def _run_first(
     step: Callable[..., Any], leaves: list[Any], symbolic: list[bool], structure: Any, inputs: Any, options: Options
 ) -> tuple[list[Any], Any, list[TracedArray]]:
     """Return what the first step gives, as variables and known values, the structure of its output, and its statics."""
-    stepper = Stepper(step, structure, inputs, options.outputs, None)
+    stepper = Stepper(step, structure, Inputs(inputs, None, checked=False), options.outputs, None)
     x, x_structure = _first_input(inputs)
     given = [k for k, leaf in enumerate(leaves) if symbolic[k]]
     rows = [k for k, leaf in enumerate(x) if type(leaf) is TracedArray]

@@ -17,6 +17,7 @@ from ebbtide.errors import ScheduleError
 from ebbtide.loop.collect import emit, stacked
 from ebbtide.loop.every import every
 from ebbtide.loop.generators import refuse_shared
+from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.options import Options
 from ebbtide.loop.progress import Bar
 from ebbtide.loop.state import owned, writable
@@ -32,7 +33,7 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
     context = current()
     report = context.ledger.report
     below = value_trace(context)
-    stepper = Stepper(step, structure, inputs, outputs, None, options.collect_every)
+    stepper = Stepper(step, structure, Inputs(inputs, None, checked=False), outputs, None, options.collect_every)
     if outputs and steps == 0:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]

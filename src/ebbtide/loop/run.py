@@ -152,6 +152,8 @@ class LoopRule(JointRule):
         final, self.state = self.state, []
         if not self.records:
             self.verifier.ended(self.position.steps, final)
+        if not ahead.has_all_saved(self.position):
+            self.stepper.end_forward(self.statics, self.position.steps * self.plan.sizes.state)
         if self._resumption is not None:
             self._resumption.final(self.position.steps, final, self.emitted, self.ran)
         return final
@@ -337,6 +339,7 @@ class LoopRule(JointRule):
         cotangents.clear()
         self._ledger.phase = "reverse"
         try:
+            self.stepper.begin_reverse(self.statics)
             inside = self._region.sweeping(), entered(ledger=self._ledger)
             with self.watch.sweep("reverse", self.position.steps), self.room.limited(), inside[0], inside[1]:
                 self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
@@ -369,6 +372,8 @@ class LoopRule(JointRule):
         elif record.tape.pager is not None:
             record.tape.pager.close()
         self.verifier.swept(index)
+        if (readings := self.stepper.inputs.readings) is not None:
+            readings.swept(index, record.read)
         collector.add(sums)
         if again is not None:
             self.loss.reversed(again, seeds, self.cotangent, sums, collector.static_sums)

@@ -6,28 +6,25 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, has_vectors, is_array, objects_in, unflatten
-from ebbtide.arrays.context import current, value_trace
-from ebbtide.arrays.primitive import first_met
+from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import TraceError
 from ebbtide.loop.collect import apart
 from ebbtide.loop.condition import ask
-from ebbtide.loop.constancy import Constancy
 from ebbtide.loop.generators import refuse_shared
+from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.returned import check_type, check_types, output_types, refuse_output, refuse_structure
 from ebbtide.loop.state import alike, owned, settled
+from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
-from ebbtide.tape.region import Bypass, Region, shown
+from ebbtide.tape.region import Bypass, Region
 from ebbtide.tape.sweep import sweep
 
 
@@ -43,6 +40,7 @@ class TapedStep:
         output_nodes: Nodes of the leaves of its output.
         state_leaves: Leaves of the state that it started from; None for leaves that are no floating-point arrays.
         input_leaves: Leaves of its input.
+        read: Of its input, `Readings.latest`; 0 where that is not compared.
         nbytes: What it saves, as the ledger counts it, and snapshots that loops in it cannot do without; 0 where nobody
             looks.
         within: These snapshots.
@@ -56,6 +54,7 @@ class TapedStep:
     output_nodes: list[Node | None]
     state_leaves: list[Node | None]
     input_leaves: list[Node | None]
+    read: int = 0
     nbytes: int = 0
     within: int = 0
 
@@ -130,7 +129,7 @@ class Stepper:
     Args:
         step: `step(state, x)`.
         structure: Structure of the state.
-        inputs: The inputs as a sequence of the values that enter the region, or None for step numbers.
+        inputs: Its inputs.
         outputs: Whether the step returns (state, output).
         region: The region that a step is; None where nothing is traced.
         collect_every: Steps between collections of garbage, for users' code that needs it; those that run again, or to
@@ -150,55 +149,40 @@ class Stepper:
     )  # fmt: skip
 
     def __init__(
-        self, step: Callable[..., Any], structure: Any, inputs: Any, outputs: bool, region: Region | None,
+        self, step: Callable[..., Any], structure: Any, inputs: Inputs, outputs: bool, region: Region | None,
         collect_every: int | None = None,
     ) -> None:  # fmt: skip
         self.step = step
         self.structure = structure
-        self.inputs = inputs if region is None and current().capture is None else frozen(inputs)
+        self.inputs = inputs
         self.outputs = outputs
         self.region = region
-        self.constancy = Constancy()
+        self.constancy = Constancy(None if region is None else region.outer.constancy)
         self.output_structure: Any = None
         self._output_types: list[Any] = []
         self._collect_every, self._ran = collect_every, 0
         self.on_tape = False
 
+    def end_forward(self, statics: dict[int, Any], nbytes: int) -> None:
+        """Note what steps may use from outside when they run again; see `Constancy.end_forward`."""
+        functions = [self.step, self.inputs.given] if self.inputs.is_function else [self.step]
+        self.constancy.end_forward(functions, statics, nbytes)
+
+    def begin_reverse(self, statics: dict[int, Any]) -> None:
+        """Compare static values with what they were when the forward sweep was over."""
+        self.constancy.begin_reverse()
+        self.constancy.check_statics(statics)
+
     def holds(self, condition: Callable[[Any], Any], state: list[Any]) -> bool:
         """Return what a condition of the user says of the state."""
         return bool(ask(condition, self.structure, state))
 
-    def read_input(self, index: int) -> list[Any]:
-        """Return the leaves of the input of a step as values; none if inputs are a function or step numbers."""
-        if self.inputs is None or callable(self.inputs):
-            return []
-        leaves, _ = flatten(self.inputs[index])
-        return leaves if self.region is None else [self.region.value(leaf) for leaf in leaves]
-
-    def _input(self, index: int) -> tuple[list[Any], Any]:
-        if self.inputs is None or callable(self.inputs):
-            return [index], None
-        x = self.inputs[index]
-        leaves, structure = flatten(x)
-        region = self.region
-        if region is not None:
-            if not isinstance(self.inputs, (np.ndarray, TracedArray, list, tuple)):
-                _refuse_traced(index, leaves, region, type(self.inputs).__name__)
-            leaves = [region.value(leaf) for leaf in leaves]
-        # A copy, so that a step that writes into its input does not change the caller's.
-        is_own = (np.ndarray, TracedArray, np.random.Generator)
-        leaves = [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves]
-        if region is None and has_vectors(x):
-            below = value_trace(current())
-            leaves = leaves if below is None else [shown(below, leaf) for leaf in leaves]
-        return leaves, structure
-
     def call(self, index: int, state: list[Any], x: list[Any], structure: Any) -> tuple[list[Any], list[Any]]:
         """Return the leaves that a step returns of new state and output, for those of its state and its input."""
         argument = x[0] if structure is None else unflatten(structure, x)
-        if callable(self.inputs):
+        if self.inputs.is_function:
             # Within the step, so that what it uses from outside is static like the step's own.
-            argument = self.inputs(index)
+            argument = self.inputs.call(index)
         result = self.step(unflatten(self.structure, state), argument)
         output: list[Any] = []
         if self.outputs:
@@ -238,7 +222,7 @@ class Stepper:
             record, after, output = self.taped(index, list(state), None)
             bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
             return after, apart(output, after)
-        x, structure = self._input(index)
+        x, structure = self.inputs.enter(index)
         given = list(state)
         if bypass is not None and bypass.has_vectors:
             given, x = [bypass.shown(leaf) for leaf in given], [bypass.shown(leaf) for leaf in x]
@@ -274,7 +258,7 @@ class Stepper:
             # A step may never be swept: because it fails, or since all that is wanted of it is its result.
             weakref.finalize(tape, pager.close).atexit = False
         self.constancy.begin()
-        values, structure = self._input(index)
+        values, structure = self.inputs.enter(index)
         traced, state_leaves = _entering(tape, state)
         x, input_leaves = _entering(tape, values)
         before = _kinds(state, state_leaves)
@@ -290,29 +274,9 @@ class Stepper:
             check_type(self.step, self.structure, index, k, kind, after[k])
             if point is not None:
                 after[k] = alike(point, after[k])
-        return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves), after, emitted
-
-
-def frozen(inputs: Any) -> Any:
-    """Return inputs such that later writes of the user into traced arrays among them do not change them."""
-    as_met = partial(first_met, current().capture)
-    if isinstance(inputs, TracedArray):
-        return as_met(inputs)
-    if not isinstance(inputs, (list, tuple)):
-        return inputs
-    flat = [flatten(x) for x in inputs]
-    if not any(type(leaf) is TracedArray for leaves, _ in flat for leaf in leaves):
-        return inputs
-    return [unflatten(tree, [as_met(x) if type(x) is TracedArray else x for x in leaves]) for leaves, tree in flat]
-
-
-def _refuse_traced(index: int, leaves: list[Any], region: Region, kind: str) -> None:
-    """Raise if there are arrays of the tape around among the leaves: their cotangents would be lost."""
-    if any(region.node(leaf) is not None for leaf in leaves):
-        raise TraceError(
-            f"inputs= is a {kind} whose element {index} is traced, and only an array, a list or a tuple can have "
-            "derivatives. Give list(inputs)."
-        )
+        readings = self.inputs.readings
+        read = 0 if readings is None else readings.latest
+        return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves, read), after, emitted
 
 
 def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | None]]:

@@ -23,6 +23,7 @@ from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
+from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
@@ -88,7 +89,7 @@ def timeloop(
         max_steps: The most steps of a loop with *until*, after which it ends in any case.
         inputs: `x` is `inputs[i]`: an array with *steps* rows (one that reads them from a file where it can), or a
             sequence of *steps* containers; or `inputs(i)`: a function of the step number, called again when a step
-            runs again; None for the step number itself. An input lives as long as its step.
+            runs again; None for the step number itself. An input lives as long as its step, and is the same each time.
         outputs: Whether each step gives an output. What it hands out otherwise, as by a list that it closes over, has
             no derivative where steps run again.
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
@@ -101,7 +102,7 @@ def timeloop(
             On a file system that outlives the machine; what `storage` and `budget` write need not.
         resume_every: How often to save there: after so many steps (an int), run or reversed, or seconds (a float);
             None for as often as takes 2 % of the time.
-        verify: Whether to check that steps that run again lead to the same state and output as before.
+        verify: Whether to check that steps that run again have the same input and lead to the same state and output.
         collect_every: Collect garbage each time after this many steps; for user code with reference cycles.
         progress: Whether to show a bar for the forward and one for the reverse sweep.
 
@@ -113,7 +114,7 @@ def timeloop(
         TypeError: The step is no function of state and input, or it returned another structure; a leaf is no array,
             number or generator; *until* returned no truth value; *inputs* is a dict with other keys, a set or a string.
         BudgetError: Not even one snapshot fits into the budget.
-        MutationError: A static value changed during the loop.
+        MutationError: A static value or an input changed before the reverse sweep was over.
         DeterminismError: A step gave another result when it was run again.
         ResumeError: The directory holds another run; says what differs. Or the storage loses digits.
         TraceError: `resume` was given to a loop within a time step or a checkpointed function.
@@ -175,7 +176,8 @@ def _taped_loop(
     region = _region_of(tape, budget)
     ledger = region.ledger
     given = region.value(inputs) if isinstance(inputs, TracedArray) else inputs
-    stepper = Stepper(step, structure, given, options.outputs, region, options.collect_every)
+    each = Inputs(given, region, checked=options.verify)
+    stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
     values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
         return run_plain(step, leaves, structure, 0, inputs, options)
@@ -251,13 +253,13 @@ def _find_journal(
     try:
         state = [plain(leaf) for leaf in values]
         ranks = {} if context.ranks is None else {"rank": f"{context.ranks.rank} of {context.ranks.size}"}
-        others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs}
+        others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs.given}
         without = directory.changed
         found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=without, **others) | ranks
-        functions = [f for f in (stepper.step, options.until, stepper.inputs) if callable(f)]
+        functions = [f for f in (stepper.step, options.until, stepper.inputs.given) if callable(f)]
         changes = Changes(functions if directory is shared else (), directory)
         policy = every(options.resume_every)
-        resumption = Resumption(Journal(directory, found), policy, stepper.read_input, changes)
+        resumption = Resumption(Journal(directory, found), policy, stepper.inputs.read, changes)
     except BaseException:
         directory.close()
         raise

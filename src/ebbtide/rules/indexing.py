@@ -16,6 +16,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import is_private, widened
 from ebbtide.arrays.constants import constant, elementwise, stand_in_type
+from ebbtide.arrays.context import meet_plain
 from ebbtide.arrays.kinds import linear, linear_of_many
 from ebbtide.arrays.primitive import FRESH, innermost, unbroadcast
 from ebbtide.arrays.registry import register
@@ -48,6 +49,8 @@ def _part(part: Any) -> Any:
         return np.array(part)
     if isinstance(part, _BASIC):
         return part
+    if isinstance(part, np.ndarray):
+        meet_plain(part)
     array = np.array(part)
     return array.astype(np.intp) if array.size == 0 and array.dtype.kind == "f" else array
 

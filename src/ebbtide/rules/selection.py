@@ -14,6 +14,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import constant, stand_in_type
 from ebbtide.arrays.constants import elementwise as elementwise_constant
+from ebbtide.arrays.context import meet_plain
 from ebbtide.arrays.kinds import elementwise, linear, linear_of_many
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.registry import register
@@ -129,6 +130,8 @@ def where(condition: Any, *choices: Any) -> Any:
     """Return np.where(condition, x, y); the branch not taken has a zero derivative, also if it is nan."""
     if not choices:
         return np.nonzero(condition)
+    if isinstance(condition, np.ndarray):
+        meet_plain(condition)
     if type_of(condition).dtype != np.bool_ if hasattr(condition, "dtype") else True:
         condition = np.not_equal(condition, 0)
     elif type(condition) is np.ndarray:

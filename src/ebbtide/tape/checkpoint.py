@@ -17,6 +17,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
 from ebbtide.tape.batched import on_members
+from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.factors import swaps_factors
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.joint import JointRule, record_joint
@@ -45,6 +46,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         DeterminismError: The second run gave another result than the first.
+        MutationError: An array that it uses from outside changed between them.
 
     Memory:
         Between the runs: the arguments, by reference. In the sweep: the saved values of *f*, until the sweep has
@@ -213,8 +215,8 @@ class _CheckpointRule(JointRule):
     """One call of a checkpointed function; see `checkpoint`."""
 
     __slots__ = (
-        "_checks", "_demand", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure", "_values",
-        "parents",
+        "_checks", "_constancy", "_demand", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure",
+        "_values", "parents",
     )  # fmt: skip
 
     def __init__(
@@ -236,6 +238,8 @@ class _CheckpointRule(JointRule):
         self._values = [guarded(value) for value in values]
         self._checks = [checksum_of_result(value) for value in outputs]
         self._label = getattr(f, "__name__", "checkpoint")
+        self._constancy = Constancy(region.outer.constancy, self.name)
+        self._constancy.end_forward([f], statics, sum(getattr(value, "nbytes", 0) for value in (*values, *outputs)))
         nodes = [region.node(leaf) for leaf in leaves]
         parents = list(dict.fromkeys(node for node in nodes if node is not None))
         self._places = [None if node is None else parents.index(node) for node in nodes]
@@ -271,7 +275,7 @@ class _CheckpointRule(JointRule):
         if not retain:
             self._values = []
         # By *again* a program that is traced here tells this run from the first, whose values it does not take instead.
-        tape, again = region.tape(pager=pager), object()
+        tape, again = self._tape(pager), object()
         # The sweep around has let them go, and the one inside has not begun.
         waiting: list[Any] = []
         if pager is not None:
@@ -322,6 +326,12 @@ class _CheckpointRule(JointRule):
                     pager.drop(waiting.pop())
                 pager.close()
 
+    def _tape(self, pager: Any) -> Any:
+        """Return a tape for the function to run again on."""
+        self._constancy.begin()
+        self._constancy.begin_reverse()
+        return self._region.tape(pager=pager, constancy=self._constancy)
+
     def _check(self, checks: list[int], tape: Any, results: list[Node | None]) -> None:
         differs = checks != self._checks and not swaps_factors(results)
         if differs or any(key not in self._statics for key in tape.statics):
@@ -330,3 +340,4 @@ class _CheckpointRule(JointRule):
                 "wrong. A checkpointed function depends on its arguments and on arrays that do not change: pass "
                 "random numbers, changing arrays, and what a name means that is bound anew later, as arguments."
             )
+        self._constancy.check_statics({key: array for key, (_, array) in tape.statics.items()})

@@ -16,6 +16,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import is_array
 from ebbtide.arrays.context import Entered, current, current_or_none, entered
@@ -138,6 +140,8 @@ class Region:
     def value(self, array: Any) -> Any:
         """Return the value of an array as it enters the region."""
         if type(array) is not TracedArray:
+            if self.outer.constancy is not None and isinstance(array, np.ndarray):
+                self.outer.constancy.meet(array)
             return array
         if array.present()._trace is not self.outer and self.around is not None and self.around.covers(array._trace):
             array = self.around.lift(array)

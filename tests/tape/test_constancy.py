@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ebbtide import MutationError
-from ebbtide.loop.constancy import Constancy
+from ebbtide.tape.constancy import Constancy
 
 
 def test_a_change_between_steps_is_told():

@@ -1,0 +1,189 @@
+"""The inputs of steps: read where they lie, one at a time, and compared when they are read again."""
+
+from __future__ import annotations
+
+from array import array
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.containers import flatten, has_vectors, unflatten
+from ebbtide.arrays.context import current, value_trace
+from ebbtide.arrays.location import user_line
+from ebbtide.arrays.primitive import first_met
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import MutationError, TraceError
+from ebbtide.loop.state import checksums_of, owned
+from ebbtide.tape.region import Region, shown
+
+# Of this many sums those of neighboring steps become one.
+_MOST = 512
+_KNOWN = (np.ndarray, np.generic, TracedArray, np.random.Generator, bool, int, float, complex, str)
+
+
+@final
+class Readings:
+    """
+    Checksums of what steps read, by which is told what has changed when they run again.
+
+    A short loop has one for each step. In one of 512 steps or more, a sum of those of neighboring steps is kept. It is
+    compared when the reverse sweep has passed all of these, each of which it has once, whatever runs again.
+
+    Attributes:
+        latest: The checksum of what was read last, for `swept`.
+        spacing: How many steps share a sum.
+
+    Memory:
+        8 bytes for each sum, at most 4 KiB.
+    """
+
+    __slots__ = ("_begin", "_end", "_line", "_sum", "_sums", "latest", "spacing")
+
+    def __init__(self) -> None:
+        self._line = user_line()
+        self._begin = self._end = 0  # the steps of which there are checksums
+        self._sums, self.spacing = array("q"), 1
+        self._sum: int | None = None  # of the steps of a row that the sweep has passed
+        self.latest = 0
+
+    def read(self, index: int, leaves: list[Any]) -> None:
+        """
+        Note or check the input of a step.
+
+        Args:
+            index: The step.
+            leaves: The leaves of its input.
+
+        Raises:
+            MutationError: It is another one than when the step read it first.
+        """
+        # Of another object it is not known what it says of itself. Sums of checksums would not see a change of sign.
+        checks = checksums_of([x if isinstance(x, _KNOWN) else None for x in leaves])
+        self.latest = found = hash((index, *checks))
+        if index < self._end:
+            if self.spacing == 1 and index >= self._begin and self._sums[index - self._begin] != found:
+                raise self._changed(index, index)
+            return
+        if index > self._end:  # a run that was resumed begins later
+            self._begin, self._sums, self.spacing = index, array("q"), 1
+        self._end = index + 1
+        place = (index - self._begin) // self.spacing
+        if place == len(self._sums):
+            self._sums.append(0)
+        self._sums[place] ^= found
+        if len(self._sums) == _MOST and (self._end - self._begin) % self.spacing == 0:
+            before = np.frombuffer(self._sums, np.int64)
+            self._sums = array("q", (before[::2] ^ before[1::2]).tobytes())
+            self.spacing *= 2
+
+    def swept(self, index: int, found: int) -> None:
+        """
+        Check what steps read that share a sum, when the last of them has been swept.
+
+        Args:
+            index: The step that was swept.
+            found: The checksum of the input that it was taped with.
+
+        Raises:
+            MutationError: One of them read something else than at first.
+        """
+        if index < self._begin:
+            return
+        place, rest = divmod(index - self._begin, self.spacing)
+        if rest == self.spacing - 1 or index == self._end - 1:
+            self._sum = 0
+        if self._sum is not None:  # else the sweep was taken up among them
+            self._sum ^= found
+            if not rest:
+                passed, self._sum = self._sum, None
+                if passed != self._sums[place]:
+                    raise self._changed(index, min(index + self.spacing, self._end) - 1)
+
+    def _changed(self, first: int, last: int) -> MutationError:
+        which = f"The input of step {first}" if first == last else f"An input of the steps {first} to {last}"
+        return MutationError(
+            f"{which} of the time loop at {self._line} was not the same when the step ran again, so the gradient would "
+            "be wrong. Leave what is given as inputs= as it is until the gradient is there, or give a copy of it; a "
+            "function of the step number returns the same each time. verify=False switches this check off."
+        )
+
+
+@final
+class Inputs:
+    """
+    The inputs of the steps of a loop.
+
+    Args:
+        given: A sequence of the values that enter the region, a function of the step number, or None for step numbers.
+        region: The region that a step is; None where nothing is traced.
+        checked: Whether what is read again is compared with what was read first.
+
+    Memory:
+        Nothing beyond its arguments but `Readings`.
+    """
+
+    __slots__ = ("_region", "given", "is_function", "readings")
+
+    def __init__(self, given: Any, region: Region | None, *, checked: bool) -> None:
+        self.given = given if region is None and current().capture is None else frozen(given)
+        self.is_function = callable(given)
+        self.readings = Readings() if checked and given is not None else None
+        self._region = region
+
+    def read(self, index: int) -> list[Any]:
+        """Return the leaves of the input of a step as values; none if inputs are a function or step numbers."""
+        return [] if self.given is None or self.is_function else self._read(index)[0]
+
+    def enter(self, index: int) -> tuple[list[Any], Any]:
+        """Return leaves and structure of the input of a step, for it alone; the step number without a structure."""
+        if self.given is None or self.is_function:
+            return [index], None
+        leaves, structure = self._read(index)
+        # A copy, so that a step that writes into its input does not change the caller's.
+        is_own = (np.ndarray, TracedArray, np.random.Generator)
+        leaves = [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves]
+        if self._region is None and has_vectors(leaves):
+            below = value_trace(current())
+            leaves = leaves if below is None else [shown(below, leaf) for leaf in leaves]
+        return leaves, structure
+
+    def call(self, index: int) -> Any:
+        """Return what the function of the step number gives; within a step."""
+        found = self.given(index)
+        if self.readings is not None:
+            self.readings.read(index, flatten(found)[0])
+        return found
+
+    def _read(self, index: int) -> tuple[list[Any], Any]:
+        leaves, structure = flatten(self.given[index])
+        region = self._region
+        if region is not None:
+            if not isinstance(self.given, (np.ndarray, TracedArray, list, tuple)):
+                _refuse_traced(index, leaves, region, type(self.given).__name__)
+            leaves = [region.value(leaf) for leaf in leaves]
+        if self.readings is not None:
+            self.readings.read(index, leaves)
+        return leaves, structure
+
+
+def frozen(inputs: Any) -> Any:
+    """Return inputs such that later writes of the user into traced arrays among them do not change them."""
+    as_met = partial(first_met, current().capture)
+    if isinstance(inputs, TracedArray):
+        return as_met(inputs)
+    if not isinstance(inputs, (list, tuple)):
+        return inputs
+    flat = [flatten(x) for x in inputs]
+    if not any(type(leaf) is TracedArray for leaves, _ in flat for leaf in leaves):
+        return inputs
+    return [unflatten(tree, [as_met(x) if type(x) is TracedArray else x for x in leaves]) for leaves, tree in flat]
+
+
+def _refuse_traced(index: int, leaves: list[Any], region: Region, kind: str) -> None:
+    """Raise if there are arrays of the tape around among the leaves: their cotangents would be lost."""
+    if any(region.node(leaf) is not None for leaf in leaves):
+        raise TraceError(
+            f"inputs= is a {kind} whose element {index} is traced, and only an array, a list or a tuple can have "
+            "derivatives. Give list(inputs)."
+        )
