@@ -102,7 +102,7 @@ class Constancy:
                 raise self._changed(array, f" at {user_line()}")
         else:
             self._met[id(array)] = weakref.ref(array), crc
-            if len(self._met) % 256 == 0:
+            if len(self._met) % 16 == 0:  # an entry takes a quarter of a KiB
                 self._met = {key: entry for key, entry in self._met.items() if entry[0]() is not None}
         if self._is_over and array.base is not None:
             self._meet_whole(owner_of(array))
