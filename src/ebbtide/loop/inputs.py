@@ -139,11 +139,11 @@ class Inputs:
         """Return leaves and structure of the input of a step, for it alone; the step number without a structure."""
         if self.given is None or self.is_function:
             return [index], None
-        leaves, structure = self._read(index)
+        leaves, structure, is_shown = self._read(index)
         # A copy, so that a step that writes into its input does not change the caller's.
         is_own = (np.ndarray, TracedArray, np.random.Generator)
         leaves = [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves]
-        if self._region is None and has_vectors(leaves):
+        if is_shown:
             below = value_trace(current())
             leaves = leaves if below is None else [shown(below, leaf) for leaf in leaves]
         return leaves, structure
@@ -155,8 +155,9 @@ class Inputs:
             self.readings.read(index, flatten(found)[0])
         return found
 
-    def _read(self, index: int) -> tuple[list[Any], Any]:
-        leaves, structure = flatten(self.given[index])
+    def _read(self, index: int) -> tuple[list[Any], Any, bool]:
+        x = self.given[index]
+        leaves, structure = flatten(x)
         region = self._region
         if region is not None:
             if not isinstance(self.given, (np.ndarray, TracedArray, list, tuple)):
@@ -164,7 +165,7 @@ class Inputs:
             leaves = [region.value(leaf) for leaf in leaves]
         if self.readings is not None:
             self.readings.read(index, leaves)
-        return leaves, structure
+        return leaves, structure, region is None and has_vectors(x)
 
 
 def frozen(inputs: Any) -> Any:

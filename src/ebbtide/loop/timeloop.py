@@ -186,8 +186,7 @@ def _taped_loop(
     room.whole.meet(leaves)
     nodes = [region.node(leaf) for leaf in leaves]
     leaves.clear()
-    known = length if options.until is None else None
-    resumption, directory = _find_journal(options, stepper, values, known)
+    resumption, directory = _find_journal(options, stepper, values, length if options.until is None else None)
     try:
         with refusing_before(tape, nodes, None if budget else allowed), room.limited(), Heap():
             hold_buffer(ledger, options.storage)

@@ -37,8 +37,7 @@ class Tape:
     Args:
         level: Depth of nesting; larger than that of all traces around it.
         ledger: The account of the outermost call.
-        outer: For regions (a time step, a checkpointed function): the tape around it, whose arrays the
-            region takes for static values.
+        outer: For regions (a time step, a checkpointed function): the tape around it, whose arrays are static values.
         around: For regions: the region around it.
         met: For regions: arrays from outside as the region met them first.
         pager: Counts, pages and bounds the saved values if a budget or profile wants it.
@@ -49,7 +48,6 @@ class Tape:
     """
 
     is_linear = False  # see `context.beneath`
-
     __slots__ = (
         "__weakref__", "around", "closed", "constancy", "consumer", "count", "fast", "ledger", "level", "met", "outer",
         "packed", "pager", "presence", "required", "statics",
