@@ -11,6 +11,7 @@ from ebbtide import DeterminismError
 from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.ledger import SAVED, Ledger
+from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import Swap, nodes_of, swappable_bytes
 from ebbtide.loop.verify import Verifier
@@ -34,7 +35,7 @@ def step(u: Any, i: Any) -> Any:
 def taped() -> TapedStep:
     """A step on a tape."""
     region = Region(Tape(current().level + 1, Ledger()))
-    stepper = Stepper(step, flatten(STATE)[1], None, False, region)
+    stepper = Stepper(step, flatten(STATE)[1], Inputs(None, region, checked=False), False, region)
     with entered(ledger=Ledger()):
         return stepper.taped(0, [STATE.copy()], None)[0]
 
@@ -74,7 +75,8 @@ def test_memory_that_values_share_goes_out_once_and_comes_back_shared() -> None:
         return v + np.pad(v[:-1] * v[1:] * v[1:], [(1, 0), (0, 0)])
 
     with entered(ledger=ledger):
-        stepper = Stepper(stencil, flatten(STATE)[1], None, False, Region(Tape(current().level + 1, ledger)))
+        region = Region(Tape(current().level + 1, ledger))
+        stepper = Stepper(stencil, flatten(STATE)[1], Inputs(None, region, checked=False), False, region)
         record = stepper.taped(0, [STATE.copy()], Pager(ledger, None))[0]
     saved, (freed, on_disk) = ledger.held[SAVED], swappable_bytes(record)
     swap = Swap(record)

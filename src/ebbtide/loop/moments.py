@@ -70,19 +70,20 @@ class Moments:
         schedule: Any = self.plan.schedule  # of those with a state beside their snapshots, `Mixed` knows what is free
         sizes = self.plan.sizes
         planned = self.limit is not None and spare_tier(schedule, self.plan.steps) == "memory"
+        stays = planned or not isinstance(schedule, Mixed)
         spare, most, stored = spare or planned, 0, sum([self._size_of(kept) for kept in position.snapshots])
         while (action := _narrowed(schedule.next_action(position))) is not None:
             held = stored + self._at_hand(position) - position.forward_ended * self.gone
             waiting = sizes.state + sizes.gradients if position.forward_ended else 0
             if isinstance(action, Forward) and (action.save or action.kind == "saved"):
-                spare = spare and (planned or not self._is_in_the_way(position, action.snapshot))
+                spare = spare and (stays or not self._is_in_the_way(position, action.snapshot))
                 spare = spare and not self._is_given_up(position, held + waiting)
                 now = held + waiting + sizes.state - self._is_saved(position) * self.passed + self.traced
             elif isinstance(action, Forward):
                 kept = self._size_of(Snapshot(action.start, "restart", action.tier)) if action.snapshot else 0
                 now = held + waiting + kept + sizes.state + max(self.plain, 2 * self.moved)  # and the loop's copy
             elif isinstance(action, Reverse):
-                spare = spare and (planned or schedule.free(position) >= schedule.restart)
+                spare = spare and (stays or schedule.free(position) >= schedule.restart)
                 held -= 0 if position.saved is None else sizes.taped_beside + self.beside  # its own is in the sweep
                 now = held + (self.sweep if position.reversed else max(self.sweep - self.sums, self.between))
             else:

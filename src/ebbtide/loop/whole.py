@@ -125,8 +125,9 @@ class Whole:
             return plan
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
-            # By now it is known what code after the loop has taken.
-            more = max(0, self._ledger.live - counted_bytes(rule) - self._others)
+            # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
+            others = self._ledger.live - counted_bytes(rule) if rule.room.bounded else self._others
+            more = max(0, others - self._others)
             with suppress(ScheduleError):  # the next action says that there is no way on
                 beyond = self._follow(plan, position, spare=rule.room.spare.is_there, others=more)
                 peak = plan.predicted_peak_bytes + beyond + more
