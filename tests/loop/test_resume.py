@@ -18,7 +18,7 @@ from tests.measure import peak_bytes
 from threadpoolctl import threadpool_limits
 
 import ebbtide
-from ebbtide import Budget, ResumeError, grad, timeloop
+from ebbtide import Budget, ResumeError, StorageError, grad, timeloop
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
 from ebbtide.storage import Disk, system
 from ebbtide.storage.listing import list_storage
@@ -304,6 +304,15 @@ def test_a_damaged_value_is_not_compared(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="value of the function is damaged and not compared: .*segment"):
         found = Call().run(tmp_path / "run")
     assert all(map(np.array_equal, found, Call().run(tmp_path / "other")))
+
+
+@pytest.mark.parametrize("path", [5, True, b"x", [], ""])
+@pytest.mark.parametrize("call", ["gradient", "loop"])
+def test_what_names_no_directory_is_refused(path: Any, call: str) -> None:
+    """The error says that it is `resume=`; what is empty would be the working directory."""
+    of_gradient, of_loop = (path, None) if call == "gradient" else (None, path)
+    with pytest.raises((TypeError, StorageError), match=rf"resume={re.escape(repr(path))} .* Give "):
+        grad(lambda u: np.sum(timeloop(lambda x, i: x, u, 3, resume=of_loop)), resume=of_gradient)(U)
 
 
 def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, cast, final
 
 import numpy as np
 
@@ -36,6 +36,10 @@ class ResumeDirectory:
         path: The directory; it is made at the first use if its parent exists. Of many ranks each has a directory in it.
         system: How to reach the operating system; for tests.
 
+    Raises:
+        TypeError: The path is no path.
+        StorageError: It is empty, or has a zero byte.
+
     Memory:
         That of `Disk` without a buffer.
     """
@@ -45,6 +49,7 @@ class ResumeDirectory:
     )  # fmt: skip
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
+        _check_path(path)
         ranks = current().ranks
         self._whole = find_absolute(path)
         self.path = self._whole if ranks is None else self._whole / f"{RANK}{ranks.rank}"
@@ -254,6 +259,22 @@ class ResumeDirectory:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+def _check_path(path: Any) -> None:
+    """Raise if what the user gave names no directory."""
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(cast("Any", path)), str):
+        raise TypeError(
+            f"resume={path!r} is a {type(path).__name__} and names no directory. Give a str or a pathlib.Path, or None "
+            "for a run that is not resumed."
+        )
+    if not os.fspath(cast("Any", path)):
+        raise StorageError(
+            "resume='' names no directory, as where an environment variable is empty: as a path it would be the "
+            "working directory. Give the name of a directory, or None for a run that is not resumed."
+        )
+    if "\0" in str(path):
+        raise StorageError(f"resume={str(path)!r} is no directory: its name has a zero byte. Give another one.")
 
 
 def refuse_inner(resume: str | Path | None, context: Context) -> None:
