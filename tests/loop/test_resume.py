@@ -306,6 +306,32 @@ def test_a_damaged_value_is_not_compared(tmp_path: Path) -> None:
     assert all(map(np.array_equal, found, Call().run(tmp_path / "other")))
 
 
+# What no code tells by a name: see `Ticker`.
+HIDDEN: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+
+@pytest.mark.parametrize("stop", range(18, 33, 4))
+def test_a_reverse_sweep_that_goes_on_fits_to_what_was_swept(stop: int, tmp_path: Path) -> None:
+    """Steps that are another one in what a fingerprint does not see lead to another state than the one swept from."""
+
+    def run(scale: float, stop: int = 0, **options: Any) -> Any:
+        ticker = Ticker(stop)
+        HIDDEN[ticker] = scale
+
+        def step(x: Any, i: int) -> Any:
+            return x + HIDDEN[ticker] * np.sin(x)
+
+        options = {"schedule": Revolve(3), "resume_every": 1, "resume": tmp_path / "run", **options}
+        return grad(lambda u: np.sum(timeloop(step, u, 12, inputs=ticker, **options) ** 2))(U)
+
+    expected = run(0.1, resume=None)
+    with pytest.raises(KeyboardInterrupt):
+        run(0.1, stop)
+    with pytest.raises(ebbtide.DeterminismError, match="gave another result when it was run again"):
+        run(0.2)
+    assert np.array_equal(run(0.1), expected)
+
+
 @pytest.mark.parametrize("path", [5, True, b"x", [], ""])
 @pytest.mark.parametrize("call", ["gradient", "loop"])
 def test_what_names_no_directory_is_refused(path: Any, call: str) -> None:

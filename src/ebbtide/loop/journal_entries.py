@@ -73,6 +73,8 @@ class Reverse:
         ran: How many steps were run in all, by all processes.
         incoming: A checksum of the cotangents that the sweep started from.
         differentiated: Which leaves of inputs have a derivative.
+        start: Checksums of the leaves of the state before step `end`, which the steps that run again lead to; none
+            where they were not at hand.
     """
 
     end: int
@@ -82,6 +84,7 @@ class Reverse:
     ran: int
     incoming: int
     differentiated: str = ""
+    start: tuple[Any, ...] = ()
 
 
 @final

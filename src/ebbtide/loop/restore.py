@@ -142,6 +142,7 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
         forward_ended=True,
         snapshots=tuple([kept for kept in rule.position.snapshots if kept.step < found.end]),
     )
+    rule.verifier.goes_on(found.end, found.start)
     rule.cotangent = [None if leaf is None else (leaf, True) for leaf in from_leaves(found.cotangent)]
     sums = from_leaves(found.statics)
     collector.static_sums.update({k: v for k, v in zip(rule.links.statics, sums, strict=True) if v is not None})

@@ -185,7 +185,9 @@ class Resumption:
         if not self._has_ended:
             self._changes.warn()
 
-    def reverse(self, end: int, cotangent: list[Any], sums: list[Any], inputs: dict[Any, Any], ran: int) -> None:
+    def reverse(
+        self, end: int, cotangent: list[Any], sums: list[Any], inputs: dict[Any, Any], ran: int, start: tuple[Any, ...]
+    ) -> None:
         """
         Save a place in the reverse sweep, if it is time.
 
@@ -201,7 +203,7 @@ class Resumption:
             given = to_leaves([*inputs.values()])
             sums_of_inputs = Leaves(given.arrays, [[self._inputs[key] for key in inputs], given.forms])
             incoming, differentiated = self.incoming, self._differentiated
-            place = Reverse(end, state, to_leaves(sums), sums_of_inputs, ran, incoming, differentiated)
+            place = Reverse(end, state, to_leaves(sums), sums_of_inputs, ran, incoming, differentiated, start)
             self._journal.save_reverse(place, met=[step for step, _ in self.statics])
             self._saved(done, begun)
 

@@ -383,7 +383,8 @@ class LoopRule(JointRule):
         self.watch.passed()
         if self._resumption is not None and self._prefix is None:
             running = [collector.static_sums.get(key) for key in self.links.statics]
-            self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran)
+            start = self.verifier.start_of(index)
+            self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran, start)
 
     def fail(self) -> None:
         """Give up all but the journal, which another call may take up."""

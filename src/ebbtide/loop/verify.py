@@ -89,6 +89,15 @@ class Verifier:
         self._last: Any = None
         self._outputs: array[int] | None = array("q") if outputs and active else None
 
+    def start_of(self, index: int) -> tuple[Any, ...]:
+        """Return the checksums of what a step started from that is swept; none where nobody has taken them."""
+        return (*self._starts_again.get(index, self._starts.get(index, ())),)
+
+    def goes_on(self, end: int, start: tuple[Any, ...]) -> None:
+        """Take over what `start_of` gave in another process, whose reverse sweep has come to step `end`."""
+        if self._active and start:
+            self._starts_again[end] = [*start]
+
     def begin(self) -> None:
         """Begin another reverse sweep."""
         self._starts_again.clear()
