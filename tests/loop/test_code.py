@@ -9,6 +9,7 @@ import enum
 import functools
 import operator
 import os
+import socket
 import subprocess
 import sys
 import types
@@ -82,9 +83,23 @@ def subclass(base: type, k: Any, *content: Any) -> Any:
     return type("Own", (base,), {"__module__": __name__, "scale": lambda self: k})(*content)
 
 
+class WithCached:
+    """An object with a cached property."""
+
+    @functools.cached_property
+    def k(self) -> Any:
+        """A number."""
+        return 2
+
+
 def named_tuple(k: Any) -> Any:
     """A named tuple with a method that knows a number."""
     return type("Pair", (collections.namedtuple("Pair", "a"),), {"__module__": __name__, "scale": lambda self: k})(1)
+
+
+def of_python(k: Any) -> Any:
+    """A member of an enumeration of Python's."""
+    return socket.AddressFamily(k)
 
 
 def with_attribute(value: Any, k: Any) -> Any:
@@ -192,6 +207,19 @@ PLACES = {
     "class: tuple": lambda k: of_class(k=(k,)),
     "class: list": lambda k: of_class(k=[k]),
     "class: NumPy number": lambda k: of_class(k=np.float32(k)),
+    "class: tuple of a hidden name": lambda k: of_class(__k__=(k,)),
+    "class: list of a hidden name": lambda k: of_class(__k__=[k]),
+    "class: dictionary of a hidden name": lambda k: of_class(__k__={"k": k}),
+    "class: object of a hidden name": lambda k: of_class(__k__=Private(k)),
+    "class: cached method of Python's": lambda k: of_class(__getitem__=functools.lru_cache(lambda self, i: k)),
+    "many tuples": lambda k: [(n, n + 1, 1.0) for n in range(120_000)] + [(0, 1, float(k))],
+    "many lists in lists": lambda k: [[[n], {"n": n}] for n in range(60_000)] + [[[k]]],
+    "many and a function": lambda k: [[str] for _ in range(120_000)] + [[[lambda u: u * k]]],
+    "set in a dictionary": lambda k: {"a": {"b", str(k)}, "c": frozenset({(1, 2), (k,)})},
+    "deep list": lambda k: functools.reduce(lambda inner, _: [inner], range(40), [k]),
+    "NumPy numbers": lambda k: [(np.float32(1), np.float64(k))],
+    "in the place of a cached property": lambda k: with_attribute(WithCached(), k),
+    "member of Python's": of_python,
     "class: object": lambda k: of_class(k=Private(k)),
     "class: partial": lambda k: of_class(k=functools.partial(pow, k)),
     "class: class": lambda k: of_class(k=type(of_class(k=k))),
@@ -267,6 +295,65 @@ def test_what_is_used_does_not_change():
     product.matvec(np.ones(2))
     matrix.rmatvec(np.ones(2))
     assert digest_code(step) == before
+
+
+def test_a_value_in_the_place_of_a_cached_property_counts():
+    """What a user assigned counts, as what other attributes made another one; what was computed does not."""
+
+    class Model:
+        def __init__(self, k):
+            self.k = k
+
+        @functools.cached_property
+        def slope(self):
+            return self.k * np.ones(3)
+
+        @functools.cached_property
+        def owner(self):
+            return [self]
+
+        @functools.cached_property
+        def failing(self):
+            raise ValueError
+
+    def digests(*assigned, k=1.0, used=False):
+        model = Model(k)
+        if used:
+            assert model.slope is model.owner[0].slope
+        model.k = 1.0
+        for name, value in assigned:
+            setattr(model, name, value)
+        return digest_code(make(model))
+
+    same = [digests(), digests(used=True), digests(("slope", np.ones(3)))]
+    others = [digests((name, value)) for name, value in (("slope", np.zeros(3)), ("failing", 1), ("owner", 1))]
+    others.append(digests(k=2.0, used=True))
+    assert len(set(same)) == 1
+    assert len({*others, *same}) == 5
+
+
+def test_how_an_array_lies_counts():
+    """The rounding of sums and products depends on it; where there is nothing to choose it does not count."""
+    array = np.arange(12.0).reshape(3, 4)
+    layouts = array, np.asfortranarray(array), np.repeat(array, 2, axis=1)[:, ::2], array.copy()[::-1, ::-1][::-1, ::-1]
+    assert len({digest_code(make(one)) for one in layouts}) == 3
+    row = np.arange(4.0)
+    assert digest_code(make(row[None])) == digest_code(make(np.asfortranarray(row[None])))
+
+
+def test_plain_data_has_one_text_however_it_is_held():
+    """What is shared, and in what order it is met, does not matter; data that holds itself is read."""
+    row = [1.0, (2.0, "a")]
+    shared, apart = [[row] * 3] * 3, [[[1.0, (2.0, "a")] for _ in range(3)] for _ in range(3)]
+    assert digest_code(make(shared)) == digest_code(make(apart))
+    doubled: Any = (1.0,)
+    for _ in range(60):
+        doubled = doubled, doubled
+    ring = [doubled, {"a": 1}]
+    ring.append(ring)
+    assert digest_code(make(ring)) == digest_code(make(ring))
+    others = [1], (1,), {1}, frozenset({1}), [True], [1.0], ["1"], [[1]], {1: 1}
+    assert len({digest_code(make(one)) for one in others}) == len(others)
 
 
 def test_a_tree_is_the_same_wherever_it_is_in_memory():

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import functools
 import gc
+import http
 import os
 import subprocess
 import sys
 import types
+import zipfile
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import optree
 import pytest
 from tests.measure import peak_bytes
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import ebbtide
+from ebbtide.arrays.containers import flatten
 from ebbtide.loop.code import digest_code
 from ebbtide.loop.fingerprint import InputsRead, describe_libraries, fingerprint_of
 
@@ -166,6 +171,7 @@ def test_fields_of_a_run():
         assert {key for key in other if other[key] != of_loop[key]} == {name}
     assert changed(step=make(1)) == {"code of step"}
     assert changed(structure="dict") == {"structure of the state"}
+    assert base["structure of the state"].startswith("list with the digest ")
     assert changed(step=ebbtide.jit(PLAIN)) == {"code of step", "executor"}
     assert changed(state=[state[0] + 1, *state[1:]]) == {"initial value of leaf 0"}
     assert changed(state=[state[0], state[1].astype("f8"), 5]) == {"leaf 1 of the state", "initial value of leaf 1"}
@@ -175,14 +181,15 @@ def test_fields_of_a_run():
 
 
 def test_arrays_with_gaps_are_not_copied():
-    """An array that a step reaches is told by its elements, however it lies, in a block of memory."""
+    """An array that a step reaches is told by its elements and how it lies, in a block of memory."""
     array = np.arange(1 << 20, dtype=float).reshape(1 << 10, 1 << 10)
     digests = []
     for held in (array, np.asfortranarray(array), np.repeat(array, 2, axis=1)[:, ::2]):
         found = []
         assert peak_bytes(lambda held=held, found=found: found.append(digest_code(make(held)))) < 1 << 20
         digests += found
-    assert len(set(digests)) == 1
+    assert len(set(digests)) == 3
+    assert digest_code(make(np.asfortranarray(array))) == digests[1]
     array[7, 7] += 1
     assert digest_code(make(array)) != digests[0]
 
@@ -193,6 +200,140 @@ def test_large_states_are_told_in_short():
     base = fingerprint_of(PLAIN, state, "list", 1)
     assert len(base) < 20
     assert fingerprint_of(PLAIN, [*state[1:], np.ones(1)], "list", 1)["initial state"] != base["initial state"]
+
+
+def structure_with(metadata, before=0):
+    """The structure of a state with static metadata, in a process that has made something else before."""
+
+    def flat(state):
+        return (state.u,), state.metadata, None
+
+    class Static:
+        def __init__(self, u, metadata):
+            self.u, self.metadata = u, metadata
+
+    optree.register_pytree_node(Static, flat, lambda data, leaves: Static(leaves[0], data), namespace="ebbtide")
+    kept = [object() for _ in range(before)]
+    found = flatten({"s": Static(1.0, metadata()), "x": [0.0]})[1]
+    del kept
+    return found
+
+
+class Silent:
+    """An object that shows nothing of what it holds."""
+
+    def __init__(self, k):
+        self.k = k
+
+    def __repr__(self):
+        return "Silent"
+
+
+def long_array(k):
+    """An array of which NumPy shows but the ends."""
+    array = np.zeros(5000)
+    array[2500] = k
+    return array
+
+
+METADATA = {
+    "array": long_array,
+    "object": Silent,
+    "object without a text": lambda k: types.SimpleNamespace(k=k, own=object()),
+    "function": lambda k: lambda u: u * k,
+    "member": lambda k: http.HTTPStatus(200 + k),
+    "of another package": lambda k: zipfile.ZipInfo(str(k)),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata_of_a_state_counts(name):
+    """Static metadata is told by what it holds, whatever it shows of itself, and wherever it is in memory."""
+    first, again, other = (
+        fingerprint_of(PLAIN, [], structure_with(lambda: METADATA[name](k), 10 * k + extra), 1)
+        for k, extra in ((2, 0), (2, 3), (3, 0))
+    )
+    assert first == again
+    assert {key for key in first if first[key] != other[key]} == {"structure of the state"}
+    shown = first["structure of the state"]
+    assert shown.startswith("dict(s: Static(*), x: list(*)) with the digest ")
+
+
+def test_a_default_of_a_state_counts():
+    """The function that makes the values of a dictionary is told by its code, and not by where it is."""
+
+    def structure(k):
+        return flatten(defaultdict(lambda: k, u=1.0))[1]
+
+    first, again, other = (fingerprint_of(PLAIN, [], structure(k), 1) for k in (2.0, 2.0, 3.0))
+    assert first == again != other
+
+
+def test_until_has_no_static_values():
+    """An array of the gradient around counts where a condition uses it; that of a step is compared when it is met."""
+    found = []
+
+    def noting(x, k):
+        limit = np.sum(x) * k
+        found.append(fingerprint_of(make(limit), [], "", None, until=make(limit), inputs=make(limit)))
+        return np.sum(x)
+
+    for k in (1.0, 1.0, 2.0):
+        ebbtide.grad(lambda x, k=k: noting(x, k))(np.ones(3))
+    assert found[0] == found[1]
+    assert {key for key in found[0] if found[0][key] != found[2][key]} == {"code of until"}
+
+
+@pytest.mark.parametrize("what", ["value", "tangent", "value in an argument of partial", "view"])
+def test_duals_count(what):
+    """Value and tangent of an array that only a derivative forwards knows, inside of the gradient, count."""
+    found = []
+
+    def noting(x, k):
+        def inner(y, dual):
+            whole = dual * 1.0
+            part = whole[:2]
+            whole[0] += dual[1]
+            held = part if what == "view" else whole
+            step = functools.partial(max, held) if "partial" in what else make(held)
+            found.append(digest_code(step))
+            return np.sum(y)
+
+        value, tangent = (np.ones(3), k * np.ones(3)) if what == "tangent" else (k * np.ones(3), np.ones(3))
+        return ebbtide.jvp(inner, (x, value), (np.ones(3), tangent))[1]
+
+    for k in (1.0, 1.0, 2.0):
+        ebbtide.grad(lambda x, k=k: noting(x, k))(np.ones(3))
+    assert found[0] == found[1] != found[2]
+
+
+def test_constants_of_a_tape_count():
+    """An array that a tape knows without a derivative is no static value, and counts with its elements."""
+    found = []
+
+    def noting(x, k):
+        array = np.zeros_like(x)
+        array[:] = k
+        found.append((type(array).__name__, digest_code(make(array))))
+        return np.sum(x)
+
+    for k in (1.0, 1.0, 2.0):
+        ebbtide.grad(lambda x, k=k: noting(x, k))(np.ones(3))
+    assert found[0] == found[1] != found[2]
+
+
+def test_too_many_objects_are_told(monkeypatch):
+    """What is not looked at is named in a warning, and code is looked at in any case."""
+    monkeypatch.setattr("ebbtide.loop.code._MOST", 50)
+    many = [Model(float(k)) for k in range(100)]
+
+    def found(scale):
+        function = compiled("def step(x): return x * scale\n", f"scale = {scale}\n")
+        words = r"code of step= of the time loop at .*: what is in \d+ of the class Model is not looked at"
+        with pytest.warns(RuntimeWarning, match=words):
+            return fingerprint_of(make((many, function)), [], "", 1)
+
+    assert found(2.0) == found(2.0) != found(3.0)
 
 
 def test_blas_is_asked():

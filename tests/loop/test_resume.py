@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import ebbtide
 from ebbtide import Budget, ResumeError, StorageError, grad, timeloop
+from ebbtide.loop.journal import Journal
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
 from ebbtide.storage import Disk, system
 from ebbtide.storage.listing import list_storage
@@ -304,6 +305,84 @@ def test_a_damaged_value_is_not_compared(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="value of the function is damaged and not compared: .*segment"):
         found = Call().run(tmp_path / "run")
     assert all(map(np.array_equal, found, Call().run(tmp_path / "other")))
+
+
+def of_dual(c: float, what: str) -> Any:
+    """The gradient of a derivative, in which a step or inputs use an array that the gradient does not know."""
+
+    def f(u: Any, k: Any) -> Any:
+        if what == "inputs":
+            return np.sum(timeloop(lambda x, y: x + 0.1 * np.sin(x) * y, u, 12, inputs=lambda i: k * i, resume_every=2))
+        return np.sum(timeloop(lambda x, i: x + 0.1 * k * np.sin(x), u, 12, resume_every=2) ** 3)
+
+    value, tangent = (c * FACTOR, FACTOR) if what == "value" else (FACTOR, c * FACTOR)
+    return lambda u: ebbtide.jvp(f, (u, value), (U, tangent))[1]
+
+
+def of_until(c: float) -> Any:
+    """A loop whose end is told by a number of the gradient."""
+
+    def f(u: Any) -> Any:
+        most = c * np.sum(u * u)
+        options = {"until": lambda x: np.sum(x * x) > most, "max_steps": 99, "resume_every": 2}
+        return np.sum(timeloop(lambda x, i: 1.1 * x, u, **options) ** 2)
+
+    return f
+
+
+CHANGES = {
+    "tangent": (lambda c: of_dual(c, "tangent"), "code of step"),
+    "value": (lambda c: of_dual(c, "value"), "code of step"),
+    "inputs": (lambda c: of_dual(c, "inputs"), "code of step"),
+    "until": (lambda c: of_until(10 * c), "code of until"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("kind", ["final", "reverse"])
+def test_what_no_step_has_as_a_static_value_is_compared(name: str, kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Arrays of a derivative within the gradient, and those of a condition, are refused as any other change."""
+    make, words = CHANGES[name]
+    real = Journal._store
+
+    def store(self: Any, key: str, *arguments: Any) -> Any:
+        if real(self, key, *arguments) and key == kind:
+            raise KeyboardInterrupt
+        return True
+
+    expected = grad(make(1.0))(U)
+    monkeypatch.setattr(Journal, "_store", store)
+    with pytest.raises(KeyboardInterrupt):
+        grad(make(1.0), resume=tmp_path / "run")(U)
+    monkeypatch.undo()
+    with pytest.raises(ResumeError, match=f"{words}: [0-9a-f]{{16}} now, [0-9a-f]{{16}} in"):
+        grad(make(2.0), resume=tmp_path / "run")(U)
+    assert np.array_equal(grad(make(1.0), resume=tmp_path / "run")(U), expected)
+
+
+def test_how_a_static_value_lies_is_compared(tmp_path: Path) -> None:
+    """A static value with the same elements in another order of memory gives sums with other bits."""
+
+    def run(order: Any, stop: int = 0) -> Any:
+        system.met_job_step = Ticker(stop).met
+
+        def f(u: Any) -> Any:
+            k = np.reshape(u, (4, 5))
+            k = k.T.copy().T if order == "F" else k * 1.0
+
+            def step(x: Any, i: int) -> Any:
+                system.met_job_step()
+                return x + 0.1 * np.sin(k)
+
+            return np.sum(timeloop(step, np.zeros((4, 5)), 12, schedule=Revolve(3), resume_every=2))
+
+        return grad(f, resume=tmp_path / "run")(U)
+
+    with pytest.raises(KeyboardInterrupt):
+        run("C", 8)
+    with pytest.raises(ResumeError, match=f"static value 0: {CRC} now, {CRC} in"):
+        run("F")
+    assert np.array_equal(run("C"), run("C"))
 
 
 # What no code tells by a name: see `Ticker`.

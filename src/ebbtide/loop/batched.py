@@ -79,7 +79,7 @@ def batched_loop(
             settle(outs)
             after = lower(after, mapped)
             outs = [full(*trace.split(out), trace.size) for out in outs]
-        seen.structure = shape
+        seen.structure_of_outputs = shape
         return (after, outs) if options.outputs else after
 
     condition: Any = options.until
@@ -96,7 +96,7 @@ def batched_loop(
         return unflatten(structure, raised(trace, result, mapped))
     final, emitted = result
     of_members = [trace.members(np.moveaxis(out, 1, 0)) for out in emitted]
-    return unflatten(structure, raised(trace, final, mapped)), unflatten(seen.structure, of_members)
+    return unflatten(structure, raised(trace, final, mapped)), unflatten(seen.structure_of_outputs, of_members)
 
 
 @final

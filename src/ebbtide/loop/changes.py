@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 from ebbtide.loop.code import data_of
@@ -19,7 +19,7 @@ class Changes:
     What the steps of a loop change beside their state: a memo, a counter, or what a later loop computes with.
 
     Args:
-        functions: The code of the loop, if later loops share its directory.
+        functions: The code of the loop and the structure of its state, if later loops share its directory.
         directory: What the loops of a call share.
 
     Memory:
@@ -28,7 +28,7 @@ class Changes:
 
     __slots__ = ("_before", "_directory", "_functions", "_is_taken_up", "_own", "_taken_up")
 
-    def __init__(self, functions: Sequence[Callable[..., Any]], directory: ResumeDirectory) -> None:
+    def __init__(self, functions: Sequence[Any], directory: ResumeDirectory) -> None:
         self._functions = functions
         self._directory = directory
         self._before = self._look()

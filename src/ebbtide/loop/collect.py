@@ -18,10 +18,10 @@ class Seen:
     It is no list: what a function of a program finds in one must stay as it was.
     """
 
-    __slots__ = ("structure",)
+    __slots__ = ("structure_of_outputs",)
 
     def __init__(self) -> None:
-        self.structure: Any = None
+        self.structure_of_outputs: Any = None
 
 
 @final

@@ -72,7 +72,7 @@ def dual_loop(
         if not options.outputs:
             return split(after)
         outs, structure_out = flatten(emitted)
-        seen.structure = structure_out
+        seen.structure_of_outputs = structure_out
         values_out, tangents_out = split(outs)
         return split(after), (values_out, [_stackable(v, t) for v, t in zip(values_out, tangents_out, strict=True)])
 
@@ -90,7 +90,7 @@ def dual_loop(
     if not options.outputs:
         return unflatten(structure, join(*result))
     final, emitted = result
-    return unflatten(structure, join(*final)), unflatten(seen.structure, join(*emitted))
+    return unflatten(structure, join(*final)), unflatten(seen.structure_of_outputs, join(*emitted))
 
 
 def _refuse_traced(x: Any, kind: str) -> None:

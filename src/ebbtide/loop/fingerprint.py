@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast, final
 
 import numpy as np
+import optree
 import scipy
 
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.views import bottom
-from ebbtide.loop.code import digest, read_code
+from ebbtide.loop.code import digest_structure, read_code
 from ebbtide.loop.generators import pack_generator
+from ebbtide.loop.plain_data import digest
 from ebbtide.storage import compute_crc32c, compute_crc32c_of_values
 
 
@@ -59,7 +63,7 @@ def fingerprint_of(
     Args:
         step: The function of a time step.
         state: Leaves of the initial state.
-        structure: Its container; the text of it counts.
+        structure: Its container, with the static metadata in it.
         steps: How many steps there are, None if that is found out.
         until: Says of a state whether the loop ends there; None for a loop of so many steps.
         most: The most steps of such a loop.
@@ -79,9 +83,10 @@ def fingerprint_of(
         >>> found["code of step"] == fingerprint_of(lambda x: 3 * x, [], "", 10)["code of step"]
         False
     """
+    shown, metadata = _shorten(_shown(structure)), digest_structure(structure, without)
     found = {
         "steps": "not known before" if steps is None else str(steps),
-        "structure of the state": _shorten(str(structure)),
+        "structure of the state": f"{shown} with the digest {metadata}",
         **_describe_state(state),
     }
     if until is not None:
@@ -89,8 +94,11 @@ def fingerprint_of(
     executors = set[str]()
     for name, function in {"step": step, "until": until, "inputs": inputs}.items():
         if callable(function):
-            found[f"code of {name}"], used = read_code(function, without)
-            executors |= used
+            # What a condition uses is a static value of no step, which would compare it.
+            code = read_code(function, without, is_met=name != "until")
+            found[f"code of {name}"] = code.text
+            executors |= code.executors
+            _warn_of_missed(name, code.missed)
     return {**found, "executor": ", ".join(sorted(executors)) or "no jit", **describe_libraries()}
 
 
@@ -184,6 +192,30 @@ class InputsRead:
 
     def __str__(self) -> str:
         return f"{self.count} with the checksum {self.checksum:08x}"
+
+
+def _shown(structure: Any) -> str:
+    """Return a container with the names in it, and a star for each leaf; its metadata may be of any size."""
+    if not isinstance(structure, optree.PyTreeSpec):
+        return str(structure)
+    if structure.is_leaf():
+        return "*"
+    pairs = zip(structure.entries(), structure.children(), strict=True)
+    inside = [f"{entry}: {_shown(child)}" if isinstance(entry, str) else _shown(child) for entry, child in pairs]
+    return f"{getattr(structure.type, '__name__', structure.type)}({', '.join(inside)})"
+
+
+def _warn_of_missed(name: str, missed: Mapping[str, int]) -> None:
+    """Warn if the code of a loop reaches so many objects that what is in some of them is not compared."""
+    if missed:
+        objects = ", ".join([f"{count} of the class {kind}" for kind, count in missed.items()])
+        warnings.warn(
+            f"The code of {name}= of the time loop at {user_line()} reaches too many objects to compare all of them "
+            f"when the run is resumed: what is in {objects} is not looked at. Keep numbers in arrays, or in lists, "
+            "tuples and dictionaries of nothing else, which are compared whatever their size.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _shorten(text: str) -> str:

@@ -11,7 +11,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
-from ebbtide.loop.code import digest
+from ebbtide.loop.plain_data import digest
 from ebbtide.tape.node import Node
 from ebbtide.tape.region import Region
 

@@ -18,7 +18,7 @@ from ebbtide.loop.generators import pack_generator, unpack_generator
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
 from ebbtide.loop.links import Links
-from ebbtide.loop.state import checksums_of, owned
+from ebbtide.loop.state import checksums_of, layout_of, owned
 from ebbtide.schedules import Schedule, schedule_from_json, schedule_to_json
 from ebbtide.storage import compute_crc32c
 
@@ -249,9 +249,9 @@ def plain(value: Any) -> Any:
 
 
 def checksum_of(static: Any) -> int:
-    """Return a checksum of a static value, an array of the tape around the loop, its type included."""
+    """Return a checksum of a static value, an array of the tape around the loop, its type and layout included."""
     array = np.asarray(plain(static._value))
-    text = f"{array.shape} {array.dtype} {checksums_of([array])}"
+    text = f"{array.shape} {array.dtype} {checksums_of([array])}{layout_of(array)}"
     return compute_crc32c(np.frombuffer(text.encode(), np.uint8))
 
 

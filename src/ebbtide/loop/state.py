@@ -114,6 +114,20 @@ def bytes_of(leaves: list[Any]) -> int:
     return numbers + generators + sum(sum(array.nbytes for array in _lower(leaf)[0]) for leaf in arrays)
 
 
+def layout_of(array: np.ndarray) -> str:
+    """
+    Return how an array lies in memory, on which the rounding of sums and products depends; empty for C order.
+
+    Example:
+        >>> layout_of(np.zeros((2, 3))), layout_of(np.zeros((2, 3)).T)
+        ('', ' with strides [8, 24]')
+    """
+    if array.flags.c_contiguous:
+        return ""
+    # Along an axis of one element there is no way to go.
+    return f" with strides {[stride for stride, n in zip(array.strides, array.shape, strict=True) if n > 1]}"
+
+
 def checksums_of(leaves: list[Any]) -> list[Any]:
     """Return for each leaf what tells whether it is the same: checksums of its arrays, or the number itself."""
     found: list[Any] = []

@@ -255,8 +255,8 @@ def _find_journal(
         others = {"until": options.until, "most": options.max_steps, "inputs": stepper.inputs.given}
         without = directory.changed
         found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=without, **others) | ranks
-        functions = [f for f in (stepper.step, options.until, stepper.inputs.given) if callable(f)]
-        changes = Changes(functions if directory is shared else (), directory)
+        code = [f for f in (stepper.step, options.until, stepper.inputs.given) if callable(f)]
+        changes = Changes([*code, stepper.structure] if directory is shared else (), directory)
         policy = every(options.resume_every)
         resumption = Resumption(Journal(directory, found), policy, stepper.inputs.read, changes)
     except BaseException:
