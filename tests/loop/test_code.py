@@ -214,7 +214,7 @@ PLACES = {
     "class: cached method of Python's": lambda k: of_class(__getitem__=functools.lru_cache(lambda self, i: k)),
     "many tuples": lambda k: [(n, n + 1, 1.0) for n in range(120_000)] + [(0, 1, float(k))],
     "many lists in lists": lambda k: [[[n], {"n": n}] for n in range(60_000)] + [[[k]]],
-    "many and a function": lambda k: [[str] for _ in range(120_000)] + [[[lambda u: u * k]]],
+    "many and a function": lambda k: [*([str] for _ in range(120_000)), lambda u: u * k],
     "set in a dictionary": lambda k: {"a": {"b", str(k)}, "c": frozenset({(1, 2), (k,)})},
     "deep list": lambda k: functools.reduce(lambda inner, _: [inner], range(40), [k]),
     "NumPy numbers": lambda k: [(np.float32(1), np.float64(k))],

@@ -155,6 +155,11 @@ class Inputs:
             self.readings.read(index, flatten(found)[0])
         return found
 
+    def swept(self, index: int, found: int) -> None:
+        """Check what steps read, when one of them has been swept; see `Readings.swept`."""
+        if self.readings is not None:
+            self.readings.swept(index, found)
+
     def _read(self, index: int) -> tuple[list[Any], Any, bool]:
         x = self.given[index]
         leaves, structure = flatten(x)

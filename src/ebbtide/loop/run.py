@@ -372,8 +372,7 @@ class LoopRule(JointRule):
         elif record.tape.pager is not None:
             record.tape.pager.close()
         self.verifier.swept(index)
-        if (readings := self.stepper.inputs.readings) is not None:
-            readings.swept(index, record.read)
+        self.stepper.inputs.swept(index, record.read)
         collector.add(sums)
         if again is not None:
             self.loss.reversed(again, seeds, self.cotangent, sums, collector.static_sums)

@@ -112,7 +112,7 @@ class Whole:
             if extra and count_saved(plan.schedule, plan.steps):
                 # Their own plans have room for what their steps take for a moment; not for the state that the step
                 # around starts from, where they have saved what is after it.
-                apart = self._within + (plan.sizes.state if beside else min(BLOCK, plan.sizes.state) + RESERVE)
+                apart = self._within + min(BLOCK, plan.sizes.state) + (plan.sizes.state if beside else RESERVE)
             # What a step saves may have been there before it.
             peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
         return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
