@@ -166,6 +166,42 @@ def test_the_peak_of_the_whole_call_is_predicted_at_any_budget(name: str, states
     assert p.steps_forward == p.predicted_steps_forward
 
 
+@pytest.mark.parametrize(
+    ("name", "outer", "inner", "states"),
+    [
+        ("cubic", 3, 40, 8.0),  # loops in steps that are planned anew in the sweep of each
+        ("cubic", 12, 8, 16.0),  # and have more room beside fewer steps
+        ("cubic", 20, 5, 34.0),  # which keep all that loops in them save, and their initial states
+        ("tanh", 3, 40, 11.0),
+        ("exp", 8, 10, 9.3),
+        ("cubic", 5, 8, None),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_the_peak_of_the_whole_call_is_predicted_for_loops_in_steps(
+    name: str, outer: int, inner: int, states: float | None, several: bool
+) -> None:
+    """Loops in steps take what room is left to them, moment by moment, and give up for each other what they can."""
+    u, costs = np.linspace(0.2, 1.1, 131_072), [Costs(forward=n, reverse=3.0 * n) for n in (1.0, float(inner))]
+
+    def moved(u: Any, i: Any) -> Any:
+        after = timeloop(FORMS[name], u, inner, costs=costs[0])
+        after = timeloop(FORMS["tanh"], after, inner // 2, costs=costs[0]) if several else after
+        return 0.5 * u + 0.5 * after
+
+    def misfit(u: Any) -> Any:
+        after = timeloop(moved, u, outer, costs=costs[1])
+        return np.sum(after * after)
+
+    budget = None if states is None else Budget(memory=int((states + 3 * several) * u.nbytes))
+    bounded = grad(misfit, budget=budget)
+    with ebbtide.profile() as p:
+        bounded(u)
+    assert p.predicted_whole_bytes is not None
+    assert 0.95 * p.predicted_whole_bytes <= p.peak_bytes <= p.predicted_whole_bytes
+    assert p.steps_forward == p.predicted_steps_forward
+
+
 def wave(s: Any, i: Any) -> tuple[Any, Any]:
     """A step of a scheme of two levels, one of which it passes on."""
     old, new = s

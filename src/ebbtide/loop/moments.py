@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from ebbtide.arrays.primitive import Signature
@@ -12,7 +12,7 @@ from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.steps import TapedStep
 from ebbtide.loop.swap import nodes_of
-from ebbtide.schedules import Delete, Forward, Mixed, Move, Position, Reverse, Snapshot
+from ebbtide.schedules import Delete, EndForward, Forward, Mixed, Move, Position, Reverse, Snapshot
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
 from ebbtide.tape.saved import SavedValue, key_of
@@ -20,6 +20,29 @@ from ebbtide.tape.saved import bytes_of as bytes_saved
 
 # Longer loops are not followed. Measured: 60 ms for so many.
 MOST_STEPS = 2000
+
+
+@final
+@dataclass(slots=True)
+class Course:
+    """
+    How far a loop has been followed.
+
+    Args:
+        position: Where it stands.
+        spare: Whether its initial state is there beside its snapshots.
+        stays: Whether that is planned.
+        stored: Bytes of the snapshots.
+        most: The most bytes that were held at a time.
+        inside: Of steps whose saved values are held, what loops in them hold.
+    """
+
+    position: Position
+    spare: bool
+    stays: bool
+    stored: int = 0
+    most: int = 0
+    inside: dict[int, Any] = field(default_factory=dict)
 
 
 @final
@@ -41,6 +64,7 @@ class Moments:
         between: What is there between the sweeps of the loop, with the final state.
         asked: What there has to be room for before each operation of a step, and what was made before it.
         limit: Bytes in the ledger that the loop may have; None for no bound.
+        inside: The loops in its steps, `LoopsInside`; None where there are none, or what they do is not followed.
     """
 
     plan: Plan
@@ -55,56 +79,91 @@ class Moments:
     between: int
     asked: list[tuple[int, int]]
     limit: int | None
+    inside: Any = None
 
-    def most(self, position: Position, spare: bool) -> int:
+    def most(self, position: Position, spare: bool, inside: dict[int, Any] | None = None) -> int:
         """
         Return the most bytes that are held at a time.
 
         Args:
             position: Where the loop stands.
             spare: Whether it has its initial state there beside its snapshots.
+            inside: What the loops in those steps hold whose saved values are held; see `Course`.
 
         Raises:
             ScheduleError: There is no way on from there.
         """
-        schedule: Any = self.plan.schedule  # of those with a state beside their snapshots, `Mixed` knows what is free
-        sizes = self.plan.sizes
-        planned = self.limit is not None and spare_tier(schedule, self.plan.steps) == "memory"
-        stays = planned or not isinstance(schedule, Mixed)
-        spare, most, stored = spare or planned, 0, sum([self._size_of(kept) for kept in position.snapshots])
-        while (action := _narrowed(schedule.next_action(position))) is not None:
-            held = stored + self._at_hand(position) - position.forward_ended * self.gone
-            waiting = sizes.state + sizes.gradients if position.forward_ended else 0
-            if isinstance(action, Forward) and (action.save or action.kind == "saved"):
-                spare = spare and (stays or not self._is_in_the_way(position, action.snapshot))
-                spare = spare and not self._is_given_up(position, held + waiting)
-                now = held + waiting + sizes.state - self._is_saved(position) * self.passed + self.traced
-            elif isinstance(action, Forward):
-                kept = self._size_of(Snapshot(action.start, "restart", action.tier)) if action.snapshot else 0
-                now = held + waiting + kept + sizes.state + max(self.plain, 2 * self.moved)  # and the loop's copy
-            elif isinstance(action, Reverse):
-                spare = spare and (stays or schedule.free(position) >= schedule.restart)
-                held -= 0 if position.saved is None else sizes.taped_beside + self.beside  # its own is in the sweep
-                now = held + (self.sweep if position.reversed else max(self.sweep - self.sums, self.between))
-            else:
-                now = held + waiting
-                last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
-                spare = spare or (last and self.limit is not None and isinstance(schedule, Mixed))
-            most = max(most, now + spare * sizes.restart)
-            stored += self._change(position, action)
-            position = position.after(action)
-        return most
+        course = self.begin(position, spare, inside)
+        while (action := self.next_action(course)) is not None:
+            self.follow(course, action)
+        return course.most
 
-    def _size_of(self, kept: Snapshot) -> int:
+    def begin(self, position: Position, spare: bool, inside: dict[int, Any] | None = None) -> Course:
+        """Return the course of a loop from where it stands; see `most`."""
+        planned = self.limit is not None and spare_tier(self.plan.schedule, self.plan.steps) == "memory"
+        return self.again(Course(position, spare or planned, stays=planned, inside=inside or {}))
+
+    def again(self, course: Course) -> Course:
+        """Return the course of a loop that goes on by this plan from where another one has led."""
+        stays = course.stays or not isinstance(self.plan.schedule, Mixed)
+        course = replace(course, stays=stays, most=0, inside=dict(course.inside))
+        course.stored = sum([self._size_of(kept, course) for kept in course.position.snapshots])
+        return course
+
+    def next_action(self, course: Course) -> Any:
+        """Return the next action of a loop, one step of it where it is on saved values; None at its end."""
+        return _narrowed(self.plan.schedule.next_action(course.position))
+
+    def follow(self, course: Course, action: Any) -> None:
+        """Follow an action, with the most bytes that are held then."""
+        schedule: Any = self.plan.schedule  # of those with a state beside their snapshots, `Mixed` knows what is free
+        sizes, position = self.plan.sizes, course.position
+        held = self.held(course) - position.forward_ended * self.gone
+        waiting = sizes.state + sizes.gradients if position.forward_ended else 0
+        if isinstance(action, Forward) and (action.save or action.kind == "saved"):
+            course.spare = course.spare and (course.stays or not self._is_in_the_way(position, action.snapshot))
+            course.spare = course.spare and not self._is_given_up(position, held + waiting)
+            taped = self.traced if self.inside is None else self.inside.tape(self, course, action, held + waiting)
+            now = held + waiting + sizes.state - self._is_saved(position) * self.passed + taped
+        elif isinstance(action, Forward):
+            kept = self._size_of(Snapshot(action.start, "restart", action.tier), course) if action.snapshot else 0
+            now = held + waiting + kept + sizes.state + max(self.plain, 2 * self.moved)  # and the loop's copy
+        elif isinstance(action, Reverse):
+            course.spare = course.spare and (course.stays or schedule.free(position) >= schedule.restart)
+            between = self.between
+            if position.saved is not None:  # its own is in the sweep
+                held -= (own := self._taped_beside(position.end - 1, course))
+                between += own - sizes.taped_beside - self.beside
+            sweep = self.sweep if self.inside is None else self.inside.sweep(self, course, held)
+            now = held + (sweep if position.reversed else max(sweep - self.sums, between))
+        else:
+            if isinstance(action, EndForward) and self.inside is not None:
+                held = self.inside.settle(self, course)
+            now = held + waiting
+            last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
+            course.spare = course.spare or (last and self.limit is not None and isinstance(schedule, Mixed))
+        course.most = max(course.most, now + course.spare * sizes.restart)
+        course.stored += self._change(course, action)
+        course.position = position.after(action)
+
+    def _size_of(self, kept: Snapshot, course: Course) -> int:
         sizes = self.plan.sizes
         if kept.tier == "memory":
-            return sizes.restart if kept.kind == "restart" else sizes.taped_beside + self.beside
+            return sizes.restart if kept.kind == "restart" else self._taped_beside(kept.step, course)
         return sizes.listed if kept.kind == "restart" else sizes.left_behind
 
-    def _at_hand(self, position: Position) -> int:
-        """Return the bytes of what steps saved that is at hand."""
-        count = 0 if position.saved is None else position.saved[1] - position.saved[0]
-        return count * (self.plan.sizes.taped_beside + self.beside)
+    def _taped_beside(self, step: int, course: Course) -> int:
+        """Return the bytes of what a step saved, with what loops in it hold."""
+        if self.inside is None or step not in course.inside:
+            return self.plan.sizes.taped_beside + self.beside
+        return self.inside.taped_beside(self.plan.sizes, course.inside[step])
+
+    def held(self, course: Course) -> int:
+        """Return the bytes of snapshots, and of what is at hand that steps saved."""
+        first, last = course.position.saved or (0, 0)
+        if self.inside is None:
+            return course.stored + (last - first) * (self.plan.sizes.taped_beside + self.beside)
+        return course.stored + sum([self._taped_beside(step, course) for step in range(first, last)])
 
     def _is_saved(self, position: Position) -> bool:
         """Return whether what the step before the working state saved is in memory."""
@@ -113,11 +172,12 @@ class Moments:
         last = position.snapshots[-1:]
         return last == (Snapshot((position.state or 0) - 1, "saved", "memory"),)
 
-    def _change(self, position: Position, action: Any) -> int:
+    def _change(self, course: Course, action: Any) -> int:
         """Return by how many bytes the snapshots become more."""
         if isinstance(action, Forward):
-            return self._size_of(Snapshot(action.start, action.kind, action.tier)) if action.snapshot else 0
-        return -self._size_of(ahead.stored(position, action.step)) if isinstance(action, (Move, Delete)) else 0
+            return self._size_of(Snapshot(action.start, action.kind, action.tier), course) if action.snapshot else 0
+        is_less = isinstance(action, (Move, Delete))
+        return -self._size_of(ahead.stored(course.position, action.step), course) if is_less else 0
 
     def _is_in_the_way(self, position: Position, snapshot: bool) -> bool:
         """Return whether the initial state that stays beside snapshots has bytes of a step that runs on a tape."""

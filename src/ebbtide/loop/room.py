@@ -47,6 +47,7 @@ class Room:
 
     Attributes:
         runs: Whether a sweep of the loop is under way.
+        given_up: How often it did with less.
         stale: Whether the schedule was chosen for another position than that of the loop.
         lean: Whether the table of a schedule was given up, for which there may be room in the sweep.
         spare: The initial state in memory, where it is kept beside the snapshots.
@@ -61,7 +62,7 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_freed", "_given_up", "_held", "_ledger", "_mark", "_own", "_peak", "_unseen", "disk", "fallback",
+        "_allowed", "_freed", "_held", "_ledger", "_mark", "_own", "_peak", "_unseen", "disk", "fallback", "given_up",
         "lean", "planned", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
@@ -72,7 +73,7 @@ class Room:
         self._held = self._unseen = 0  # by the loop when it rests, and by the interpreter for other loops
         self._mark = ledger.mark()  # before the step in work
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
-        self._given_up = 0  # how often the loop did with less
+        self.given_up = 0
         self._freed: int | None = None  # and by how many bytes since its last plan; None if it did not
         self.waiting = Waiting(ledger)
         self.fallback, self.spare, self.whole = Fallback(ledger), Spare(), Whole(ledger)
@@ -289,8 +290,8 @@ class Room:
     def settle(self, rule: Any) -> None:
         """Give up as much as any other process did between the two sweeps, so that all follow one schedule."""
         rule.snapshots.unreserve()  # what is not stored now was needed in the forward sweep, and what is deleted goes
-        most = agree(self._given_up) if self.bounded else 0
-        self._give_up(rule, lambda: self._given_up >= most)
+        most = agree(self.given_up) if self.bounded else 0
+        self._give_up(rule, lambda: self.given_up >= most)
         if most and rule.stepper.region.outer.outer is not None:
             self.stale = self.lean = True  # those for whom a loop in a step did with less may be gone by now
 
@@ -336,11 +337,11 @@ class Room:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before = self._ledger.live
         ways = less.ways(rule)
-        count = self._given_up
+        count = self.given_up
         while not is_enough() and any(way() for way in ways):
-            self._given_up += 1
+            self.given_up += 1
         freed = before - self._ledger.live
-        if self._given_up > count:
+        if self.given_up > count:
             self._freed = (self._freed or 0) + freed
         return freed
 

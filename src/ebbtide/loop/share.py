@@ -56,8 +56,8 @@ def held_in_step(ledger: Ledger, mark: Mark) -> int:
 def loops_inside(rule: Any, ledger: Ledger) -> list[Any]:
     """Return the loops in those steps of a loop that it holds on a tape."""
     outer = rule.stepper.region.outer
-    loops = [one for one in _lenders(ledger) if hasattr(one, "stepper") and one.stepper.region.outer.outer is outer]
-    steps = [*rule.records.values(), *rule.snapshots.steps()] if loops else []
+    loops = [one for one in lenders_of(ledger) if hasattr(one, "stepper") and one.stepper.region.outer.outer is outer]
+    steps = [*rule.records.values(), *rule.snapshots.steps().values()] if loops else []
     return [loop for loop in loops if any(step.tape is loop.stepper.region.outer for step in steps)]
 
 
@@ -69,7 +69,7 @@ def seen_by_none(ledger: Ledger, but: Any = None) -> int:
         ledger: The account.
         but: The `Room` of a loop that does not count.
     """
-    others = [one for one in _lenders(ledger) if but is None or getattr(one, "room", None) is not but]
+    others = [one for one in lenders_of(ledger) if but is None or getattr(one, "room", None) is not but]
     return sum(one.holding(False).beyond for one in others) - ledger.left_out
 
 
@@ -86,7 +86,7 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     saves, which is counted elsewhere until then.
     """
     pager = region.outer.pager
-    others: int = sum(one.holding(True).beyond for one in _lenders(ledger))
+    others: int = sum(one.holding(True).beyond for one in lenders_of(ledger))
     if not ledger.lent:
         others = max(others, seen_by_none(ledger))
     if pager is None or pager.ledger is ledger or pager.on_disk:
@@ -94,6 +94,6 @@ def held_outside(region: Any, ledger: Ledger) -> int:
     return others + int(pager.ledger.live)
 
 
-def _lenders(ledger: Ledger) -> list[Any]:
+def lenders_of(ledger: Ledger) -> list[Any]:
     """Return the loops that a ledger may ask for room."""
     return [one for one in [reference() for reference in ledger.lenders] if one is not None]

@@ -223,9 +223,9 @@ class Snapshots:
         if swap is not None:
             swap.forget()
 
-    def steps(self) -> list[TapedStep]:
-        """Return the steps whose saved values are stored."""
-        return list(self._steps.values())
+    def steps(self) -> dict[int, TapedStep]:
+        """Return the steps whose saved values are stored, by number."""
+        return dict(self._steps)
 
     def nbytes_of(self, step: int) -> int:
         """Return the bytes that a stored step saved, as the ledger counted them; 0 where nobody looked."""

@@ -21,6 +21,7 @@ from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.returned import check_type, check_types, output_types, refuse_output, refuse_structure
 from ebbtide.loop.state import alike, owned, settled
 from ebbtide.tape.constancy import Constancy
+from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
@@ -57,6 +58,13 @@ class TapedStep:
     read: int = 0
     nbytes: int = 0
     within: int = 0
+
+    def follow_sweep(self) -> Forecast:
+        """Return what a sweep is going to hold, which starts from cotangents of its own."""
+        states = [(node,) for node in self.state_nodes if node is not None]
+        outputs = [(node,) for node in self.output_nodes if node is not None]
+        given = [(True, True)] * len(states) + [(False, False)] * len(outputs)
+        return self.tape.pager.forecast(states + outputs, given)
 
     def forecast(self, lent: bool = False) -> int:
         """

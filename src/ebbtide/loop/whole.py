@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -11,13 +12,15 @@ import numpy as np
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ScheduleError
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import Ledger, Lender
 from ebbtide.loop.first import First
 from ebbtide.loop.held import counted_bytes
 from ebbtide.loop.measure import bytes_passed
 from ebbtide.loop.moments import MOST_STEPS, Moments, bytes_asked
+from ebbtide.loop.nested import LoopsInside, OneInside, find_left
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import count_saved, spare_beside_taped, table_bytes
+from ebbtide.loop.share import lenders_of
 from ebbtide.loop.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.state import bytes_of
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
@@ -36,8 +39,8 @@ class Whole:
     """
 
     __slots__ = (
-        "_around", "_asked", "_available", "_before", "_given", "_gone", "_kept", "_ledger", "_moved", "_others",
-        "_outputs", "_passed", "_saved", "_sums", "_traced", "_within",
+        "_around", "_asked", "_available", "_before", "_begun", "_given", "_gone", "_inner", "_kept", "_ledger",
+        "_measured", "_moved", "_others", "_outputs", "_passed", "_saved", "_state", "_sums", "_traced", "_within",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -48,6 +51,9 @@ class Whole:
         self._available: int | None = None
         self._traced: int | None = None
         self._asked: list[tuple[int, int]] = []
+        # When it began: the peak, what the ledger had beside what loops held, and this.
+        self._begun, self._state, self._measured = (0, 0, 0), 0, 0
+        self._inner: LoopsInside | None = None
 
     def meet(self, leaves: list[Any]) -> None:
         """Take note of the initial state as the function made it, which may hold it as long as it runs."""
@@ -60,11 +66,22 @@ class Whole:
         """Take note of what is there before the first step, with the leaves of the initial state."""
         report = self._ledger.report
         if report is not None:
-            self._before = report.allocated - bytes_of(values)
+            self._state = bytes_of(values)
+            self._before = report.allocated - self._state
+            held = sum([one.holding(False).held for one in lenders_of(self._ledger)])
+            self._begun = report.allocated_peak, self._ledger.live - held, held
             self._around, report.within = report.within, 0
 
-    def see(self, first: First, sizes: Sizes) -> None:
-        """Take note of the first step, when it is measured."""
+    def see(self, first: First, sizes: Sizes, held: int, lenders: list[Lender]) -> None:
+        """
+        Take note of the first step, when it is measured.
+
+        Args:
+            first: The step.
+            sizes: What it takes.
+            held: Bytes in the ledger without those of the step.
+            lenders: The loops in it, the youngest first.
+        """
         self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
         if self._ledger.report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
@@ -77,6 +94,26 @@ class Whole:
             nodes = zip(first.record.state_nodes, first.record.state_leaves, first.after, strict=True)
             self._moved = bytes_of([leaf for node, before, leaf in nodes if node is None or node is not before])
             self._passed = bytes_passed(first, self._ledger)
+            self._inner = self._find_inside(first, held, [one() for one in reversed(lenders)])
+
+    def _find_inside(self, first: First, held: int, loops: list[Any]) -> LoopsInside | None:
+        """Return the loops in the first step; None where there are none, or others than can be followed."""
+        record, known = first.record, [one for one in loops if hasattr(one, "room") and _is_followed(one.plan)]
+        if not known or len(known) < len(loops) or record is None or self._traced is None:
+            return None
+        found = record.follow_sweep()
+        is_open = any(one.position.open or one.room.whole._traced is None for one in known)
+        if is_open or [id(one) for one in found.joints] != [id(one) for one in reversed(known)]:
+            return None
+        start, each, inner = self._before + self._state, [one.holding(False).held for one in known], list[OneInside]()
+        for one in known:
+            whole = one.room.whole
+            counted = max(0, whole._begun[1] - self._begun[1])
+            before = whole._before - start - (whole._begun[2] - self._begun[2])
+            inner.append(OneInside(one.plan, whole, before, counted, one.room.disk.left, whole._measured))
+        early, late = known[0].room.whole._begun[0] - start, self._traced - sum(each)
+        stretches = [(peak - held, beside - held) for peak, beside in found.stretches]
+        return LoopsInside(inner, first.kept - sum(each), early, late, stretches, None)
 
     def predict(self, plan: Plan, available: int | None, outputs: int, others: int) -> Plan:
         """
@@ -95,6 +132,9 @@ class Whole:
         if traced is None:
             return plan
         self._outputs, self._available, self._others = outputs, available, others
+        # Of a loop in a step it may be another one's before it.
+        is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
+        self._measured = report.allocated_peak - self._before if is_timed else 0
         extra, beside = self._inside(plan)
         is_followed = _is_followed(plan)
         if is_followed:
@@ -104,7 +144,7 @@ class Whole:
             beyond += beside * count_saved(plan.schedule, plan.steps)
         report.within = max(report.within, beyond)
         peak = plan.predicted_peak_bytes + beyond
-        if available is not None and (extra or not is_followed):
+        if available is not None and (extra or not is_followed) and not (is_followed and self._inner):
             plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
             # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there.
             idle = extra and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
@@ -129,7 +169,8 @@ class Whole:
             others = self._ledger.live - counted_bytes(rule) if rule.room.bounded else self._others
             more = max(0, others - self._others)
             with suppress(ScheduleError):  # the next action says that there is no way on
-                beyond = self._follow(plan, position, spare=rule.room.spare.is_there, others=more)
+                left = {} if self._inner is None else find_left(rule, self._ledger)
+                beyond = self._follow(plan, position, spare=rule.room.spare.is_there, others=more, left=left)
                 peak = plan.predicted_peak_bytes + beyond + more
                 whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
         return plan.with_whole(whole, report.allocated_peak)
@@ -140,21 +181,45 @@ class Whole:
         # Without being asked they give up what is beyond the plan, but for their initial states.
         return extra, extra if plan.sizes.saved == self._saved else 0
 
-    def _follow(self, plan: Plan, position: Position, *, spare: bool, others: int = 0) -> int:
+    def _follow(self, plan: Plan, position: Position, *, spare: bool, others: int = 0, left: Any = None) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
+        available = None if self._available is None else self._available - others
+        most = self.moments(plan, available).most(position, spare, left)
+        more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
+        more += plan.sizes.interpreter + plan.buffer
+        return most + more - plan.predicted_peak_bytes
+
+    def moments(self, plan: Plan, available: int | None, *, swept: bool = False) -> Moments:
+        """
+        Return what makes the moments of the loop by a plan.
+
+        Args:
+            plan: The plan.
+            available: Bytes of memory that the loop may take; None for no bound.
+            swept: Whether it is in a step that is swept, in which nobody holds its initial and its final state.
+        """
         sizes, (extra, beside) = plan.sizes, self._inside(plan)
-        limit = None if self._available is None else self._available - others - sizes.interpreter
+        inside = None if self._inner is None else replace(self._inner, available=available)
+        limit = None if available is None else available - sizes.interpreter
         block = min(BLOCK, 2 * sizes.state)
         sweep = sizes.sweep + sizes.gradients + self._within + extra + block
-        between = _bytes_between(sizes) + block - self._passed  # which is the final state
+        between = 0 if swept else _bytes_between(sizes) + block - self._passed  # which is the final state
         traced = (self._traced or 0) + max(0, sizes.saved - self._saved)
         plain = traced - self._kept + sizes.state if extra else traced
-        steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), self._gone, beside
-        moments = Moments(plan, *steps, sweep, self._sums, between, self._asked, limit)
-        most = moments.most(position, spare)
-        more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
-        more += sizes.interpreter + plan.buffer
-        return most + more - plan.predicted_peak_bytes
+        plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
+        steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), 0 if swept else self._gone, beside
+        return Moments(plan, *steps, sweep, self._sums, between, self._asked, limit, inside)
+
+    @property
+    def available(self) -> int | None:
+        """Bytes of memory that the loop may take; None for no bound."""
+        return self._available
+
+    @property
+    def plain(self) -> int:
+        """The most bytes that the loop takes on plain values."""
+        step = (self._traced or 0) if self._inner is None else self._inner.plain
+        return self._state + max(step, 2 * self._moved)
 
 
 def _is_followed(plan: Plan) -> bool:

@@ -76,6 +76,8 @@ class Forecast:
         joints: Joint rules (time loops, checkpointed functions) that the sweep will come to, in its order.
         behind: How many of them it has done then.
         left: For each leaf, by number, its cotangent.
+        stretches: For each of them, and for what comes after the last: the most bytes that are held from the one before
+            it on until it is pulled, and those beside its own when it is, both without what they hold themselves.
     """
 
     live: int
@@ -87,6 +89,8 @@ class Forecast:
     behind: int = 0
     joints: list[Any] = field(default_factory=list)
     left: dict[int, _Slot] = field(default_factory=dict)
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+    _most: int = 0
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _outcomes: dict[Any, tuple[Any, Outcome]] = field(default_factory=dict)
     _node: Node | None = None
@@ -138,6 +142,7 @@ class Forecast:
             self._end(arrays_in(node.params, self._counts), holders)
         for leaf in leaves:
             self._finish(leaf)
+        self.stretches.append((self._most, self.live))
 
     def _finish(self, leaf: Node) -> None:
         """Follow what comes after the sweep: what is nobody's own, or a part of something larger, is copied."""
@@ -181,6 +186,7 @@ class Forecast:
         return own.peak
 
     def _raise(self, held: int) -> None:
+        self._most = max(self._most, held)
         if held > self.peak:
             self.peak, self.place, self.behind = held, self._node, self._done
 
@@ -301,10 +307,14 @@ class Forecast:
         # What such a rule returns is part of what it says to need.
         ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0
         holding = rule.holding(self.bare)
+        theirs = [one.holding(self.bare) for one in self.joints[self._done :]]
+        inside = sum([one.held + one.beyond for one in theirs])
+        self.stretches.append((self._most - inside, self.live - own - ours - inside))
         self._raise(self.live + rule.needs(slot.owned, ours) + holding.more)
         self.live -= own + holding.held + holding.beyond
         self._done += 1
         self._end(kept, holders)
+        self._most = self.live
         parents: Any = node.parents
         for parent in parents:
             if parent.number not in self._slots:
