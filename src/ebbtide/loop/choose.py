@@ -106,7 +106,7 @@ def first_steps(
     mark = account.mark()
     given = values
     first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows)
-    whole.see(first, sizes, held, account.lenders_since(mark))
+    whole.see(first, sizes, held)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
     if available is not None and sizes.fixed + sizes.restart > available:

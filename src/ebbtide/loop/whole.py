@@ -12,7 +12,7 @@ import numpy as np
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ScheduleError
-from ebbtide.ledger import Ledger, Lender
+from ebbtide.ledger import Ledger
 from ebbtide.loop.first import First
 from ebbtide.loop.held import counted_bytes
 from ebbtide.loop.measure import bytes_passed
@@ -23,6 +23,7 @@ from ebbtide.loop.predict import count_saved, spare_beside_taped, table_bytes
 from ebbtide.loop.share import lenders_of
 from ebbtide.loop.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.state import bytes_of
+from ebbtide.loop.swap import nodes_of
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
@@ -72,16 +73,8 @@ class Whole:
             self._begun = report.allocated_peak, self._ledger.live - held, held
             self._around, report.within = report.within, 0
 
-    def see(self, first: First, sizes: Sizes, held: int, lenders: list[Lender]) -> None:
-        """
-        Take note of the first step, when it is measured.
-
-        Args:
-            first: The step.
-            sizes: What it takes.
-            held: Bytes in the ledger without those of the step.
-            lenders: The loops in it, the youngest first.
-        """
+    def see(self, first: First, sizes: Sizes, held: int) -> None:
+        """Take note of the first step, when it is measured; *held* bytes in the ledger are not the step's."""
         self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
         if self._ledger.report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
@@ -94,25 +87,33 @@ class Whole:
             nodes = zip(first.record.state_nodes, first.record.state_leaves, first.after, strict=True)
             self._moved = bytes_of([leaf for node, before, leaf in nodes if node is None or node is not before])
             self._passed = bytes_passed(first, self._ledger)
-            self._inner = self._find_inside(first, held, [one() for one in reversed(lenders)])
+            self._inner = self._find_inside(first, held)
 
-    def _find_inside(self, first: First, held: int, loops: list[Any]) -> LoopsInside | None:
+    def _find_inside(self, first: First, held: int) -> LoopsInside | None:
         """Return the loops in the first step; None where there are none, or others than can be followed."""
-        record, known = first.record, [one for one in loops if hasattr(one, "room") and _is_followed(one.plan)]
-        if not known or len(known) < len(loops) or record is None or self._traced is None:
+        record = first.record
+        assert record is not None
+        if self._traced is None or not any(_can_be_followed(node.signature) for node in nodes_of(record)):
             return None
         found = record.follow_sweep()
-        is_open = any(one.position.open or one.room.whole._traced is None for one in known)
-        if is_open or [id(one) for one in found.joints] != [id(one) for one in reversed(known)]:
+        known = [one for one in reversed(found.joints) if _can_be_followed(one)]
+        if not known or len(known) < len(found.joints):
             return None
-        start, each, inner = self._before + self._state, [one.holding(False).held for one in known], list[OneInside]()
+        start, inner, each, bounded = self._before + self._state, list[OneInside](), list[int](), known[0].room.bounded
         for one in known:
             whole = one.room.whole
-            counted = max(0, whole._begun[1] - self._begun[1])
-            before = whole._before - start - (whole._begun[2] - self._begun[2])
+            # Without a bound nobody asks loops for what they hold.
+            theirs = whole._begun[2] - self._begun[2] if bounded else sum(each)
+            counted = max(0, whole._begun[1] - self._begun[1] - (0 if bounded else theirs))
+            before = whole._before - start - theirs
             inner.append(OneInside(one.plan, whole, before, counted, one.room.disk.left, whole._measured))
+            each.append(one.holding(False).held if bounded else inner[-1].begun().counted)
         early, late = known[0].room.whole._begun[0] - start, self._traced - sum(each)
-        stretches = [(peak - held, beside - held) for peak, beside in found.stretches]
+        missed = [nbytes - one.holding(False).held for one, nbytes in zip(known, each, strict=True)]
+        stretches = list[tuple[int, int]]()
+        for k, (peak, beside) in enumerate(found.stretches):
+            others = held + sum(missed[: len(missed) - k])
+            stretches.append((peak - others, beside - others))
         return LoopsInside(inner, first.kept - sum(each), early, late, stretches, None)
 
     def predict(self, plan: Plan, available: int | None, outputs: int, others: int) -> Plan:
@@ -220,6 +221,12 @@ class Whole:
         """The most bytes that the loop takes on plain values."""
         step = (self._traced or 0) if self._inner is None else self._inner.plain
         return self._state + max(step, 2 * self._moved)
+
+
+def _can_be_followed(rule: Any) -> bool:
+    """Return whether a joint rule is a loop of which it is known what it does."""
+    is_loop = hasattr(rule, "room") and _is_followed(rule.plan) and not rule.position.open
+    return is_loop and rule.room.whole._traced is not None
 
 
 def _is_followed(plan: Plan) -> bool:

@@ -186,7 +186,8 @@ class Forecast:
         return own.peak
 
     def _raise(self, held: int) -> None:
-        self._most = max(self._most, held)
+        if held > self._most:
+            self._most = held
         if held > self.peak:
             self.peak, self.place, self.behind = held, self._node, self._done
 
