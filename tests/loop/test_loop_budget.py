@@ -174,6 +174,7 @@ def test_the_peak_of_the_whole_call_is_predicted_at_any_budget(name: str, states
         ("cubic", 20, 5, 34.0),  # which keep all that loops in them save, and their initial states
         ("tanh", 3, 40, 11.0),
         ("exp", 8, 10, 9.3),
+        ("powers", 8, 10, 40.0),  # of which consecutive steps share what they save
         ("cubic", 5, 8, None),
     ],
 )
@@ -185,7 +186,7 @@ def test_the_peak_of_the_whole_call_is_predicted_for_loops_in_steps(
     u, costs = np.linspace(0.2, 1.1, 131_072), [Costs(forward=n, reverse=3.0 * n) for n in (1.0, float(inner))]
 
     def moved(u: Any, i: Any) -> Any:
-        after = timeloop(FORMS[name], u, inner, costs=costs[0])
+        after = timeloop((FORMS | {"powers": powers})[name], u, inner, costs=costs[0])
         after = timeloop(FORMS["tanh"], after, inner // 2, costs=costs[0]) if several else after
         return 0.5 * u + 0.5 * after
 

@@ -164,8 +164,10 @@ def _with_less(position: Position, spare: bool) -> tuple[Position | None, bool]:
 
 
 def _held(moments: Moments, course: Course) -> int:
-    """Return the bytes that a loop holds, its initial state included where that is beside."""
-    return moments.held(course) + course.spare * moments.plan.sizes.restart
+    """Return the bytes that a loop holds: its initial state, too, where that is beside, and what no step passes on."""
+    sizes, position = moments.plan.sizes, course.position
+    is_saved = position.saved is not None or any(kept.kind == "saved" for kept in position.snapshots)
+    return moments.held(course) + course.spare * sizes.restart + is_saved * sizes.passed_on
 
 
 def _beside(plan: Plan) -> int:
