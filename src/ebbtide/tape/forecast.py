@@ -91,6 +91,7 @@ class Forecast:
     left: dict[int, _Slot] = field(default_factory=dict)
     stretches: list[tuple[int, int]] = field(default_factory=list)
     _most: int = 0
+    _inside: int = 0  # what those that are still to be done hold
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _outcomes: dict[Any, tuple[Any, Outcome]] = field(default_factory=dict)
     _node: Node | None = None
@@ -114,7 +115,9 @@ class Forecast:
         self.joints = [node.signature for node in descending(roots) if _is_joint(node)]
         for rule in self.joints if self.bare else ():
             self._end(rule.spare, holders)
-        self.live += sum(taken) + sum(rule.holding(self.bare).beyond for rule in self.joints)
+        holdings = [rule.holding(self.bare) for rule in self.joints]
+        self._inside = sum([one.held + one.beyond for one in holdings])
+        self.live += sum(taken) + sum([one.beyond for one in holdings])
         self._raise(self.live)
         for node, form, nbytes, (_, owned) in zip(roots, forms, taken, given, strict=True):
             if node.number in self._slots:
@@ -308,11 +311,10 @@ class Forecast:
         # What such a rule returns is part of what it says to need.
         ours = sum(buffer.nbytes for buffer in slot.parts) if slot.owned else 0
         holding = rule.holding(self.bare)
-        theirs = [one.holding(self.bare) for one in self.joints[self._done :]]
-        inside = sum([one.held + one.beyond for one in theirs])
-        self.stretches.append((self._most - inside, self.live - own - ours - inside))
+        self.stretches.append((self._most - self._inside, self.live - own - ours - self._inside))
         self._raise(self.live + rule.needs(slot.owned, ours) + holding.more)
         self.live -= own + holding.held + holding.beyond
+        self._inside -= holding.held + holding.beyond
         self._done += 1
         self._end(kept, holders)
         self._most = self.live
