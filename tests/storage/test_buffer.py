@@ -229,6 +229,19 @@ def test_what_was_written_stays_while_there_is_room(tmp_path, gate):
         assert storage.bytes_read == 2 * entry_nbytes([state(0)])
 
 
+def test_the_oldest_entry_leaves_the_buffer_first(tmp_path, gate):
+    """One whose room is too small for those after it makes way for the newest, of which there are as many as fit."""
+    gate.open.set()
+    with Disk(tmp_path, buffer=2 * 800_000, system=gate.system) as storage:
+        storage.put("small", [state(0)[:50_000]])
+        storage.flush()
+        for key in range(4):
+            storage.put(key, [state(key)])
+            storage.flush()
+        assert [storage.take(key)[0][0] for key in (3, 2)] == [3, 2]
+        assert storage.bytes_read == 0
+
+
 def test_reading_ahead_makes_way_for_writing(tmp_path):
     """A buffer full of entries that were read ahead does not keep `put` from going on; they are read again later."""
     with Disk(tmp_path, buffer=2 * 800_000) as storage:

@@ -165,12 +165,14 @@ class Pipeline:
                 del self._spare[place]
                 self._make_room(max(charge, spare.nbytes))
                 return spare
-        # Where there is no room for another: what was written stays, as it may be asked for.
-        if self._held() + charge > self.capacity:
-            for key, job in self._written.items():
-                if job.staged is not None and nbytes <= job.staged.nbytes <= 2 * nbytes:
-                    self.forget(key)
-                    return self._buffer(charge, nbytes)
+        # Where there is no room for another: what was written may be asked for, and the newest stays the longest.
+        while self._held() + charge > self.capacity:
+            oldest = None if self._spare else next(iter(self._written.values()), None)
+            if oldest is not None and oldest.staged is not None and nbytes <= oldest.staged.nbytes <= 2 * nbytes:
+                self.forget(oldest.record.key)
+                return self._buffer(charge, nbytes)
+            if not self._give_up():
+                break
         self._make_room(charge)
         return np.empty(nbytes, np.uint8)
 
