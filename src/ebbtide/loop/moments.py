@@ -62,6 +62,7 @@ class Moments:
         sweep: The same for a sweep.
         sums: Those of it for the sums so far for static values, which are not there in the first sweep.
         between: What is there between the sweeps of the loop, with the final state.
+        leaf: Bytes of the largest leaf of a state, of which code after the loop makes another array.
         asked: What there has to be room for before each operation of a step, and what was made before it.
         limit: Bytes in the ledger that the loop may have; None for no bound.
         inside: The loops in its steps, `LoopsInside`; None where there are none, or what they do is not followed.
@@ -77,6 +78,7 @@ class Moments:
     sweep: int
     sums: int
     between: int
+    leaf: int
     asked: list[tuple[int, int]]
     limit: int | None
     inside: Any = None
@@ -118,12 +120,13 @@ class Moments:
         """Follow an action, with the most bytes that are held then."""
         schedule: Any = self.plan.schedule  # of those with a state beside their snapshots, `Mixed` knows what is free
         sizes, position = self.plan.sizes, course.position
-        held = self.held(course) - position.forward_ended * self.gone
+        counted = self.held(course)
+        held = counted - position.forward_ended * self.gone  # which is in no ledger
         waiting = sizes.state + sizes.gradients if position.forward_ended else 0
         if isinstance(action, Forward) and (action.save or action.kind == "saved"):
             course.spare = course.spare and (course.stays or not self._is_in_the_way(position, action.snapshot))
-            course.spare = course.spare and not self._is_given_up(position, held + waiting)
-            taped = self.traced if self.inside is None else self.inside.tape(self, course, action, held + waiting)
+            course.spare = course.spare and not self._is_given_up(position, counted + waiting)
+            taped = self.traced if self.inside is None else self.inside.tape(self, course, action, counted + waiting)
             now = held + waiting + sizes.state - self._is_saved(position) * self.passed + taped
         elif isinstance(action, Forward):
             kept = self._size_of(Snapshot(action.start, "restart", action.tier), course) if action.snapshot else 0
@@ -132,13 +135,15 @@ class Moments:
             course.spare = course.spare and (course.stays or schedule.free(position) >= schedule.restart)
             between = self.between
             if position.saved is not None:  # its own is in the sweep
-                held -= (own := self._taped_beside(position.end - 1, course))
-                between += own - sizes.taped_beside - self.beside
-            sweep = self.sweep if self.inside is None else self.inside.sweep(self, course, held)
+                own = self._taped_beside(position.end - 1, course)
+                counted, held, between = counted - own, held - own, between + own - sizes.taped_beside - self.beside
+            sweep = self.sweep if self.inside is None else self.inside.sweep(self, course, counted)
             now = held + (sweep if position.reversed else max(sweep - self.sums, between))
+        elif isinstance(action, EndForward):
+            held = counted if self.inside is None else self.inside.settle(self, course)
+            # As long as the function runs on there is also the initial state as it was given.
+            now = held + sizes.state - self._is_saved(position) * self.passed + self.leaf
         else:
-            if isinstance(action, EndForward) and self.inside is not None:
-                held = self.inside.settle(self, course)
             now = held + waiting
             last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
             course.spare = course.spare or (last and self.limit is not None and isinstance(schedule, Mixed))

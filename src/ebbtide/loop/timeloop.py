@@ -183,7 +183,7 @@ def _taped_loop(
         return run_plain(step, leaves, structure, 0, inputs, options)
     allowed = budget or context.budget
     room = Room(ledger, allowed, budget)
-    room.whole.meet(leaves)
+    room.whole.meet(leaves, inputs)
     nodes = [region.node(leaf) for leaf in leaves]
     leaves.clear()
     resumption, directory = _find_journal(options, stepper, values, length if options.until is None else None)

@@ -10,9 +10,10 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ScheduleError
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.first import First
 from ebbtide.loop.held import counted_bytes
 from ebbtide.loop.measure import bytes_passed
@@ -27,7 +28,10 @@ from ebbtide.loop.swap import nodes_of
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
-from ebbtide.tape.node import Node
+from ebbtide.tape.holders import held_by
+from ebbtide.tape.node import Node, nodes_before
+from ebbtide.tape.saved import bytes_of as bytes_saved
+from ebbtide.tape.saved import key_of
 
 
 @final
@@ -40,15 +44,17 @@ class Whole:
     """
 
     __slots__ = (
-        "_around", "_asked", "_available", "_before", "_begun", "_given", "_gone", "_inner", "_kept", "_ledger",
-        "_measured", "_moved", "_others", "_outputs", "_passed", "_saved", "_state", "_sums", "_traced", "_within",
+        "_around", "_asked", "_available", "_before", "_begun", "_given", "_gone", "_inner", "_kept", "_leaf",
+        "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state", "_sums",
+        "_traced", "_unreached", "_within",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._before = self._around = self._within = self._kept = self._saved = self._sums = self._others = 0
-        self._moved = self._passed = self._gone = self._outputs = 0
+        self._moved = self._passed = self._gone = self._outputs = self._unreached = self._leaf = 0
         self._given: list[Any] = []
+        self._reached: dict[int, int] = {}
         self._available: int | None = None
         self._traced: int | None = None
         self._asked: list[tuple[int, int]] = []
@@ -56,10 +62,11 @@ class Whole:
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
 
-    def meet(self, leaves: list[Any]) -> None:
-        """Take note of the initial state as the function made it, which may hold it as long as it runs."""
+    def meet(self, leaves: list[Any], inputs: Any) -> None:
+        """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
         if self._ledger.report is not None:
-            traced = [leaf for leaf in leaves if type(leaf) is TracedArray and isinstance(leaf._node, Node)]
+            traced = _on_tape(leaves)
+            self._reach([*traced, *_on_tape(flatten(inputs)[0])])
             made = [leaf._value for leaf in traced if leaf._node.signature is not None]
             self._given = [weakref.ref(owner_of(value)) for value in made if isinstance(value, np.ndarray)]
 
@@ -72,6 +79,12 @@ class Whole:
             held = sum([one.holding(False).held for one in lenders_of(self._ledger)])
             self._begun = report.allocated_peak, self._ledger.live - held, held
             self._around, report.within = report.within, 0
+            self._unreached = self._ledger.held[SAVED]
+
+    def _reach(self, traced: list[Any]) -> None:
+        """Take note of what was saved before the loop for what it begins with, or uses."""
+        for node in nodes_before([array._node for array in traced]):
+            self._reached |= {key_of(cell): bytes_saved(cell) for cell in held_by(node, self._ledger.holds)}
 
     def see(self, first: First, sizes: Sizes, held: int) -> None:
         """Take note of the first step, when it is measured; *held* bytes in the ledger are not the step's."""
@@ -80,13 +93,17 @@ class Whole:
             self._asked = bytes_asked(first.record)
             self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
             owners = {id(owner): owner.nbytes for ref in self._given if (owner := ref()) is not None}
-            statics = [array._value for _, array in first.record.tape.statics.values()]
+            arrays = [array for _, array in first.record.tape.statics.values()]
+            self._reach(_on_tape(arrays))
+            self._unreached = max(0, self._unreached - sum(self._reached.values()))
+            statics = [array._value for array in arrays]
             met = {id(owner_of(value)) for value in statics if isinstance(value, np.ndarray)}
             others = [key for key in owners if key in met or self._ledger.count_holders(key)]
             self._gone = sum(owners.values()) - sum([owners[key] for key in others])
             nodes = zip(first.record.state_nodes, first.record.state_leaves, first.after, strict=True)
             self._moved = bytes_of([leaf for node, before, leaf in nodes if node is None or node is not before])
             self._passed = bytes_passed(first, self._ledger)
+            self._leaf = max([bytes_of([leaf]) for leaf in first.after], default=0)
             self._inner = self._find_inside(first, held)
 
     def _find_inside(self, first: First, held: int) -> LoopsInside | None:
@@ -136,6 +153,7 @@ class Whole:
         # Of a loop in a step it may be another one's before it.
         is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
         self._measured = report.allocated_peak - self._before if is_timed else 0
+        self._unreached = min(self._unreached, others)  # some may be on disk by now
         extra, beside = self._inside(plan)
         is_followed = _is_followed(plan)
         if is_followed:
@@ -185,7 +203,14 @@ class Whole:
     def _follow(self, plan: Plan, position: Position, *, spare: bool, others: int = 0, left: Any = None) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
         available = None if self._available is None else self._available - others
-        most = self.moments(plan, available).most(position, spare, left)
+        moments = self.moments(plan, available)
+        most = moments.most(position, spare, left)
+        if moments.limit is not None and self._unreached:
+            # What the function saved for what came to nothing so far goes when it returns, if nothing comes of it, and
+            # leaves its room to an initial state that would have been given up.
+            limit = moments.limit + self._unreached
+            freed = replace(moments, gone=self._gone + self._unreached, limit=limit)
+            most = max(most, freed.most(position, spare, left))
         more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
         more += plan.sizes.interpreter + plan.buffer
         return most + more - plan.predicted_peak_bytes
@@ -209,7 +234,7 @@ class Whole:
         plain = traced - self._kept + sizes.state if extra else traced
         plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
         steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), 0 if swept else self._gone, beside
-        return Moments(plan, *steps, sweep, self._sums, between, self._asked, limit, inside)
+        return Moments(plan, *steps, sweep, self._sums, between, self._leaf, self._asked, limit, inside)
 
     @property
     def available(self) -> int | None:
@@ -227,6 +252,11 @@ def _can_be_followed(rule: Any) -> bool:
     """Return whether a joint rule is a loop of which it is known what it does."""
     is_loop = hasattr(rule, "room") and _is_followed(rule.plan) and not rule.position.open
     return is_loop and rule.room.whole._traced is not None
+
+
+def _on_tape(leaves: list[Any]) -> list[Any]:
+    """Return the leaves that have a node."""
+    return [leaf for leaf in leaves if type(leaf) is TracedArray and isinstance(leaf._node, Node)]
 
 
 def _is_followed(plan: Plan) -> bool:
