@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from tests.measure import peak_bytes
 from tests.scale import FULL, sample, sample_of_each
 
@@ -24,6 +25,7 @@ from ebbtide.loop import measure
 from ebbtide.loop.candidates import Bounds, find_candidates
 from ebbtide.loop.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, Schedule, StoreAll
+from ebbtide.scipy.sparse.linalg import spsolve
 from ebbtide.tape.blocks import BLOCK
 
 U = np.linspace(0.2, 1.1, 8 * 16384)
@@ -180,6 +182,11 @@ WIDE = {
     "spectra of 8": branches(8, lambda a, b: np.maximum(a, np.fft.irfft(0.9 * np.fft.rfft(b), n=b.size))),
     "stacks of 8": branches(8, lambda a, b: np.maximum(a, np.linalg.inv(b.reshape(-1, 8, 8) + EIGHT).reshape(b.shape))),
 }
+MATRIX = scipy.sparse.csc_array(scipy.sparse.diags_array(np.linspace(2, 3, U.size)))
+SOLVES: dict[str, Callable[[Any, int], Any]] = {
+    "solve": lambda u, i: spsolve(MATRIX, u),
+    "solve of 8": lambda u, i: spsolve(MATRIX, WIDE["maxima of 8"](u, i)),
+}
 ROWS: dict[str, Callable[[Any], Any]] = {
     name: lambda u, name=name: 0.1 + 0.5 * getattr(np, name)(u * COLUMN, axis=0)
     for name in ("max", "std", "var", "nanmax", "nanmin", "nanstd", "nanvar", "nanmean")
@@ -202,6 +209,16 @@ def test_cotangents_that_wait_where_the_function_held_values_are_not_counted(
     assert least <= saved + 4 * STATE + BESIDE
     assert refused(loop, step, Budget(memory=least - 1, directory=tmp_path), (1, 2)) == least
     assert peak_within(loop, step, Budget(memory=least), expected) <= least
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_a_step_that_solves_by_elimination_takes_what_others_take(name: str) -> None:
+    """Its rule takes a solution and a copy: what a step saves and 4 states are the least, and they do."""
+    step = SOLVES[name]
+    least = least_of(lambda memory: grad(lambda u: known(step, u), budget=Budget(memory=memory)), U)
+    saved, expected = unbounded(known, step)
+    assert least <= saved + 4 * STATE + BESIDE + BLOCK
+    assert peak_within(known, step, Budget(memory=least), expected) <= least
 
 
 @pytest.mark.parametrize("name", ROWS)

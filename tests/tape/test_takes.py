@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from ebbtide import jvp, vmap
+from ebbtide.scipy import sparse
+from ebbtide.scipy.sparse import linalg
 from ebbtide.tape.blocks import BLOCK
 
 from .programs import measured_sweep
@@ -140,3 +143,45 @@ def test_no_sweep_within_another_derivative_takes_more(around: str, name: str) -
     forecast, took, live = found[0]
     assert live + took <= MORE.get((around, name), 1) * (live + forecast) + 6 * BLOCK + SLACK
     assert live + forecast <= 2 * (live + took) + 2 * BLOCK
+
+
+SIZE = 100_000
+FORMS = ("csc", "csr", "coo")
+DIAGONALS = [np.full(SIZE, 2.5), *[np.full(SIZE - 1, -1.0)] * 2]
+TRIDIAGONAL = scipy.sparse.diags_array(DIAGONALS, offsets=[0, 1, -1]).tocsr()  # pyright: ignore[reportArgumentType]
+
+
+def solved(solver: str, form: str, dtype: Any, index: Any, has_entries: bool) -> Callable[[Any], Any]:
+    """Return a function that solves a sparse system, whose entries depend on what it is given or not."""
+    plain = getattr(scipy.sparse, f"{form}_array")(TRIDIAGONAL.astype(dtype))
+    places = plain.coords if form == "coo" else (plain.indices, plain.indptr)
+    places = tuple([place.astype(index) for place in places])
+
+    def f(x: Any) -> Any:
+        data = plain.data * (1 + x.reshape(-1)[0]) if has_entries else plain.data
+        given = (data, places) if form == "coo" else (data, *places)
+        A = getattr(sparse, f"{form}_array")(given, shape=plain.shape)
+        if solver == "splu":
+            return np.sum(np.real(linalg.splu(A).solve(x)))
+        if solver == "spsolve":
+            return np.sum(np.real(linalg.spsolve(A, x)))
+        return np.sum(np.real(getattr(linalg, solver)(A, x)[0]))
+
+    return f
+
+
+@pytest.mark.parametrize("has_entries", [False, True], ids=["vector", "entries"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
+@pytest.mark.parametrize(
+    ("solver", "form", "index"),
+    [(solver, form, index) for solver in ("spsolve", "splu") for form in FORMS for index in (np.int32, np.int64)]
+    + [(solver, "csr", np.int32) for solver in ("cg", "gmres", "bicgstab")],
+)
+def test_no_solve_takes_more_than_it_needs(solver: str, form: str, index: Any, dtype: Any, has_entries: bool) -> None:
+    """By elimination no more than two vectors, of a matrix in SuperLU's own form; by iteration those of the method."""
+    x = np.linspace(0.5, 1, SIZE).astype(dtype)
+    forecast, measured, _ = measured_sweep(solved(solver, form, dtype, index, has_entries), x)
+    assert measured <= forecast + 2 * BLOCK
+    most = {"cg": 20, "gmres": 42, "bicgstab": 24}.get(solver, 4)
+    if not has_entries and form != "coo" and index is np.int32:
+        assert forecast <= most * x.nbytes + 4 * BLOCK

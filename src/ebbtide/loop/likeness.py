@@ -11,7 +11,7 @@ from ebbtide.loop.first import First
 from ebbtide.loop.swap import nodes_of
 from ebbtide.tape.forms import Form, form_here, form_of
 from ebbtide.tape.holders import arrays_in
-from ebbtide.tape.node import Node
+from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.outcome import is_users
 
 # Where linear functions come from that take no memory of their own, or that which NumPy's own takes; what `np.pad` of
@@ -44,12 +44,17 @@ def is_known(first: First) -> bool:
     """
     Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions.
 
-    Of loops, reruns, programs, users' own rules and SciPy's compiled code it is not known.
+    Of loops, reruns, programs, users' own rules and SciPy's compiled code it is not known; of elimination it is.
     """
-    signatures = [node.signature for node in _made(first)]
-    if not all(type(one) is Signature and not any(is_users(pull) for pull, *_ in one.pulls) for one in signatures):
+    return all(_takes_what_is_forecast(node.signature) for node in _made(first))
+
+
+def _takes_what_is_forecast(one: Any) -> bool:
+    if type(one) is not Signature:
+        return one is PROJECTION or one.is_known
+    if any(is_users(pull) for pull, *_ in one.pulls):
         return False
-    return all(one.local or _module_of(one).startswith(_TESTED) for one in signatures)
+    return one.local or _module_of(one).startswith(_TESTED)
 
 
 def _module_of(signature: Signature) -> str:

@@ -29,6 +29,8 @@ from ebbtide.transforms.pullback import vjp
 
 # A linear solve takes about so many vectors, if it is one by Krylov's method.
 VECTORS = 40
+# And so many the derivative of the equations, with so many of the size of the operands where these are larger.
+_VECTORS_BESIDE, _OF_LARGER = 8, 4
 # A small solve, by elimination, takes no more than this: measured 186 KB at 64 unknowns.
 _OVERHEAD = 208 << 10
 
@@ -40,6 +42,8 @@ class System(ABC):
 
     # Whether the residual is A x - b, with the first operand b, and A made from the others.
     is_linear = False
+    # Whether `takes` says what SciPy takes, and no function of the user's is in it.
+    is_known = False
 
     @property
     @abstractmethod
@@ -72,6 +76,17 @@ class System(ABC):
     @abstractmethod
     def infer(self, start: Sequence[ArrayType], operands: Sequence[ArrayType]) -> ArrayType:
         """Return the type of x."""
+
+    def takes(self, nbytes: int, operands: Sequence[Any], active: Sequence[int]) -> int:
+        """
+        Return the bytes that the cotangents of operands take at most, these included, beside that of x.
+
+        Args:
+            nbytes: Those of x.
+            operands: The operands.
+            active: Numbers of those whose cotangents are asked for.
+        """
+        return solve_nbytes(VECTORS, nbytes, operands, active)
 
     @property
     @abstractmethod
@@ -109,6 +124,21 @@ class LinearSystem(System):
     def fixed(self, operands: Sequence[Any]) -> Iterator[Callable[[Any], Any]]:
         """Give A x - b."""
         yield lambda x: self.apply(x, *operands[1:]) - operands[0]
+
+
+def solve_nbytes(vectors: int, nbytes: int, operands: Sequence[Any], active: Sequence[int]) -> int:
+    """
+    Return the bytes of a linear solve, with what one derivative of the equations takes beside it; see `System.takes`.
+
+    Args:
+        vectors: Arrays of the size of x that the solver takes.
+        nbytes: Bytes of x.
+        operands: The operands.
+        active: Numbers of those whose cotangents are asked for: where these are larger than x, as those of a matrix
+            are, they are made of arrays as large.
+    """
+    larger = max(0, sum([type_of(operands[k]).nbytes for k in active]) - nbytes)
+    return (vectors + _VECTORS_BESIDE) * nbytes + _OF_LARGER * larger + _OVERHEAD
 
 
 def solution(system: System, operands: Sequence[Any], start: Sequence[Any] = ()) -> Any:
@@ -232,7 +262,10 @@ def _on_tape(tape: Tape, system: System, operands: Sequence[Any], start: Sequenc
     saved = [_kept(operand, value) for operand, value in zip(operands, values, strict=True)][system.is_linear :]
     if active != [0] or not system.is_linear:
         saved = [x, *saved]
-    rule = _SolutionRule(system, active, [parents.index(operands[k]._node) for k in active], type_of(x).nbytes)
+    nbytes, is_plain = type_of(x).nbytes, not any(type(value) is TracedArray for value in values)
+    # A solve with tangents is several of them.
+    needs = system.takes(nbytes, values, active) if is_plain else System.takes(system, nbytes, values, active)
+    rule = _SolutionRule(system, active, [parents.index(operands[k]._node) for k in active], needs)
     return record_joint(tape, rule, tuple(parents), [x], saved)[0]
 
 
@@ -252,25 +285,31 @@ class _SolutionRule(JointRule):
         system: The system.
         active: Numbers of the active operands.
         places: Numbers of their parents.
-        nbytes: Bytes of the solution.
+        needs: Bytes that their cotangents take at most.
     """
 
-    __slots__ = ("_active", "_nbytes", "_places", "_system")
+    __slots__ = ("_active", "_needs", "_places", "_system")
 
-    def __init__(self, system: System, active: Sequence[int], places: Sequence[int], nbytes: int) -> None:
+    def __init__(self, system: System, active: Sequence[int], places: Sequence[int], needs: int) -> None:
         self._system = system
         self._active = active
         self._places = places
-        self._nbytes = nbytes
+        self._needs = needs
 
     @property
     def name(self) -> str:
         """What messages call the operation."""
         return "solve"
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it takes no more than it says."""
+        return self._system.is_known
+
     def needs(self, owned: bool, given: int) -> int:
-        """Return the bytes of a solve, with a fifth for what one derivative of the equations takes beside it."""
-        return (VECTORS + VECTORS // 5) * self._nbytes + _OVERHEAD
+        """Return the bytes of a solve, and of what one derivative of the equations takes beside it."""
+        del owned, given
+        return self._needs
 
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Solve with the transposed slope, and pull the result through the residual."""

@@ -46,6 +46,11 @@ class JointRule(ABC):
         """What messages call the operation."""
 
     @property
+    def is_known(self) -> bool:
+        """Whether `pull` takes no more than `needs`, as is tested; else what users' functions take is in it, too."""
+        return False
+
+    @property
     def sheddable(self) -> int:
         """Bytes that it holds and could do without, at the price of more work."""
         return 0

@@ -18,6 +18,11 @@ from ebbtide.scipy.implicit import LinearSystem, solution
 from ebbtide.scipy.sparse.arrays import SparseArray, csc_array
 from ebbtide.scipy.sparse.pattern import Pattern, native, times
 
+# Arrays of the size of a solution: the solution, and a copy of the right-hand side in another dtype; and more where the
+# cotangent of the entries is asked for, of which there are three beside their rows and columns.
+_VECTORS, _VECTORS_OF_ENTRIES = 2, 5
+_OVERHEAD = 64 << 10
+
 
 def as_right_side(b: Any) -> Any:
     """Return a right-hand side as an array."""
@@ -50,6 +55,8 @@ class Direct(LinearSystem):
 
     __slots__ = ("_is_transposed", "_pattern", "_solver")
 
+    is_known = True
+
     def __init__(self, pattern: Pattern, solver: Callable[..., Any], is_transposed: bool = False) -> None:
         self._pattern = pattern
         self._solver = solver
@@ -78,6 +85,14 @@ class Direct(LinearSystem):
     def infer(self, start: Sequence[ArrayType], operands: Sequence[ArrayType]) -> ArrayType:
         """Return the type of the solution."""
         return _solution_type(operands)
+
+    def takes(self, nbytes: int, operands: Sequence[Any], active: Sequence[int]) -> int:
+        """Return the bytes of a solution; of the entries, if these are asked for, beside what a product takes."""
+        data, pattern = operands[1], self._pattern
+        solved = _VECTORS * nbytes + _OVERHEAD + pattern.copied_nbytes(data)
+        if tuple(active) == (0,):
+            return solved
+        return solved + _VECTORS_OF_ENTRIES * nbytes + pattern.count * (3 * data.itemsize + 2 * pattern.index_nbytes)
 
 
 @wraps(linalg.spsolve)

@@ -17,11 +17,14 @@ from ebbtide.arrays.primitive import innermost
 from ebbtide.errors import SolutionError
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.closure import Closure
-from ebbtide.scipy.implicit import LinearSystem, solution
+from ebbtide.scipy.implicit import VECTORS, LinearSystem, solution, solve_nbytes
 from ebbtide.scipy.sparse.arrays import SparseArray
 from ebbtide.scipy.sparse.direct import as_right_side, as_sparse
 from ebbtide.scipy.sparse.pattern import native, times
 from ebbtide.transforms.pullback import vjp
+
+# Vectors of the basis of SciPy's GMRES, if the user does not say how many.
+_RESTART = 20
 
 
 @final
@@ -64,16 +67,19 @@ class Iterative(LinearSystem):
         solver: `solver(product, b, *start, operands, is_transposed)` for plain arrays.
         dtype: Dtype of the solution.
         is_symmetric: Whether the matrix is its own transposed one, or the conjugate of that.
+        vectors: Arrays of the size of a solution that the method takes.
         is_transposed: Whether the matrix is the transposed one.
     """
 
-    __slots__ = ("_dtype", "_is_symmetric", "_is_transposed", "_product", "_solver")
+    __slots__ = ("_dtype", "_is_symmetric", "_is_transposed", "_product", "_solver", "_vectors")
 
     def __init__(
-        self, product: Any, solver: Callable[..., Any], dtype: Any, is_symmetric: bool, is_transposed: bool = False
-    ) -> None:
+        self, product: Any, solver: Callable[..., Any], dtype: Any, is_symmetric: bool, vectors: int,
+        is_transposed: bool = False,
+    ) -> None:  # fmt: skip
         self._product = product
         self._solver = solver
+        self._vectors = vectors
         self._dtype = dtype
         self._is_symmetric = is_symmetric
         self._is_transposed = is_transposed
@@ -86,7 +92,8 @@ class Iterative(LinearSystem):
     @property
     def transposed(self) -> LinearSystem:
         """See `LinearSystem.transposed`."""
-        return Iterative(self._product, self._solver, self._dtype, self._is_symmetric, not self._is_transposed)
+        kind = self._dtype, self._is_symmetric, self._vectors
+        return Iterative(self._product, self._solver, *kind, not self._is_transposed)
 
     @contextmanager
     def products(self, operands: Sequence[Any]) -> Iterator[Callable[[Any], Any]]:
@@ -125,9 +132,21 @@ class Iterative(LinearSystem):
         """Return the type of the solution."""
         return ArrayType(operands[0].shape, np.result_type(self._dtype, operands[0].dtype))
 
+    def takes(self, nbytes: int, operands: Sequence[Any], active: Sequence[int]) -> int:
+        """See `System.takes`; of products by a function of the user's nobody knows what they take."""
+        vectors = max(VECTORS, self._vectors) if isinstance(self._product, Closure) else self._vectors
+        return solve_nbytes(vectors, nbytes, operands, active)
 
-def _krylov(method: Callable[..., Any], *, is_symmetric: bool = False) -> Callable[..., Any]:
-    """Return one of SciPy's iterative methods."""
+
+def _krylov(method: Callable[..., Any], vectors: int, *, is_symmetric: bool = False) -> Callable[..., Any]:
+    """
+    Return one of SciPy's iterative methods.
+
+    Args:
+        method: The method.
+        vectors: Arrays of the size of a solution that it takes, but for those of a basis with as many as `restart=`.
+        is_symmetric: Whether it is for symmetric matrices.
+    """
 
     @wraps(method)
     def solve(A: Any, b: Any, x0: Any = None, *, M: Any = None, **options: Any) -> tuple[Any, int]:
@@ -156,7 +175,8 @@ def _krylov(method: Callable[..., Any], *, is_symmetric: bool = False) -> Callab
                 infos[:] = [info]
             return x
 
-        system = Iterative(product, solver, dtype, is_symmetric)
+        basis = (options.get("restart") or _RESTART) if method is linalg.gmres else 0
+        system = Iterative(product, solver, dtype, is_symmetric, vectors + min(basis, b.size))
         x = solution(system, (b, *operands), () if x0 is None else (x0,))
         return x, infos[0] if infos else 0
 
@@ -232,6 +252,6 @@ def _turned(M: Any, b: Any, is_symmetric: bool) -> Any:
     return operator.T
 
 
-cg = _krylov(linalg.cg, is_symmetric=True)
-gmres = _krylov(linalg.gmres)
-bicgstab = _krylov(linalg.bicgstab)
+cg = _krylov(linalg.cg, 8, is_symmetric=True)
+gmres = _krylov(linalg.gmres, 10)
+bicgstab = _krylov(linalg.bicgstab, 12)

@@ -13,6 +13,9 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import full
 from ebbtide.arrays.kinds import multilinear
 
+# Of SuperLU; what has other numbers of places, another format or entries that are in no order is copied for it.
+_INDEX_NBYTES = 4
+
 
 @final
 class Pattern:
@@ -51,6 +54,19 @@ class Pattern:
         """The arrays that a matrix is made from beside its entries."""
         model = self._model
         return tuple(model.coords) if self.format == "coo" else (model.indices, model.indptr)
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of a number among these."""
+        return self.indices[0].itemsize
+
+    def copied_nbytes(self, data: Any) -> int:
+        """Return the bytes that elimination takes for a copy of the matrix with these plain entries."""
+        model, kind = self._model, data.dtype
+        is_ordered = self.format in ("csc", "csr") and model.has_canonical_format
+        if is_ordered and self.index_nbytes == _INDEX_NBYTES and kind.isnative and kind.char in "fdFD":
+            return 0
+        return self.count * (max(kind.itemsize, 8) + 2 * self.index_nbytes)
 
     @property
     def transposed(self) -> Pattern:
