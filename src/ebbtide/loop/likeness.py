@@ -21,6 +21,7 @@ _PLAIN = frozenset(
 )
 # And those of which tests/tape/test_takes compares what sweeps take with what is forecast.
 _TESTED = ("numpy", "_operator", "ebbtide.rules", "ebbtide.arrays")
+_SCIPY = ("scipy", "ebbtide.scipy")
 # What is one function of NumPy's, behind one of ours.
 _ITSELF = frozenset({"convolve", "einsum", "interp"})
 
@@ -40,21 +41,33 @@ def _does_as_numpy(node: Node) -> bool:
     return linear and not arrays_in(node.params, lambda array: True)
 
 
-def is_known(first: First) -> bool:
+def is_known(first: First, *, measured: bool) -> bool:
     """
     Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions.
 
-    Of loops, reruns, programs, users' own rules and SciPy's compiled code it is not known; of elimination it is.
+    Of loops, reruns and programs it is not known; of solves by elimination it is.
+
+    Args:
+        first: The step.
+        measured: Whether it is known by how much more users' own rules, and SciPy's, take.
     """
-    return all(_takes_what_is_forecast(node.signature) for node in _made(first))
+    signatures = [node.signature for node in _made(first)]
+    return all(_takes_what_is_forecast(one) or (measured and is_measured(one)) for one in signatures)
 
 
 def _takes_what_is_forecast(one: Any) -> bool:
     if type(one) is not Signature:
         return one is PROJECTION or one.is_known
-    if any(is_users(pull) for pull, *_ in one.pulls):
-        return False
-    return one.local or _module_of(one).startswith(_TESTED)
+    return not _has_users_rules(one) and (one.local or _module_of(one).startswith(_TESTED))
+
+
+def is_measured(one: Any) -> bool:
+    """Return whether what the rules of an operation take is found by running them: users' own, and SciPy's."""
+    return type(one) is Signature and not one.local and (_has_users_rules(one) or _module_of(one).startswith(_SCIPY))
+
+
+def _has_users_rules(one: Signature) -> bool:
+    return any(is_users(pull) for pull, *_ in one.pulls)
 
 
 def _module_of(signature: Signature) -> str:

@@ -22,6 +22,7 @@ from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
 from ebbtide.loop.swap import nodes_of, swappable_bytes
 from ebbtide.loop.timing import time_plain
+from ebbtide.loop.unforecast import measure_rules
 from ebbtide.loop.warm import Timed
 from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
@@ -129,7 +130,8 @@ def measure_alone(
 
     A cotangent waits in the sweep where the step held its value. At the maximum of eight branches eight of them wait,
     and the function alone holds as many values. What it holds would cover as well what rules take for a moment and no
-    forecast counts, so that it is looked at only where forecasts are tested: of steps of NumPy's functions.
+    forecast counts, so that it is looked at only where forecasts are tested: of steps of NumPy's functions; and where
+    that is measured, of users' own rules and SciPy's.
 
     What rules take for a moment while a step runs on a tape is metered: of a median over eight rows it was 16 states
     more than the function took, where the sweep took 13.
@@ -151,11 +153,13 @@ def measure_alone(
     """
     if ledger.limit is None or Meter is None:
         return sizes, None, 0
+    beyond = measure_rules(first, ledger)
+    sizes = replace(sizes, sweep=sizes.sweep + (beyond or 0))
     most, has_room = _most_that_waits(first, sizes), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     lone = is_lone(values, first)
     # What was there before the step, and is in the ledger since then, no meter saw.
     taken = min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
-    waits = not agree(not (lone and is_known(first) and sizes.sweep > most))
+    waits = not agree(not (lone and is_known(first, measured=beyond is not None) and sizes.sweep > most))
     takes = agree(not is_plain(first) and taken + sizes.state + sizes.gradients > has_room)
     if not (waits or takes):
         # The function alone takes a state at least, for what it returns.
