@@ -209,7 +209,7 @@ def sine(x: Any) -> Any:
 
 
 SINE = primitive(sine, vjp=(lambda g, x: g * np.cos(x),))
-GREEDY = primitive(sine, vjp=(greedy,))
+GREEDY = primitive(sine, vjp=(greedy,), jvp=(lambda t, x: t * np.cos(x),))
 # With the states that their rules take for a moment beyond those of others.
 COMPILED: dict[str, tuple[Callable[[Any, int], Any], int]] = {
     "compiled of 8": (branches(8, lambda a, b: np.maximum(a, lu_solved(b))), 0),
@@ -503,6 +503,19 @@ def test_a_wide_step_keeps_the_budget_in_all_derivatives(name: str, shape: str) 
     function, found = peak_bytes(lambda: alone(U)), list[Any]()
     assert peak_bytes(lambda: found.append(derivative(f, Budget(memory=least))(U))) - function <= least
     assert found[0].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", ["hvp", "vmap of grad"])
+def test_rules_are_measured_with_tangents_and_for_members(name: str) -> None:
+    """What a user's rule takes for a moment is part of the least where it runs with tangents, or for a batch."""
+
+    def f(u: Any) -> Any:
+        return known(lambda v, i: GREEDY(v), u)
+
+    alone = {"hvp": lambda u: jvp(f, (u,), (V,))[1], "vmap of grad": lambda u: vmap(f)(u.reshape(2, -1))}[name]
+    derivative = DERIVATIVES[name]
+    least = least_of(lambda memory: derivative(f, Budget(memory=memory)), U)
+    assert peak_bytes(lambda: derivative(f, Budget(memory=least))(U)) - peak_bytes(lambda: alone(U)) <= least
 
 
 ASKED = (

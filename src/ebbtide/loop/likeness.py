@@ -41,18 +41,14 @@ def _does_as_numpy(node: Node) -> bool:
     return linear and not arrays_in(node.params, lambda array: True)
 
 
-def is_known(first: First, *, measured: bool) -> bool:
+def is_known(first: First) -> bool:
     """
-    Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions.
+    Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions, or what is measured.
 
     Of loops, reruns and programs it is not known; of solves by elimination it is.
-
-    Args:
-        first: The step.
-        measured: Whether it is known by how much more users' own rules, and SciPy's, take.
     """
     signatures = [node.signature for node in _made(first)]
-    return all(_takes_what_is_forecast(one) or (measured and is_measured(one)) for one in signatures)
+    return all(_takes_what_is_forecast(one) or is_measured(one) for one in signatures)
 
 
 def _takes_what_is_forecast(one: Any) -> bool:

@@ -153,13 +153,12 @@ def measure_alone(
     """
     if ledger.limit is None or Meter is None:
         return sizes, None, 0
-    beyond = measure_rules(first, ledger)
-    sizes = replace(sizes, sweep=sizes.sweep + (beyond or 0))
+    sizes = replace(sizes, sweep=sizes.sweep + measure_rules(first, ledger))
     most, has_room = _most_that_waits(first, sizes), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     lone = is_lone(values, first)
     # What was there before the step, and is in the ledger since then, no meter saw.
     taken = min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
-    waits = not agree(not (lone and is_known(first, measured=beyond is not None) and sizes.sweep > most))
+    waits = not agree(not (lone and is_known(first) and sizes.sweep > most))
     takes = agree(not is_plain(first) and taken + sizes.state + sizes.gradients > has_room)
     if not (waits or takes):
         # The function alone takes a state at least, for what it returns.

@@ -19,7 +19,7 @@ from ebbtide.tape.outcome import outcome_of
 from ebbtide.tape.saved import SavedValue
 
 
-def measure_rules(first: First, ledger: Ledger) -> int | None:
+def measure_rules(first: First, ledger: Ledger) -> int:
     """
     Return the most bytes that a rule of the first step takes beyond what is forecast of it.
 
@@ -29,9 +29,6 @@ def measure_rules(first: First, ledger: Ledger) -> int | None:
     Args:
         first: The taped first step.
         ledger: The account.
-
-    Returns:
-        The bytes; None where values have tangents or members, with which no rule is run here.
 
     Memory:
         A cotangent, and what one rule takes at a time, beside what the step saved and as long as no function runs.
@@ -43,15 +40,18 @@ def measure_rules(first: First, ledger: Ledger) -> int | None:
     for node in nodes_of(first.record):
         if not is_measured(node.signature):
             continue
-        if type(form_here(node.type)) is Form or any(type(_value_of(cell)) is TracedArray for cell in node.saved or ()):
-            return None
         with entered(ledger=ledger), np.errstate(all="ignore"):
             found = max(found, _most_beyond(node))
     return found
 
 
-def _value_of(cell: Any) -> Any:
-    return cell.value if type(cell) is SavedValue else cell
+def _ones(form: Any) -> Any:
+    """Return ones of a type or a form: a tangent, or all members, are ones as well."""
+    if type(form) is not Form:
+        return np.ones(form.shape, form.dtype)
+    if form.value is None:
+        return form.trace.members(_ones(form.beside))
+    return TracedArray(form.trace, _ones(form.beside), _ones(form.value))
 
 
 def _most_beyond(node: Node) -> int:
@@ -62,8 +62,8 @@ def _most_beyond(node: Node) -> int:
     found = 0
     for (pull, uses, _), parent in zip(*signature.ordered(node.parents), strict=True):
         values = [cells[s].open(node) if type(cells[s]) is SavedValue else cells[s] for s in uses]
-        known = outcome_of(pull, node.type, parent.type, node.params, [form_of(value) for value in values])
-        g = np.ones(node.type.shape, node.type.dtype)
+        kind = form_here(node.type)
+        known, g = outcome_of(pull, kind, parent.type, node.params, [form_of(value) for value in values]), _ones(kind)
         with Meter() as meter:
             pull.rule(g, parent.type, node.params, *values)
         found = max(found, meter.peak - known.nbytes - known.temporary)
