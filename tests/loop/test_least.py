@@ -518,6 +518,23 @@ def test_rules_are_measured_with_tangents_and_for_members(name: str) -> None:
     assert peak_bytes(lambda: derivative(f, Budget(memory=least))(U)) - peak_bytes(lambda: alone(U)) <= least
 
 
+def test_an_error_of_a_rule_is_that_of_the_sweep() -> None:
+    """What a rule raises when it is measured, with a cotangent that is not the sweep's, is nobody's error."""
+
+    def particular(g: Any, x: Any) -> Any:
+        if np.all(g == 1):
+            raise ZeroDivisionError("these are not what the function makes of it")
+        return g * np.cos(x)
+
+    sine_of = primitive(sine, vjp=(particular,))
+
+    def f(rule: Any, u: Any) -> Any:
+        return np.sum(timeloop(lambda v, i: rule(v), u, COUNT) ** 2)
+
+    found = grad(lambda u: f(sine_of, u), budget=Budget(memory=12 * STATE))(U)
+    assert np.array_equal(found, grad(lambda u: f(SINE, u))(U))
+
+
 ASKED = (
     StoreAll(), StoreAll("disk"), Revolve(2), Revolve(5), Mixed(10, 2, 3), Periodic(3, 2),
     Hierarchical(2, 3, Costs(write=1.0, read=1.0)), Hierarchical(0, 3, Costs(write=1.0, read=1.0)),

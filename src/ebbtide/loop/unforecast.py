@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from ebbtide.agree import agree
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import Ledger
@@ -34,13 +36,15 @@ def measure_rules(first: First, ledger: Ledger) -> int:
         A cotangent, and what one rule takes at a time, beside what the step saved and as long as no function runs.
     """
     assert first.record is not None
-    if first.record.tape.pager.passed is not None:
+    # A rule may talk to other processes, so that all run it or none does.
+    if agree(first.record.tape.pager.passed is not None):
         return 0
     found = 0
     for node in nodes_of(first.record):
         if not is_measured(node.signature):
             continue
-        with entered(ledger=ledger), np.errstate(all="ignore"):
+        # Of an error tells the sweep, which comes with the cotangent that it is about.
+        with entered(ledger=ledger), np.errstate(all="ignore"), suppress(Exception):
             found = max(found, _most_beyond(node))
     return found
 
