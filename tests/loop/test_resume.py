@@ -576,6 +576,35 @@ def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
             again(U)
 
 
+def test_inputs_of_batches_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs that differ between members of one of two batches, as a list, are known again by another call."""
+    factors, starts = np.stack([FACTOR, FACTOR**2]), np.stack([U, U**2, U**3])
+
+    def gradient(stop: int = 0, **resumed: Any) -> tuple[Any, int]:
+        ticker = Ticker(stop)
+        monkeypatch.setattr(system, "met_job_step", ticker.met, raising=False)
+
+        def run(u: Any, factor: Any) -> Any:
+            def step(x: Any, f: Any) -> Any:
+                system.met_job_step()
+                return np.sin(x) * f[0] + f[1]
+
+            return np.sum(timeloop(step, u, 9, inputs=[(u, 0.1), (factor, u), (factor, factor)] * 3, resume_every=1))
+
+        def total(factors: Any) -> Any:
+            return np.sum(ebbtide.vmap(lambda f: ebbtide.vmap(lambda u: run(u, f))(starts))(factors))
+
+        return grad(total, **resumed)(factors), ticker.calls
+
+    expected, steps = gradient()
+    for stop in (6, 10):
+        with pytest.raises(KeyboardInterrupt):
+            gradient(stop, resume=tmp_path / "run")
+    found, left = gradient(resume=tmp_path / "run")
+    assert found.tobytes() == expected.tobytes()
+    assert left < steps
+
+
 def test_a_product_of_the_hessian_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of a derivative is resumed, values and tangents: the same bits; `hvp` to rounding."""
     vector, options = np.cos(U), {"resume_every": 4, "schedule": Revolve(4)}

@@ -303,6 +303,70 @@ def test_loops_in_parts():
             close(vmap(grad(run, n))(X, forcing), expected)
             close(grad(lambda *xs, run=run: np.sum(vmap(run)(*xs)), n)(X, forcing), expected)
 
+def with_inputs(kind, loop):
+    """Return a function of three arrays, a loop with each of them in some of its inputs, and 1.0 in one."""
+    def run(u, k, c):
+        given = [(k, {"f": u}), (c, {"f": k}), (k, {"f": c}), (k * c, {"f": 1.0}), (np.ones(5), {"f": 0.3})]
+        inputs = {"list": given, "tuple": tuple(given), "function": lambda i: given[i]}[kind]
+        return np.sum(loop(lambda u, x: np.sin(u * x[0]) + x[1]["f"], u, inputs) ** 2)
+
+    return run
+
+
+def plain_loop(step, u, inputs):
+    """What a time loop does."""
+    for i in range(5):
+        u = step(u, inputs(i) if callable(inputs) else inputs[i])
+    return u
+
+
+@pytest.mark.parametrize("mapped", [(0, 1), (1, 2), (2, 0), (0, 2), (0, 0), (2, 2)])
+@pytest.mark.parametrize("kind", ["list", "tuple", "function"])
+def test_inputs_of_some_batches(kind, mapped):
+    """Inputs that differ in one of two batches, of other sizes, or in none, are those of each member."""
+    long, short = RANDOM.normal(size=(3, 5)), RANDOM.normal(size=(2, 5))
+
+    def both(f):
+        def of_pair(x, y):
+            args = [W[:, 0], W[:, 1], W[:, 2]]
+            args[mapped[1]] = args[mapped[1]] + y
+            args[mapped[0]] = args[mapped[0]] * x
+            return f(*args)
+
+        return of_pair
+
+    found = both(with_inputs(kind, lambda step, u, inputs: timeloop(step, u, 5, inputs=inputs)))
+    known = both(with_inputs(kind, plain_loop))
+    close(vmap(lambda y: vmap(lambda x: found(x, y))(short))(long), [[known(x, y) for x in short] for y in long])
+
+    def total(f, loop_of_pair):
+        return lambda x, y: np.sum(vmap(lambda b: vmap(lambda a: loop_of_pair(x * a, b * y))(short))(long) ** f)
+
+    x, y = long[0], long[1]
+    of_found, of_known = total(2, found), total(2, known)
+    for n in range(2):
+        close(grad(of_found, n)(x, y), grad(of_known, n)(x, y))
+        close(vmap(vmap(grad(found, n), (0, None)), (None, 0))(short, long),
+              [[grad(known, n)(a, b) for a in short] for b in long])  # fmt: skip
+    close(jvp(of_found, (x, y), (y, x))[1], jvp(of_known, (x, y), (y, x))[1])
+    close(hvp(lambda x: of_found(x, y))(x, y), hvp(lambda x: of_known(x, y))(x, y))
+    close(linearize(lambda y: of_found(x, y), y)[1](x), linearize(lambda y: of_known(x, y), y)[1](x))
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "function"])
+def test_inputs_that_are_one_for_all(kind):
+    """Inputs that no member has of its own, as arguments of the batch, have their derivatives through it."""
+    def total(loop):
+        run = with_inputs(kind, loop)
+        return lambda us, k, c: np.sum(vmap(lambda u, k, c: run(u * 1.0, k, c), (0, None, None))(us, k, c) ** 2)
+
+    found, known = total(lambda step, u, inputs: timeloop(step, u, 5, inputs=inputs)), total(plain_loop)
+    args, tangents = (X, Y[0], Y[1]), (Y, X[0], X[1])
+    for n in range(3):
+        close(grad(found, n)(*args), grad(known, n)(*args))
+    close(jvp(found, args, tangents)[1], jvp(known, args, tangents)[1])
+    close(hvp(lambda k: found(X, k, Y[1]))(Y[0], X[0]), hvp(lambda k: known(X, k, Y[1]))(Y[0], X[0]))
+
 
 def test_loops_of_numbers():
     """A number of the state becomes one for each member; an integer that comes to differ is an error."""

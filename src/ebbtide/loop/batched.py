@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -106,10 +106,12 @@ class _Form:
     What an input is for a member.
 
     Args:
+        trace: The batch: the input of one batch may go through the loop of another one around it.
         structure: Its container.
         mapped: Which of its leaves have the members on their first axis.
     """
 
+    trace: BatchTrace = field(repr=False)  # a journal has a checksum of what this is written as
     structure: Any
     mapped: list[bool]
 
@@ -132,16 +134,19 @@ def _of_all(trace: BatchTrace, inputs: Any) -> tuple[Any, bool]:
 
 
 def _lowered(trace: BatchTrace, x: Any) -> Any:
+    """Return an input as the loop has it, beneath the batch."""
     leaves, structure = flatten(x)
+    if not any(type(leaf) is TracedArray for leaf in leaves):
+        return x
     pairs = [trace.split(leaf) for leaf in leaves]
-    mapped = [is_mapped for _, is_mapped in pairs]
-    return ([array for array, _ in pairs], _Form(structure, mapped)) if any(mapped) else x
+    arrays, mapped = [array for array, _ in pairs], [is_mapped for _, is_mapped in pairs]
+    return (arrays, _Form(trace, structure, mapped)) if any(mapped) else unflatten(structure, arrays)
 
 
 def _of_member(trace: BatchTrace, x: Any, is_array: bool) -> Any:
     """Return an input as the step of a member sees it."""
     if is_array:
         return trace.members(x)
-    if type(x) is tuple and len(x) == 2 and type(x[1]) is _Form:
+    if type(x) is tuple and len(x) == 2 and type(x[1]) is _Form and x[1].trace is trace:
         return unflatten(x[1].structure, raised(trace, x[0], x[1].mapped))
     return x
