@@ -20,6 +20,7 @@ from ebbtide import (
     stop_gradient,
     timeloop,
     vjp,
+    vmap,
 )
 from ebbtide.schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, Revolve, Schedule, StoreAll
 from ebbtide.storage import Disk
@@ -473,18 +474,25 @@ def test_forward_mode_sees_the_same_errors():
 @pytest.mark.parametrize(
     "leaf", [np.ma.array([1.0, 2.0], mask=[0, 1]), np.eye(2).view(np.matrix)], ids=["masked", "matrix"]
 )
-@pytest.mark.parametrize("place", ["state", "inputs", "returned"])
+@pytest.mark.parametrize("place", ["state", "inputs", "returned", "output", "ended", "returned to end"])
 def test_arrays_that_compute_in_their_own_way_are_refused(leaf, place):
     """As a plain array a masked one would have no mask and a matrix another product: never silently."""
+    def ended(k, begin, after):
+        until = lambda s: s[1] * k > 9
+        return np.sum(timeloop(lambda s, i: (after, s[1] + k), (begin, k), until=until, max_steps=3)[0])
+
     f = {
         "state": lambda k: np.sum(timeloop(lambda u, i: u * k, leaf, 3)),
         "inputs": lambda k: np.sum(timeloop(lambda u, x: u * x * k, np.array(leaf), 2, inputs=[leaf] * 2)),
         "returned": lambda k: np.sum(timeloop(lambda u, i: leaf, np.array(leaf), 3)) * k,
+        "output": lambda k: np.sum(timeloop(lambda u, i: (u * k, leaf), np.array(leaf), 3, outputs=True)[1]) * k,
+        "ended": lambda k: ended(k, leaf, leaf),
+        "returned to end": lambda k: ended(k, np.array(leaf), leaf),
     }[place]
-    with pytest.raises(TypeError, match="operations are not those of plain arrays"):
-        f(2.0)
-    with pytest.raises(TypeError, match="operations are not those of plain arrays"):
-        grad(f)(2.0)
+    k = np.array([2.0, 1.0])
+    for call in (lambda: f(2.0), lambda: grad(f)(2.0), lambda: vmap(f)(k), lambda: vmap(grad(f))(k)):
+        with pytest.raises(TypeError, match="operations are not those of plain arrays"):
+            call()
 
 
 def test_memory_mapped_states_are_plain(tmp_path):

@@ -18,6 +18,7 @@ from ebbtide.loop.condition import ask
 from ebbtide.loop.masked import OneForAll
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
+from ebbtide.loop.state import refuse_class
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle
 
@@ -45,6 +46,7 @@ def batched_loop(
 
     Raises:
         TraceError: A number of the state that is no floating-point one comes to differ from member to member.
+        TypeError: A leaf is an array of a class that computes in its own way.
     """
     leaves, structure = flatten(state)
     places = paths_of(structure)
@@ -64,7 +66,7 @@ def batched_loop(
                     "members of vmap, and a step makes it another one for each. Begin with an array that differs: add "
                     "zeros that were mapped, or give it to vmap with in_axes=0."
                 )
-            found.append(full(array, is_mapped, trace.size) if wanted else array)
+            found.append(_full(trace, array, is_mapped) if wanted else array)
         return found
 
     def step_of_all(arrays: Any, x: Any) -> Any:
@@ -78,7 +80,7 @@ def batched_loop(
             settle(after)
             settle(outs)
             after = lower(after, mapped)
-            outs = [full(*trace.split(out), trace.size) for out in outs]
+            outs = [_full(trace, *trace.split(out), "the output") for out in outs]
         seen.structure_of_outputs = shape
         return (after, outs) if options.outputs else after
 
@@ -90,13 +92,19 @@ def batched_loop(
 
     rest = options.as_arguments() | {"until": None if condition is None else OneForAll(until)}
     with beneath(trace):
-        begin = [full(a, m, trace.size) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
+        begin = [_full(trace, a, m) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
         result = timeloop(step_of_all, begin, steps, inputs=inputs, **rest)
     if not options.outputs:
         return unflatten(structure, raised(trace, result, mapped))
     final, emitted = result
     of_members = [trace.members(np.moveaxis(out, 1, 0)) for out in emitted]
     return unflatten(structure, raised(trace, final, mapped)), unflatten(seen.structure_of_outputs, of_members)
+
+
+def _full(trace: BatchTrace, array: Any, is_mapped: bool, place: str = "the state") -> Any:
+    """Return a leaf as the loop has it, an array of all members."""
+    refuse_class(array, place)
+    return full(array, is_mapped, trace.size)
 
 
 @final

@@ -17,6 +17,7 @@ from ebbtide.errors import TraceError
 from ebbtide.loop.condition import ask
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
+from ebbtide.loop.state import refuse_class
 from ebbtide.program.constant import stop_gradient
 
 
@@ -52,6 +53,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
 
     Raises:
         TraceError: The loop has outputs, or its state a random generator.
+        TypeError: A leaf is an array of a class that computes in its own way.
 
     Memory:
         States have twice the bytes.
@@ -62,6 +64,8 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         return None
     begin, structure = flatten(state)
     trace = batches[-1]
+    for leaf in begin:
+        refuse_class(leaf)
     # Floating-point numbers are of all members, as a step may make them so.
     known = [_of_members(trace, leaf) if is_array(leaf) else stop_gradient(leaf) for leaf in begin]
     ended = stop_gradient(ask(condition, structure, known))
@@ -82,6 +86,8 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         after, structure_after = flatten(step(unflatten(structure, given), x))
         if structure_after != structure:
             refuse_structure(step, None, structure_after, structure, False)
+        for leaf in after:
+            refuse_class(leaf)
         values = [np.where(ended, value, new) for value, new in zip(values, after, strict=True)]
         reached = stop_gradient(ask(condition, structure, stop_gradient(values)))
         return values, before, np.logical_or(ended, reached)

@@ -38,12 +38,7 @@ def owned(value: Any, place: str = "the state") -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise TypeError(f"A leaf of {place} has the dtype {value.dtype}; states are numeric arrays.")
-        if type(value) is not np.ndarray and _means_more(type(value)):
-            raise TypeError(
-                f"A leaf of {place} is a {type(value).__name__}, whose operations are not those of plain arrays, which "
-                "is what steps are given: they would silently compute something else. Give np.asarray of it (of a "
-                "masked array its data and its mask, as two leaves)."
-            )
+        refuse_class(value, place)
         return np.array(value, order="C", copy=True, subok=False)
     if type(value) is TracedArray:
         value.present()
@@ -61,6 +56,21 @@ def owned(value: Any, place: str = "the state") -> Any:
         "generators (np.random.Generator), an output one of arrays and numbers; keep other objects outside of them, "
         f"by a closure.{advice(value)}"
     )
+
+
+def refuse_class(value: Any, place: str = "the state") -> None:
+    """
+    Do nothing if what steps are given of a leaf, a plain array, computes as the leaf does.
+
+    Raises:
+        TypeError: It is an array of a class that computes in its own way.
+    """
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray and _means_more(type(value)):
+        raise TypeError(
+            f"A leaf of {place} is a {type(value).__name__}, whose operations are not those of plain arrays, which "
+            "is what steps are given: they would silently compute something else. Give np.asarray of it (of a "
+            "masked array its data and its mask, as two leaves)."
+        )
 
 
 def _means_more(kind: type) -> bool:
