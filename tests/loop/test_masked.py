@@ -135,6 +135,55 @@ def test_batches_of_batches():
     np.testing.assert_array_equal(vmap(grad(root))(ended), np.zeros(3))
 
 
+def damped(u, k):
+    """Numbers that begin the same for all, and a state without a derivative where a member ends at the start."""
+    def step(state, i):
+        s, count, total = state
+        s = s * 0.5 * np.cos(u * k) + 0 * (k / s)
+        return s, count + 1, total + count * k[0]
+
+    begin = np.where(k[1] > 0, np.ones(3), np.zeros(3)), 0, 0.0
+    s, count, total = timeloop(step, begin, until=lambda s: np.sum(np.abs(s[0])) < 0.8, max_steps=9)
+    return np.sum(np.sin(s)) * (count + 1.0) + total * np.sum(u)
+
+
+def constant(u, k):
+    """All of the state begins the same for all."""
+    def step(state, i):
+        return state[0] * 0.5 * np.cos(u * k), state[1] + 1
+
+    s, count = timeloop(step, (np.ones(3), 0), until=lambda s: np.sum(np.abs(s[0])) < 0.8, max_steps=9)
+    return np.sum(np.sin(s)) * (count + 1.0)
+
+
+@pytest.mark.parametrize("executor", [None, "reference"])
+@pytest.mark.parametrize("f", [damped, constant])
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value) encountered")
+def test_what_begins_the_same_in_two_batches(f, executor):
+    """In both batches what a member has comes to differ; in one row all have ended at the start."""
+    us, ks = U[:2], np.abs(U[1:5]) * np.array([[1.0], [1.0], [0.0], [1.0]]) + np.array([0.1, 0.0, 0.2])
+
+    def both(g):
+        every = vmap(vmap(g, (0, None)), (None, 0))
+        return every if executor is None else jit(every, executor=executor)
+
+    def expected(g):
+        return [[g(u, k) for u in us] for k in ks]
+
+    assert len({count_steps(lambda u, k=k: f(u, k), u) for u in us for k in ks}) > 1
+    np.testing.assert_allclose(both(f)(us, ks), expected(f), rtol=1e-14)
+    second = lambda u, k: hvp(lambda u: f(u, k))(u, k)
+    pushed = lambda u, k: jvp(f, (u, k), (k, u))[1]
+    for g in (grad(f), grad(f, 1), pushed, second):
+        close(both(g)(us, ks), expected(g))
+    if executor is None:
+        total = lambda us, ks: np.sum(both(f)(us, ks))
+        close(grad(total)(us, ks), np.sum(expected(grad(f)), axis=0))
+        close(grad(total, 1)(us, ks), np.sum(expected(grad(f, 1)), axis=1))
+        bounded = grad(total, 1, budget=Budget(80_000))(us, ks)
+        assert bounded.tobytes() == grad(total, 1)(us, ks).tobytes()
+
+
 def test_the_result_is_the_callers():
     """Also where all had ended, the state that comes back shares no memory with the one that was given."""
     u = np.zeros((2, 3))

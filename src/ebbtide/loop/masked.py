@@ -63,21 +63,20 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
     if not batches or isinstance(condition, OneForAll):
         return None
     begin, structure = flatten(state)
-    trace = batches[-1]
     for leaf in begin:
         refuse_class(leaf)
-    # Floating-point numbers are of all members, as a step may make them so.
-    known = [_of_members(trace, leaf) if is_array(leaf) else stop_gradient(leaf) for leaf in begin]
+    # Floating-point numbers are of all members of all batches, as a step may make them so.
+    known = [_of_members(batches, x) if is_array(x) else x for x in map(stop_gradient, begin)]
     ended = stop_gradient(ask(condition, structure, known))
     if not _differs(ended):
         return None
     _refuse(begin, options)
-    ended = _of_members(trace, ended)
-    values = [leaf if trace.beneath(leaf)[1] else np.where(ended, leaf, leaf) for leaf in begin]
+    ended = _of_members(batches, ended)
+    values = [leaf if _is_of_members(batches, leaf) else np.where(ended, leaf, leaf) for leaf in begin]
     over = _array_of(ended)
     if isinstance(over, np.ndarray) and over.all():
         return unflatten(structure, [value.copy() for value in values])
-    before = [_stand_in(trace, stop_gradient(value), ended) for value in values]
+    before = [_stand_in(batches, stop_gradient(value), ended) for value in values]
 
     def step_of_all(carried: Any, x: Any) -> Any:
         values, before, ended = carried
@@ -121,9 +120,21 @@ def _array_of(value: Any) -> Any:
     return value
 
 
-def _of_members(trace: BatchTrace, value: Any) -> Any:
-    """Return a value without its derivative as an array of all members."""
-    return trace.members(full(*trace.split(stop_gradient(value)), trace.size))
+def _of_members(batches: list[BatchTrace], value: Any) -> Any:
+    """Return a value without a derivative as an array of all members of all batches, the innermost the last."""
+    if not batches:
+        return value
+    *around, trace = batches
+    return trace.members(_of_members(around, full(*trace.split(value), trace.size)))
+
+
+def _is_of_members(batches: list[BatchTrace], value: Any) -> bool:
+    """Return whether a value is another one for each member of each batch."""
+    for trace in reversed(batches):
+        value, is_mapped = trace.beneath(value)
+        if not is_mapped:
+            return False
+    return True
 
 
 def _differs(value: Any) -> bool:
@@ -135,7 +146,11 @@ def _differs(value: Any) -> bool:
     return False
 
 
-def _stand_in(trace: BatchTrace, value: Any, ended: Any) -> Any:
+def _stand_in(batches: list[BatchTrace], value: Any, ended: Any) -> Any:
     """Return where a step is run for members that have none to run: at the state of one that has."""
+    *around, trace = batches
     (members, _), (over, _) = trace.split(value), trace.split(ended)
-    return np.where(ended, trace.constant(np.take(members, np.argmin(over, axis=0), axis=0)), value)
+    other = np.take(members, np.argmin(over, axis=0), axis=0)
+    if around:  # of a batch whose members have all ended, that of a member of another one
+        other = _stand_in(around, other, np.all(over, axis=0))
+    return np.where(ended, trace.constant(other), value)
