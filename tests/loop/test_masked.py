@@ -7,7 +7,22 @@ import os
 import numpy as np
 import pytest
 
-from ebbtide import Budget, TraceError, grad, hvp, jit, jvp, linearize, profile, timeloop, vjp, vmap
+from ebbtide import (
+    Budget,
+    TraceError,
+    grad,
+    hessian,
+    hvp,
+    jacobian,
+    jit,
+    jvp,
+    linearize,
+    profile,
+    stop_gradient,
+    timeloop,
+    vjp,
+    vmap,
+)
 from ebbtide.schedules import Online, StoreAll
 
 A = np.array([2.0, 9.0, 0.25, 1.0, 1e4, 5.0])
@@ -182,6 +197,140 @@ def test_what_begins_the_same_in_two_batches(f, executor):
         close(grad(total, 1)(us, ks), np.sum(expected(grad(f, 1)), axis=1))
         bounded = grad(total, 1, budget=Budget(80_000))(us, ks)
         assert bounded.tobytes() == grad(total, 1)(us, ks).tobytes()
+
+
+def plain_loop(step, state, until, max_steps, outputs):
+    """What a loop with outputs does."""
+    assert outputs
+    rows = []
+    while len(rows) < max_steps and not until(state):
+        state, row = step(state, len(rows))
+        rows.append(row)
+    return state, np.stack(rows)
+
+
+def branching(loop, decide):
+    """A loop with outputs whose step and condition ask for values, of a state that begins with no tangent."""
+    def run(k):
+        def step(state, i):
+            s, count, time = state
+            s = s * np.cos(k) if np.sum(stop_gradient(s)) > 2 else s * s * k[::-1]
+            return (s, count + 1, time + 0.25), np.sum(s) * s + np.sum(np.stack([time, time])) * k[0]
+
+        until = lambda state: decide(np.sum(stop_gradient(state[0])) + state[2] < 1.4)
+        (s, count, time), rows = loop(step, (np.ones(3), 0, 0.0), until=until, max_steps=6, outputs=True)
+        return np.sum(np.sin(s)) * count + np.sum(s) * time + np.sum(rows**3)
+
+    return run
+
+
+K = np.array([0.7, 0.8, 0.9])
+OF_TANGENTS = {
+    "hessian": hessian,
+    "third": lambda f: jacobian(hessian(f)),
+    "jvp": lambda f: lambda k: vmap(lambda d: jvp(f, (k,), (d,))[1])(U),
+    "hvp": lambda f: lambda k: vmap(lambda d: hvp(f)(k, d))(U),
+    "two batches": lambda f: lambda k: vmap(lambda c: vmap(lambda d: hvp(f)(k, c[0] * d))(U))(U[:2]),
+    "grad of jvp": lambda f: lambda k: vmap(lambda d: grad(lambda k: jvp(f, (k,), (d,))[1])(k))(U),
+    "reverse": lambda f: lambda k: vmap(lambda d: grad(lambda k: np.sum(d * grad(f)(k)))(k))(U),
+    "through": lambda f: grad(lambda k: np.sum(vmap(lambda d: hvp(f)(k, d))(U) ** 2)),
+    "through jvp": lambda f: grad(lambda k: np.sum(vmap(lambda d: jvp(f, (k,), (d,))[1])(U) ** 2)),
+    "linearize": lambda f: lambda k: vmap(lambda d: linearize(lambda k: d[0] * f(k), k)[1](d))(U),
+}
+
+
+@pytest.mark.parametrize("decide", [bool, lambda c: c], ids=["bool", "array"])
+@pytest.mark.parametrize("schedule", [None, Online(2)], ids=["chosen", "online"])
+@pytest.mark.parametrize("name", OF_TANGENTS)
+def test_only_tangents_differ(name, schedule, decide):
+    """In a batch of derivatives at one point values can be asked for, and there are outputs, as in one member."""
+    derivative = OF_TANGENTS[name]
+    found = derivative(branching(lambda *args, **options: timeloop(*args, schedule=schedule, **options), decide))(K)
+    expected = derivative(branching(plain_loop, decide))(K)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_generators_of_hessians():
+    """A random generator in the state is one for all of a batch of tangents; the caller's stays where it is."""
+    def run(k, loop):
+        def step(state, i):
+            s, generator = state
+            s = s * k + 0.1 * generator.standard_normal(3)
+            return (s, generator), s
+
+        until = lambda state: np.sum(stop_gradient(state[0])) < 1.4
+        return np.sum(loop(step, (k, np.random.default_rng(3)), until=until, max_steps=6, outputs=True)[1] ** 3)
+
+    np.testing.assert_allclose(hessian(lambda k: run(k, timeloop))(K), hessian(lambda k: run(k, plain_loop))(K), 1e-11)
+
+
+def timed(u, loop, **options):
+    """A number of the state, of which the condition asks, is one for all members."""
+    def step(state, i):
+        return (state[0] * np.cos(u), state[1] + 0.25), state[0]
+
+    (s, _), rows = loop(step, (u, 0.0), until=lambda s: bool(s[1] > 0.8), max_steps=9, outputs=True, **options)
+    return np.sum(s) + np.sum(rows**2)
+
+
+def test_a_number_that_is_one_for_all(tmp_path, monkeypatch):
+    """What no member has of its own can be asked for, in two batches, within a budget, and by a run that goes on."""
+    for g in (lambda f: f, grad, hessian):
+        found, known = g(lambda u: timed(u, timeloop)), g(lambda u: timed(u, plain_loop))
+        expected = np.stack([known(u) for u in U])
+        np.testing.assert_allclose(vmap(found)(U), expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(vmap(vmap(found))(U.reshape(2, 3, 3)).reshape(expected.shape), expected, rtol=1e-12)
+
+    def total(us, **options):
+        return np.sum(vmap(lambda u: timed(u, timeloop, **options))(us))
+
+    expected = grad(total)(U)
+    assert grad(total, budget=Budget(60_000))(U).tobytes() == expected.tobytes()
+    monkeypatch.setenv("STEPS", "0")
+
+    def interrupted(step, *args, **options):
+        def counted(state, i):
+            os.environ["STEPS"] = str(int(os.environ["STEPS"]) + 1)
+            if os.environ["STEPS"] == os.environ["LAST"]:
+                raise KeyboardInterrupt
+            return step(state, i)
+
+        return timeloop(counted, *args, resume=tmp_path / "run", resume_every=1, **options)
+
+    gradient = grad(lambda us: np.sum(vmap(lambda u: timed(u, interrupted))(us)))
+    monkeypatch.setenv("LAST", "4")
+    with pytest.raises(KeyboardInterrupt):
+        gradient(U)
+    assert list((tmp_path / "run").iterdir())
+    monkeypatch.setenv("LAST", "")
+    assert gradient(U).tobytes() == expected.tobytes()
+
+
+def test_what_differs_later_is_refused():
+    """What only a later step makes another one for each member is never taken as one for all."""
+    def run(u):
+        step = lambda s, i: s * u if i > 1 else s * 0.9
+        return timeloop(step, np.ones(3), until=lambda s: bool(np.sum(s) < 0.5), max_steps=5)
+
+    with pytest.raises(TraceError, match=r"The leaf that is the state .*test_masked\.py.*begins the same for all"):
+        vmap(run)(U)
+    with pytest.raises(TraceError, match=r"was asked at .*test_masked\.py"):
+        vmap(grad(lambda u: np.sum(run(u))))(U)
+    with pytest.raises(TraceError, match="A leaf of the state of a time loop"):
+        vmap(lambda k: vmap(lambda u: timeloop(lambda s, i: (s[0] + u, np.argmax(k)), (u, 0), 2))(U))(U)
+
+
+def test_no_step_is_run_in_vain():
+    """Where the members end apart, steps run until the last one has ended, and not once more."""
+    ran = []
+
+    def step(state, i):
+        ran.append(i)
+        return state[0] - 1, state[1] + 0.5
+
+    run = lambda u: timeloop(step, (u, 0.0), until=lambda s: s[0] < 0, max_steps=9)
+    np.testing.assert_array_equal(vmap(run)(np.array([0.5, 3.5, 1.5]))[1], [0.5, 2.0, 1.0])
+    assert ran == [0, 1, 2, 3]
 
 
 def test_the_result_is_the_callers():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
 from ebbtide.loop.condition import ask
-from ebbtide.loop.masked import OneForAll
+from ebbtide.loop.differing import OneForAll
 from ebbtide.loop.options import Options
-from ebbtide.loop.returned import refuse_structure
+from ebbtide.loop.returned import is_users, refuse_structure
 from ebbtide.loop.state import refuse_class
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle
@@ -30,7 +30,7 @@ def batched_loop(
     Run the loops of all members as one loop.
 
     What the step uses from outside it uses for all members at once; floating-point numbers of the state are of all
-    members from the start, as a step may make them so.
+    members from the start, as a step may make them so, but for those that a condition needs to be one for all.
 
     Args:
         timeloop: The loop.
@@ -51,7 +51,9 @@ def batched_loop(
     leaves, structure = flatten(state)
     places = paths_of(structure)
     pairs = [trace.split(leaf) for leaf in leaves]
-    mapped = [is_mapped or is_array(array) for array, is_mapped in pairs]
+    differing = options.until.differing if isinstance(options.until, OneForAll) else None
+    may_differ = differing or [is_array(array) for array, _ in pairs]
+    mapped = [is_mapped or may for (_, is_mapped), may in zip(pairs, may_differ, strict=True)]
     inputs, is_one = _of_all(trace, inputs)
     seen = Seen()
 
@@ -61,11 +63,7 @@ def batched_loop(
         for value, wanted, place in zip(values, flags, places, strict=False):
             array, is_mapped = trace.split(value)
             if is_mapped and not wanted:
-                raise TraceError(
-                    f"The leaf {place or 'that is the state'} of a time loop at {user_line()} begins the same for all "
-                    "members of vmap, and a step makes it another one for each. Begin with an array that differs: add "
-                    "zeros that were mapped, or give it to vmap with in_axes=0."
-                )
+                _refuse_differing(step, place)
             found.append(_full(trace, array, is_mapped) if wanted else array)
         return found
 
@@ -90,7 +88,7 @@ def batched_loop(
         with trace.above():
             return bool(ask(condition, structure, raised(trace, arrays, mapped)))
 
-    rest = options.as_arguments() | {"until": None if condition is None else OneForAll(until)}
+    rest = options.as_arguments() | {"until": None if condition is None else OneForAll(until, differing)}
     with beneath(trace):
         begin = [_full(trace, a, m) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
         result = timeloop(step_of_all, begin, steps, inputs=inputs, **rest)
@@ -99,6 +97,16 @@ def batched_loop(
     final, emitted = result
     of_members = [trace.members(np.moveaxis(out, 1, 0)) for out in emitted]
     return unflatten(structure, raised(trace, final, mapped)), unflatten(seen.structure_of_outputs, of_members)
+
+
+def _refuse_differing(step: Any, place: str) -> NoReturn:
+    """Raise for a leaf of the state that a step makes another one for each member, and the loop has once for all."""
+    # Of pairs of values and tangents, and beneath another batch, the user does not know the places.
+    where = f"The leaf {place or 'that is the state'}" if is_users(step) else "A leaf of the state"
+    raise TraceError(
+        f"{where} of a time loop at {user_line()} begins the same for all members of vmap, and a step makes it another "
+        "one for each. Begin with an array that differs: add zeros that were mapped, or give it to vmap with in_axes=0."
+    )
 
 
 def _full(trace: BatchTrace, array: Any, is_mapped: bool, place: str = "the state") -> Any:

@@ -12,6 +12,7 @@ from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
+from ebbtide.loop.differing import OneForAll
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
 
@@ -43,8 +44,7 @@ def dual_loop(
         return [p[0] for p in present], [p[1] for p in present]
 
     def join(values: list[Any], tangents: list[Any]) -> list[Any]:
-        pairs = zip(values, tangents, strict=True)
-        return [v if t is None or type(t) is float or not is_array(v) else TracedArray(trace, t, v) for v, t in pairs]
+        return [_joined(trace, v, t) for v, t in zip(values, tangents, strict=True)]
 
     seen = Seen()
 
@@ -103,8 +103,15 @@ def _refuse_traced(x: Any, kind: str) -> None:
 
 
 def _of_values(until: Any, structure: Any) -> Any:
-    """Return a condition on the state as one on pairs of values and tangents."""
-    return None if until is None else lambda pair: until(unflatten(structure, pair[0]))
+    """Return a condition on the state as one on pairs of values and tangents; of these any may differ in a batch."""
+    if until is None:
+        return None
+
+    def of_values(pair: Any) -> Any:
+        return until(unflatten(structure, pair[0]))
+
+    differing = until.differing if isinstance(until, OneForAll) else None
+    return of_values if differing is None else OneForAll(of_values, differing + [True] * len(differing))
 
 
 def _present(trace: Any, value: Any) -> tuple[Any, Any]:
@@ -122,6 +129,14 @@ def _present(trace: Any, value: Any) -> tuple[Any, Any]:
     if is_differentiable(value):
         return value, np.zeros(value.shape, value.dtype)[()] if isinstance(value, np.generic) else zeros_like(value)
     return value, 0.0
+
+
+def _joined(trace: Any, value: Any, tangent: Any) -> Any:
+    """Return a leaf of the state of a value and what `_present` gives as its tangent."""
+    if tangent is None or type(tangent) is float or not is_array(value):
+        return value
+    # A Python number has an array of tangents where that is one for each member of a batch, and the number is not.
+    return TracedArray(trace, tangent, np.asarray(value)[()] if type(value) in (float, complex) else value)
 
 
 def _stackable(value: Any, tangent: Any) -> Any:

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.batched import BatchTrace, full
+from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.condition import ask
+from ebbtide.loop.differing import OneForAll, differs, find_differing, of_members
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
 from ebbtide.loop.state import refuse_class
 from ebbtide.program.constant import stop_gradient
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class OneForAll:
-    """A condition whose answer is one for all members of all batches."""
-
-    condition: Callable[[Any], Any]
-
-    def __call__(self, state: Any) -> bool:
-        """Return whether a loop ends."""
-        return bool(self.condition(state))
-
-
-def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Options) -> Any:
+def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Options) -> tuple[Any, Options]:
     """
     Run the loops of all members until the last one ends, if their conditions differ from member to member.
 
@@ -49,7 +37,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         options: The other arguments of the loop, among them the condition.
 
     Returns:
-        The final state; None if this is no such loop.
+        The final state, or None if this is no such loop; and the options of the loop that it is then.
 
     Raises:
         TraceError: The loop has outputs, or its state a random generator.
@@ -61,21 +49,34 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
     condition: Any = options.until
     batches = [trace for trace in current().traces if type(trace) is BatchTrace]
     if not batches or isinstance(condition, OneForAll):
-        return None
+        return None, options
     begin, structure = flatten(state)
     for leaf in begin:
         refuse_class(leaf)
-    # Floating-point numbers are of all members of all batches, as a step may make them so.
-    known = [_of_members(batches, x) if is_array(x) else x for x in map(stop_gradient, begin)]
-    ended = stop_gradient(ask(condition, structure, known))
-    if not _differs(ended):
-        return None
-    _refuse(begin, options)
-    ended = _of_members(batches, ended)
+    values = [stop_gradient(leaf) for leaf in begin]
+    # Floating-point numbers are of all members of all batches, as any step may make them so.
+    known = [of_members(batches, value) if is_array(value) else value for value in values]
+    refusal = _refusal(begin, options)
+    try:
+        ended = stop_gradient(ask(condition, structure, known))
+    except TraceError:
+        ended = None
+    if ended is None or (refusal and differs(ended)):
+        known = find_differing(batches, step, values, structure, inputs, options)
+        ended = stop_gradient(ask(condition, structure, known))
+        options = replace(options, until=OneForAll(condition, [differs(value) for value in known]))
+    if not differs(ended):
+        return None, options
+    if refusal:
+        raise TraceError(
+            f"The condition `until` of a time loop at {user_line()} differs from member to member of vmap, and the "
+            f"loop {refusal}. Call the function for one member after the other."
+        )
+    ended = of_members(batches, ended)
     values = [leaf if _is_of_members(batches, leaf) else np.where(ended, leaf, leaf) for leaf in begin]
     over = _array_of(ended)
     if isinstance(over, np.ndarray) and over.all():
-        return unflatten(structure, [value.copy() for value in values])
+        return unflatten(structure, [value.copy() for value in values]), options
     before = [_stand_in(batches, stop_gradient(value), ended) for value in values]
 
     def step_of_all(carried: Any, x: Any) -> Any:
@@ -92,24 +93,20 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         return values, before, np.logical_or(ended, reached)
 
     rest = options.as_arguments() | {"until": OneForAll(_all_have_ended)}
-    return unflatten(structure, timeloop(step_of_all, (values, before, ended), inputs=inputs, **rest)[0])
+    return unflatten(structure, timeloop(step_of_all, (values, before, ended), inputs=inputs, **rest)[0]), options
 
 
 def _all_have_ended(carried: Any) -> Any:
     return np.all(_array_of(carried[2]))
 
 
-def _refuse(begin: list[Any], options: Options) -> None:
-    what = ""
+def _refusal(begin: list[Any], options: Options) -> str:
+    """Return what a loop has that it cannot have if its members end apart."""
     if options.outputs:
-        what = "has outputs, which would be another number for each"
-    elif any(isinstance(leaf, np.random.Generator) for leaf in begin):
-        what = "has a random generator in its state, which would come to differ"
-    if what:
-        raise TraceError(
-            f"The condition `until` of a time loop at {user_line()} differs from member to member of vmap, and the "
-            f"loop {what}. Call the function for one member after the other."
-        )
+        return "has outputs, which would be another number for each"
+    if any(isinstance(leaf, np.random.Generator) for leaf in begin):
+        return "has a random generator in its state, which would come to differ"
+    return ""
 
 
 def _array_of(value: Any) -> Any:
@@ -120,14 +117,6 @@ def _array_of(value: Any) -> Any:
     return value
 
 
-def _of_members(batches: list[BatchTrace], value: Any) -> Any:
-    """Return a value without a derivative as an array of all members of all batches, the innermost the last."""
-    if not batches:
-        return value
-    *around, trace = batches
-    return trace.members(_of_members(around, full(*trace.split(value), trace.size)))
-
-
 def _is_of_members(batches: list[BatchTrace], value: Any) -> bool:
     """Return whether a value is another one for each member of each batch."""
     for trace in reversed(batches):
@@ -135,15 +124,6 @@ def _is_of_members(batches: list[BatchTrace], value: Any) -> bool:
         if not is_mapped:
             return False
     return True
-
-
-def _differs(value: Any) -> bool:
-    """Return whether a value without a derivative is another one for each member of a batch."""
-    while type(value) is TracedArray:
-        if type(value._trace) is BatchTrace and value._node is not None:
-            return True
-        value = value._value
-    return False
 
 
 def _stand_in(batches: list[BatchTrace], value: Any, ended: Any) -> Any:

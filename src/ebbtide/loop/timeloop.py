@@ -139,9 +139,10 @@ def timeloop(
         progress=progress,
     )  # fmt: skip
     try:
-        ended = None if until is None else masked_loop(timeloop, step, state, inputs, options)
-        if ended is not None:
-            return ended
+        if until is not None:
+            ended, options = masked_loop(timeloop, step, state, inputs, options)
+            if ended is not None:
+                return ended
         batch = innermost_batch()
         if batch is not None:
             return batched_loop(timeloop, batch, step, state, steps, inputs, options)
