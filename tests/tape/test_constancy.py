@@ -8,7 +8,8 @@ import weakref
 import numpy as np
 import pytest
 
-from ebbtide import MutationError
+from ebbtide import MutationError, checkpoint, timeloop, vjp
+from ebbtide.schedules import Revolve
 from ebbtide.tape.constancy import Constancy
 
 
@@ -40,3 +41,25 @@ def test_arrays_are_not_kept():
         assert known() is None
     gc.collect()
     assert len(constancy._met) < 256
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("function", ["loop", "checkpoint"])
+def test_memory_mapped_arrays(function, whole, tmp_path):
+    """An array in a file that changes before the reverse sweep is told like one in memory, whole or in parts."""
+    mapped = np.memmap(tmp_path / "k", float, "w+", shape=(4, 4))
+    mapped[:] = 2.0
+    start = np.zeros((4, 4) if whole else 4)
+
+    def step(s, i):
+        return mapped * s if whole else s * mapped[i]
+
+    def f(u):
+        if function == "checkpoint":
+            return checkpoint(lambda u: step(u, 1))(u)
+        return timeloop(step, u, 4, schedule=Revolve(1))
+
+    _, pullback = vjp(f, start)
+    mapped[0] = mapped[1] = 3.0
+    with pytest.raises(MutationError, match=r"shape .* and dtype float64"):
+        pullback(start)

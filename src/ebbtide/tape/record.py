@@ -335,7 +335,7 @@ class Tape:
             capture = None if operand._trace is self else current().capture
             if capture is not None and capture.covers(operand._trace):
                 return capture.lift(operand)  # the capture is this tape, or gives a function in it other values
-        elif type(operand) is np.ndarray and self.constancy is not None:
+        elif self.constancy is not None and isinstance(operand, np.ndarray):
             self.constancy.meet(operand)
         return operand
 
