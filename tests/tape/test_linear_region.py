@@ -9,6 +9,7 @@ from ebbtide import DeterminismError, checkpoint, grad, jvp, linearize, vjp
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import Ledger
+from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.linear import LinearTape
 from ebbtide.tape.linear_region import Around, Pushing, is_alone, linear_trace, node_of, pushing, split, tape_of
 from ebbtide.tape.tangent import TangentTrace
@@ -52,13 +53,13 @@ def made():
 def test_static_tangents_are_noted_and_given():
     """At the point a tangent from outside is noted; in a push it is given, and another one is an error."""
     linear, trace, tangent = made()
-    noting = Pushing(linear)
+    noting = Pushing(linear, Constancy())
     assert noting.covers(linear)
     assert noting.lift(tangent) is tangent._value
     assert [static._node is tangent._node for static in noting.statics.values()] == [True]
     assert noting.lift(linear.constant(X)) is X
     key = id(tangent._node)
-    with pushing(trace, linear, {key: X}, Around.here()) as capture:
+    with pushing(trace, linear, Constancy(), {key: X}, Around.here()) as capture:
         assert capture is current().capture
         assert linear_trace(current()) is None
         assert capture.lift(tangent) is X

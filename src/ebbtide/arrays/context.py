@@ -61,7 +61,7 @@ def current() -> Context:
 def meet_plain(array: Any) -> None:
     """Tell the region that runs of a plain array from outside that is no operand in it, as an index or a mask."""
     context = current_or_none()
-    constancy = None if context is None else getattr(context.tape, "constancy", None)
+    constancy = None if context is None else getattr(context.capture, "constancy", None)
     if constancy is not None:
         constancy.meet(array)
 

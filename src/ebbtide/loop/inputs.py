@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from copy import copy
 from functools import partial
 from typing import Any, final
 
@@ -15,7 +16,9 @@ from ebbtide.arrays.primitive import first_met
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError, TraceError
 from ebbtide.loop.state import checksums_of, owned
+from ebbtide.tape.linear_region import split
 from ebbtide.tape.region import Region, shown
+from ebbtide.tape.tangent import TangentTrace
 
 # Of this many sums those of neighboring steps become one.
 _MOST = 512
@@ -30,6 +33,9 @@ class Readings:
     A short loop has one for each step. In one of 512 steps or more, a sum of those of neighboring steps is kept. It is
     compared when the reverse sweep has passed all of these, each of which it has once, whatever runs again.
 
+    Args:
+        mode: The forward mode whose tangents are not compared, as they are others in each run; None for no such one.
+
     Attributes:
         latest: The checksum of what was read last, for `swept`.
         spacing: How many steps share a sum.
@@ -38,14 +44,26 @@ class Readings:
         8 bytes for each sum, at most 4 KiB.
     """
 
-    __slots__ = ("_begin", "_end", "_line", "_sum", "_sums", "latest", "spacing")
+    __slots__ = ("_begin", "_end", "_in_order", "_line", "_mode", "_sum", "_sums", "latest", "spacing")
 
-    def __init__(self) -> None:
+    def __init__(self, mode: TangentTrace | None = None) -> None:
         self._line = user_line()
-        self._begin = self._end = 0  # the steps of which there are checksums
-        self._sums, self.spacing = array("q"), 1
+        self._mode = mode
+        self._in_order = False  # whether the steps run again one after the other, from the first
         self._sum: int | None = None  # of the steps of a row that the sweep has passed
         self.latest = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was read: what is read from now on is noted."""
+        self._begin = self._end = 0  # the steps of which there are checksums
+        self._sums, self.spacing = array("q"), 1
+
+    def again(self) -> Readings:
+        """Return those of steps that run again in their order, from the first one noted; others may run meanwhile."""
+        made = copy(self)
+        made._in_order, made._sum = True, 0
+        return made
 
     def read(self, index: int, leaves: list[Any]) -> None:
         """
@@ -58,9 +76,14 @@ class Readings:
         Raises:
             MutationError: It is another one than when the step read it first.
         """
+        if self._mode is not None:
+            leaves = [split(self._mode, leaf)[0] for leaf in leaves]
         # Of another object it is not known what it says of itself. Sums of checksums would not see a change of sign.
         checks = checksums_of([x if isinstance(x, _KNOWN) else None for x in leaves])
         self.latest = found = hash((index, *checks))
+        if self._in_order:
+            self._compare(index, found)
+            return
         if index < self._end:
             if self.spacing == 1 and index >= self._begin and self._sums[index - self._begin] != found:
                 raise self._changed(index, index)
@@ -76,6 +99,15 @@ class Readings:
             before = np.frombuffer(self._sums, np.int64)
             self._sums = array("q", (before[::2] ^ before[1::2]).tobytes())
             self.spacing *= 2
+
+    def _compare(self, index: int, found: int) -> None:
+        """Check what steps read that share a sum, when the last of them has read its own."""
+        place, rest = divmod(index - self._begin, self.spacing)
+        self._sum = found ^ (self._sum or 0)
+        if rest == self.spacing - 1 or index == self._end - 1:
+            passed, self._sum = self._sum, 0
+            if passed != self._sums[place]:
+                raise self._changed(index - rest, index)
 
     def swept(self, index: int, found: int) -> None:
         """
@@ -118,6 +150,7 @@ class Inputs:
         given: A sequence of the values that enter the region, a function of the step number, or None for step numbers.
         region: The region that a step is; None where nothing is traced.
         checked: Whether what is read again is compared with what was read first.
+        mode: Of `Readings`.
 
     Memory:
         Nothing beyond its arguments but `Readings`.
@@ -125,11 +158,24 @@ class Inputs:
 
     __slots__ = ("_region", "given", "is_function", "readings")
 
-    def __init__(self, given: Any, region: Region | None, *, checked: bool) -> None:
+    def __init__(
+        self, given: Any, region: Region | None, *, checked: bool, mode: TangentTrace | None = None
+    ) -> None:
         self.given = given if region is None and current().capture is None else frozen(given)
         self.is_function = callable(given)
-        self.readings = Readings() if checked and given is not None else None
+        self.readings = Readings(mode) if checked and given is not None else None
         self._region = region
+
+    def begin(self) -> None:
+        """Compare later with what is read from now on; see `Readings.begin`."""
+        if self.readings is not None:
+            self.readings.begin()
+
+    def again(self) -> Inputs:
+        """Return them for steps that run again in their order; see `Readings.again`."""
+        made = copy(self)
+        made.readings = None if self.readings is None else self.readings.again()
+        return made
 
     def read(self, index: int) -> list[Any]:
         """Return the leaves of the input of a step as values; none if inputs are a function or step numbers."""

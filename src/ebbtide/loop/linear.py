@@ -83,8 +83,9 @@ class LinearLoop(LinearRule):
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_kept", "_kinds", "_limit", "_most", "_owners",
-        "_places", "_start", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch", "emitted", "steps",
+        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_kept", "_kinds", "_limit", "_most", "_noting",
+        "_owners", "_places", "_start", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch", "emitted",
+        "steps",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +106,7 @@ class LinearLoop(LinearRule):
         self._owners: set[int] = set()  # of the arrays that are kept
         self._active: list[int] = []  # leaves of the state that have tangents after the steps that are kept
         self._start: list[Any] | None = None  # the state after them; None as long as all are kept
+        self._noting = Pushing(tape, stepper.constancy)  # what the steps use that run again
         self._statics: dict[int, TracedArray] = {}  # static tangents by the address of their nodes
         self._places: list[int | None] = []  # of each leaf of the state among the operands
         self._kinds: list[ArrayType] = []  # of the results
@@ -149,6 +151,9 @@ class LinearLoop(LinearRule):
                 self._watch.passed()
         values = [split(self._trace, leaf)[0] for leaf in state]
         self._verifier.ended(self.steps, values)
+        if self._start is not None:
+            self._statics = self._noting.statics | self._statics
+            self._stepper.end_forward(self._noting.met, self.steps * bytes_of(values))
         return values
 
     def _bare(self, leaf: Any) -> Any:
@@ -164,15 +169,20 @@ class LinearLoop(LinearRule):
 
     def _pass(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         """Run a step of which nothing is kept but what it uses from outside."""
-        capture = Pushing(self._tape)
-        with entered(capture=capture):
+        self._stepper.constancy.begin()
+        with entered(capture=self._noting):
             after, output = self._stepper.plain(self.steps, [self._join(leaf, None) for leaf in state], None)
-        values = [value for value, _ in capture.pairs(self._trace, after + output)]
-        self._statics = capture.statics | self._statics
+        values = [value for value, _ in self._noting.pairs(self._trace, after + output)]
         return [writable(value, self._trace) for value in values[: len(state)]], values[len(state) :]
+
+    def _note(self) -> None:
+        """Note from here on what steps use from outside, as those before do not run again."""
+        self._stepper.begin()
+        self._noting = Pushing(self._tape, self._stepper.constancy)
 
     def _keep(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         """Run a step and keep its derivatives, if there is room for them."""
+        self._note()
         tape, room = self._tape, None
         if self._limit is not None:
             # Beside what is kept there are a state with its tangents, and the one after it.
@@ -180,7 +190,10 @@ class LinearLoop(LinearRule):
         if self.steps >= self._most or (room is not None and room <= 0):
             self._start = state
             return self._pass(state)
-        inner = LinearTape(tape.level, tape.ledger, outer=tape, room=room, counted=self._owners)
+        meet = None if room is None else self._noting.meet_operand  # the step may not be kept
+        inner = LinearTape(
+            tape.level, tape.ledger, outer=tape, room=room, counted=self._owners, meet_operand=meet
+        )
         leaves = {k: inner.leaf(zeros_like(split(self._trace, state[k])[0])) for k in self._active}
         with entered(capture=inner):
             before = [self._join(leaf, leaves.get(k)) for k, leaf in enumerate(state)]
@@ -266,12 +279,15 @@ class LinearLoop(LinearRule):
         first = len(self._kept)
         count = len(self._start)
         values = [split(self._trace, leaf)[0] for leaf in self._start]
-        again = pushing(self._trace, self._tape, given, self._around)
+        stepper = self._stepper.again()
+        stepper.begin_reverse(self._noting.met)
+        again = pushing(self._trace, self._tape, stepper.constancy, given, self._around)
         with again as capture, self._watch.sweep("forward", self.steps - first):
             for index in range(first, self.steps):
                 state = [self._join(writable(v, self._trace), t) for v, t in zip(values, tangents, strict=True)]
                 tangents.clear()  # those that the loop begins with have no other name
-                after, output = self._stepper.plain(index, state, None)
+                stepper.constancy.begin()
+                after, output = stepper.plain(index, state, None)
                 pairs = capture.pairs(self._trace, after + output)
                 values, tangents = ([pair[k] for pair in pairs[:count]] for k in range(2))
                 self._verifier.emitted(index, [value for value, _ in pairs[count:]])
@@ -345,7 +361,7 @@ def linear_loop(
         return run_plain(step, leaves, structure, steps, inputs, options)
     ledger = context.ledger
     outputs, budget = options.outputs, options.budget
-    given = Inputs(frozen(inputs), None, checked=False)
+    given = Inputs(frozen(inputs), None, checked=options.verify, mode=trace)
     stepper = Stepper(step, structure, given, outputs, None, options.collect_every)
     limit = ledger.limit
     if budget is not None:

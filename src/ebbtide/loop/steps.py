@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -171,12 +172,23 @@ class Stepper:
         self._collect_every, self._ran = collect_every, 0
         self.on_tape = False
 
-    def end_forward(self, statics: dict[int, Any], nbytes: int) -> None:
+    def begin(self) -> None:
+        """Compare steps that run again with what is met and read from now on."""
+        self.constancy = Constancy()
+        self.inputs.begin()
+
+    def again(self) -> Stepper:
+        """Return one for steps that run again in their order, with what this one met; others may run meanwhile."""
+        made = copy(self)
+        made.inputs, made.constancy = self.inputs.again(), self.constancy.again()
+        return made
+
+    def end_forward(self, statics: Mapping[int, Any], nbytes: int) -> None:
         """Note what steps may use from outside when they run again; see `Constancy.end_forward`."""
         functions = [self.step, self.inputs.given] if self.inputs.is_function else [self.step]
         self.constancy.end_forward(functions, statics, nbytes)
 
-    def begin_reverse(self, statics: dict[int, Any]) -> None:
+    def begin_reverse(self, statics: Mapping[int, Any]) -> None:
         """Compare static values with what they were when the forward sweep was over."""
         self.constancy.begin_reverse()
         self.constancy.check_statics(statics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -49,31 +49,37 @@ class Constancy:
         self._whole: set[int] = set()  # arrays of which a view was met in this reverse sweep
         self._statics: dict[int, int] = {}
 
+    def again(self) -> Constancy:
+        """Return one for a run again, which compares what it meets with what was met here; others may run meanwhile."""
+        made = Constancy(self._around, self._what)
+        made._met, made._statics, made._is_over = dict(self._met), self._statics, self._is_over
+        return made
+
     def begin(self) -> None:
         """Begin a step: within one, an array of its own may change between two uses."""
         self._met_now.clear()
 
-    def end_forward(self, functions: Iterable[Any], statics: dict[int, TracedArray], nbytes: int) -> None:
+    def end_forward(self, functions: Iterable[Any], statics: Mapping[int, TracedArray], nbytes: int) -> None:
         """
         Note what may be met when the region is run again.
 
         Args:
             functions: What it runs.
-            statics: Its static values, by the address of their nodes.
+            statics: Its static values, each by a number of its own.
             nbytes: The bytes that it works on; of larger arrays it is taken that it does not use all.
         """
         reached = [array for f in functions for array in arrays_of(f)]
         fresh = [a for a in reached if not self._knows(a) and a.nbytes <= max(nbytes, _LEAST_BYTES) and _has_data(a)]
         for array in fresh[:_MOST_ARRAYS]:
             self._met[id(array)] = weakref.ref(array), compute_crc32c(array)
-        self._statics = {key: checksum(array._value) for key, array in statics.items()}
+        self._statics = {key: checksum(array.present()) for key, array in statics.items()}
         self._is_over = True
 
     def begin_reverse(self) -> None:
         """Begin a reverse sweep."""
         self._whole.clear()
 
-    def check_statics(self, statics: dict[int, TracedArray]) -> None:
+    def check_statics(self, statics: Mapping[int, TracedArray]) -> None:
         """
         Compare static values with what they were when the forward run was over.
 
@@ -81,7 +87,7 @@ class Constancy:
             MutationError: One of them has changed.
         """
         for key, array in statics.items():
-            if key in self._statics and checksum(array._value) != self._statics[key]:
+            if key in self._statics and checksum(array.present()) != self._statics[key]:
                 raise self._changed(bottom(array), "")
 
     def meet(self, array: Any) -> None:

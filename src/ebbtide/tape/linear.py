@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, final
 
 import numpy as np
@@ -56,6 +56,7 @@ class LinearTape:
         outer: For a time step: the tape around it, whose tangents are static values of the step.
         room: Bytes that may be saved, after which nothing is; None for no bound.
         counted: Addresses of arrays that others save already, which take no room.
+        meet_operand: Is told what operations of the forward mode take; None where nobody asks.
 
     Memory:
         Static values of a step; no nodes. A node keeps the operands that are no tangents.
@@ -64,8 +65,8 @@ class LinearTape:
     is_linear = True  # users' rules for tangents are single operations here
 
     __slots__ = (
-        "__weakref__", "_counted", "_known", "closed", "count", "fast", "ledger", "level", "outer", "pager", "room",
-        "statics",
+        "__weakref__", "_counted", "_known", "closed", "count", "fast", "ledger", "level", "meet_operand", "outer",
+        "pager", "room", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +78,9 @@ class LinearTape:
         outer: LinearTape | None = None,
         room: int | None = None,
         counted: Collection[int] = (),
+        meet_operand: Callable[[Any], None] | None = None,
     ) -> None:
+        self.meet_operand = meet_operand
         self.level = level
         self.ledger = ledger
         self.pager = pager

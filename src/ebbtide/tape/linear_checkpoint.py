@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -14,6 +14,7 @@ from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
+from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.linear import LinearRule, LinearTape
 from ebbtide.tape.linear_region import Around, Pushing, node_of, pushing, split, tape_of
 from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
@@ -24,13 +25,18 @@ from ebbtide.tape.tangent import TangentTrace
 class _LinearCheckpoint(LinearRule):
     """One call of a checkpointed function; see `linear_checkpoint`."""
 
-    __slots__ = ("_around", "_checks", "_f", "_kinds", "_statics", "_structure", "_tape", "_trace", "_values", "places")
+    __slots__ = (
+        "_around", "_checks", "_constancy", "_f", "_kinds", "_met", "_statics", "_structure", "_tape", "_trace",
+        "_values", "places",
+    )  # fmt: skip
 
     def __init__(self, f: Any, trace: TangentTrace, tape: LinearTape, values: list[Any], structure: Any) -> None:
         self._f, self._trace, self._tape = f, trace, tape
         self._around = Around.here()
         self._values = [guarded(value) for value in values]
         self._structure = structure
+        self._constancy = Constancy(None, self.name)
+        self._met: Mapping[int, TracedArray] = {}
         self._statics: dict[int, TracedArray] = {}
         self._checks: list[int] = []
         self._kinds: list[Any] = []
@@ -48,11 +54,14 @@ class _LinearCheckpoint(LinearRule):
 
     def run(self) -> tuple[list[Any], Any, list[TracedArray]]:
         """Run the function at the point; return the values of its results, their structure, and its static tangents."""
-        capture = Pushing(self._tape)
+        capture = Pushing(self._tape, self._constancy)
         with entered(capture=capture):
             outputs, structure = self._call([None] * len(self._values))
         values = [value for value, _ in capture.pairs(self._trace, outputs)]
-        self._statics = capture.statics
+        self._statics, self._met = capture.statics, capture.met
+        used = [v.value if type(v) is SavedValue else v for v in self._values]
+        nbytes = sum(getattr(value, "nbytes", 0) for value in (*used, *values))
+        self._constancy.end_forward([self._f], self._met, nbytes)
         self._checks = [checksum_of_result(value) for value in values]
         self._kinds = [type_of(value) if is_array(value) else None for value in values]
         return values, structure, list(self._statics.values())
@@ -78,7 +87,9 @@ class _LinearCheckpoint(LinearRule):
         found = [None if place is None else tangents[place] for place in self.places]
         count = len(self._values)
         given = dict(zip(self._statics, found[count:], strict=True))
-        with pushing(self._trace, self._tape, given, self._around) as capture:
+        constancy = self._constancy.again()
+        constancy.check_statics(self._met)
+        with pushing(self._trace, self._tape, constancy, given, self._around) as capture:
             outputs, _ = self._call(found[:count])
             pairs = capture.pairs(self._trace, outputs)
         if [checksum_of_result(value) for value, _ in pairs] != self._checks:

@@ -7,16 +7,20 @@ on values and tangents at hand, which takes what forward mode takes, and the tap
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
+
+import numpy as np
 
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
+from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.linear import LinearTape
 from ebbtide.tape.node import Node
 from ebbtide.tape.tangent import TangentTrace
@@ -59,25 +63,34 @@ class Pushing:
 
     Args:
         tape: The tape around it.
+        constancy: The check of what it meets from outside.
         given: Static tangents by the address of their nodes; None to note them instead.
         around: The region in which it runs again, which may claim the tangents at hand.
 
+    Attributes:
+        statics: The static tangents that were noted, by the address of their nodes.
+        met: The arrays of the forward mode that were noted. Those that outlive the part are from outside.
+
     Memory:
-        The static tangents, by reference.
+        The static tangents, by reference; a weak reference to each array of the forward mode that lives.
     """
 
     is_linear = True  # see `LinearTape`
 
-    __slots__ = ("_given", "around", "closed", "fast", "level", "statics", "tape")
+    __slots__ = ("_given", "around", "closed", "constancy", "fast", "level", "met", "statics", "tape")
 
-    def __init__(self, tape: LinearTape, given: dict[int, Any] | None = None, around: Any = None) -> None:
+    def __init__(
+        self, tape: LinearTape, constancy: Constancy, given: dict[int, Any] | None = None, around: Any = None
+    ) -> None:
         self.tape = tape
+        self.constancy = constancy
         self.around = around
         self.level = tape.level
         self.closed = False
         self.fast = False
         self._given = given
         self.statics: dict[int, TracedArray] = {}
+        self.met: weakref.WeakValueDictionary[int, TracedArray] = weakref.WeakValueDictionary()
 
     def here(self) -> str:
         """Return the user's present line."""
@@ -89,6 +102,13 @@ class Pushing:
 
     def _knows(self, trace: Any) -> bool:
         return trace is self.tape or self.tape.covers(trace)
+
+    def meet_operand(self, operand: Any) -> None:
+        """Note or check an operand of the forward mode, which may be from outside."""
+        if isinstance(operand, np.ndarray):
+            self.constancy.meet(operand)
+        elif self._given is None and type(operand) is TracedArray:
+            self.met[id(operand)] = operand
 
     def constant(self, value: Any) -> Any:
         """Return the tangent itself: here nothing is traced."""
@@ -149,13 +169,15 @@ class Around:
 
 
 @contextmanager
-def pushing(trace: TangentTrace, tape: LinearTape, given: dict[int, Any], around: Around) -> Iterator[Pushing]:
+def pushing(
+    trace: TangentTrace, tape: LinearTape, constancy: Constancy, given: dict[int, Any], around: Around
+) -> Iterator[Pushing]:
     """Run the block, in which a part runs again, on tangents at hand, with these static ones."""
     # Its tangents are on a tape that is closed, so that nothing comes of arrays that escaped.
     trace.closed = False
     context = current()
     level = max(context.level, trace.level)
-    capture = Pushing(tape, given, context.capture)
+    capture = Pushing(tape, constancy, given, context.capture)
     with entered(
         level=level, tape=None, tangent=trace, traces=around.traces, capture=capture, follower=around.follower
     ):

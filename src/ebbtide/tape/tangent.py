@@ -64,9 +64,12 @@ class TangentTrace:
         values: list[Any] = []
         tangents: list[Any] = []
         capture = current().capture
+        meet = getattr(capture, "meet_operand", None)
         for operand in operands:
             if type(operand) is TracedArray and capture is not None and capture.covers(operand.present()._trace):
                 operand = capture.lift(operand)  # noqa: PLW2901 - what it stands for may have a tangent
+            if meet is not None:
+                meet(operand)
             if type(operand) is TracedArray and operand.present()._trace is self:
                 values.append(operand._value)
                 tangents.append(operand._node)
