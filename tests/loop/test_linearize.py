@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import tracemalloc
 import weakref
 from functools import partial
 from itertools import product
@@ -475,3 +476,24 @@ def test_pushforward_in_a_program(schedule, wrapped):
             np.testing.assert_allclose(program(v), pushforward(v), rtol=1e-14)
     elementwise = linearize(wrapped(partial(loop_of_loops, schedule=schedule)), x)[1]
     assert_same_bits(jit(elementwise)(np.cos(x)), elementwise(np.cos(x)))
+
+
+@pytest.mark.parametrize("schedule", [None, Revolve(2)], ids=str)
+def test_what_loops_return_and_are_given_is_not_kept(schedule):
+    """A pushforward holds no outputs of its loop, and of inputs that have tangents one array for each."""
+
+    def outputs(u):
+        return np.sum(timeloop(lambda s, _: (s * 1.1, s * 2.0), u, 30, outputs=True, schedule=schedule)[1])
+
+    def inputs(u):
+        return np.sum(timeloop(lambda s, x: np.sin(s + x), u, 30, inputs=[u * k for k in range(30)], schedule=schedule))
+
+    for f, most in ((outputs, 6), (inputs, 36)):
+        found: list[Any] = []
+        tracemalloc.start()
+        try:
+            found.extend(linearize(f, U0, budget=Budget(6 * STATE)))
+            assert tracemalloc.get_traced_memory()[0] < most * STATE
+        finally:
+            tracemalloc.stop()
+        assert_same_bits(found[1](U0), jvp(f, (U0,), (U0,))[1])

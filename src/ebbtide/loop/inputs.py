@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from copy import copy
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -219,9 +219,19 @@ class Inputs:
         return leaves, structure, region is None and has_vectors(x)
 
 
-def frozen(inputs: Any) -> Any:
-    """Return inputs such that later writes of the user into traced arrays among them do not change them."""
-    as_met = partial(first_met, current().capture)
+def frozen(inputs: Any, form: Callable[[TracedArray], Any] = lambda array: array) -> Any:
+    """
+    Return inputs such that later writes of the user into traced arrays among them do not change them.
+
+    Args:
+        inputs: The user's inputs.
+        form: Gives the form in which a traced array is kept.
+    """
+    capture = current().capture
+
+    def as_met(array: TracedArray) -> Any:
+        return form(first_met(capture, array))
+
     if isinstance(inputs, TracedArray):
         return as_met(inputs)
     if not isinstance(inputs, (list, tuple)):

@@ -9,10 +9,8 @@ tangent, which takes no more than forward mode does.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
-
-import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import is_array, paths_of, unflatten
@@ -24,6 +22,7 @@ from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
 from ebbtide.loop.inputs import Inputs, frozen
+from ebbtide.loop.kept import KeptStep, contiguous, stacked_rows, whole
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
@@ -32,36 +31,13 @@ from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
 from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Mixed, Schedule, StoreAll
-from ebbtide.tape.linear import LinearProgram, LinearRule, LinearTape
+from ebbtide.tape.linear import LinearProgram, LinearRule, LinearTape, without_data
 from ebbtide.tape.linear_region import Around, Pushing, is_alone, node_of, pushing, split, tape_of
 from ebbtide.tape.node import Node
 from ebbtide.tape.tangent import TangentTrace
 
 # After so many steps the dead tuples of functions like `np.roll` are freed, 6 KB of them; 2 us each time.
 _TIDY = 64
-
-
-@final
-class _KeptStep:
-    """
-    The derivatives of one step.
-
-    Args:
-        program: Takes the tangents of the active leaves of the state, then static ones, to those of state and output.
-        active: Which leaves of the state have tangents.
-        statics: Addresses of the nodes of the static tangents.
-    """
-
-    __slots__ = ("active", "program", "statics")
-
-    def __init__(self, program: LinearProgram, active: list[int], statics: list[int]) -> None:
-        self.program = program
-        self.active = active
-        self.statics = statics
-
-    def push(self, state: list[Any], given: dict[int, Any]) -> list[Any]:
-        """Return the tangents of the new state and the output."""
-        return self.program.push([state[k] for k in self.active] + [given[key] for key in self.statics])
 
 
 @final
@@ -102,7 +78,7 @@ class LinearLoop(LinearRule):
         self._around = Around.here()
         self._stepper, self._verifier, self._watch = stepper, verifier, watch
         self._most, self._limit = most, limit
-        self._kept: list[_KeptStep] = []
+        self._kept: list[KeptStep] = []
         self._owners: set[int] = set()  # of the arrays that are kept
         self._active: list[int] = []  # leaves of the state that have tangents after the steps that are kept
         self._start: list[Any] | None = None  # the state after them; None as long as all are kept
@@ -206,11 +182,11 @@ class LinearLoop(LinearRule):
             self._start = state
         else:
             inputs = [leaf._node for leaf in leaves.values()] + [node for node, _ in inner.statics.values()]
-            self._take(_KeptStep(LinearProgram(inputs, nodes), self._active, list(inner.statics)))
+            self._take(KeptStep(LinearProgram(inputs, nodes), self._active, list(inner.statics)))
             self._active = [k for k in range(len(state)) if nodes[k] is not None]
         return [self._bare(leaf) for leaf in after], [value for value, _ in pairs[len(state) :]]
 
-    def _take(self, step: _KeptStep) -> None:
+    def _take(self, step: KeptStep) -> None:
         """Keep a step, and count what it holds that no step before it does."""
         self._kept.append(step)
         new = {id(array): array.nbytes for array in step.program.arrays() if id(array) not in self._owners}
@@ -264,14 +240,14 @@ class LinearLoop(LinearRule):
         outputs: list[list[Any]] = []
         for step in self._kept:
             results = step.push(state, given)
-            state = [None if t is None else _contiguous(t) for t in results[:count]]
+            state = [None if t is None else contiguous(t) for t in results[:count]]
             outputs.append(results[count:])
             results.clear()
         if self._start is not None:
             state = self._push_rest(state, given, outputs)
         columns = zip(*outputs, strict=True)
-        rows = [_stacked(column, kind) for column, kind in zip(columns, self._kinds[count:], strict=True)]
-        return [_whole(t, kind) for t, kind in zip(state, self._kinds, strict=False)] + rows
+        rows = [stacked_rows(column, kind) for column, kind in zip(columns, self._kinds[count:], strict=True)]
+        return [whole(t, kind) for t, kind in zip(state, self._kinds, strict=False)] + rows
 
     def _push_rest(self, tangents: list[Any], given: dict[int, Any], outputs: list[list[Any]]) -> list[Any]:
         """Run the steps that are not kept, with tangents."""
@@ -301,21 +277,6 @@ class LinearLoop(LinearRule):
 def _uncount(ledger: Any, counted: list[int]) -> None:
     """Uncount what was kept."""
     ledger.add(SAVED, -counted[0])
-
-
-def _contiguous(tangent: Any) -> Any:
-    """Return a tangent of the state as it enters a step, in the layout in which it does in forward mode."""
-    return tangent if type(tangent) is np.ndarray and tangent.flags.c_contiguous else owned(tangent)
-
-
-def _whole(tangent: Any, kind: ArrayType) -> Any:
-    """Return a tangent of a result; zeros for one that depends on nothing."""
-    return np.zeros(kind.shape, kind.dtype)[()] if tangent is None else tangent
-
-
-def _stacked(rows: Sequence[Any], kind: ArrayType) -> Any:
-    """Return the tangents of an output of all steps."""
-    return np.stack([np.zeros(kind.shape[1:], kind.dtype) if row is None else row for row in rows])
 
 
 def linear_loop(
@@ -361,7 +322,7 @@ def linear_loop(
         return run_plain(step, leaves, structure, steps, inputs, options)
     ledger = context.ledger
     outputs, budget = options.outputs, options.budget
-    given = Inputs(frozen(inputs), None, checked=options.verify, mode=trace)
+    given = Inputs(frozen(inputs, partial(_without_zeros, trace)), None, checked=options.verify, mode=trace)
     stepper = Stepper(step, structure, given, outputs, None, options.collect_every)
     limit = ledger.limit
     if budget is not None:
@@ -380,8 +341,15 @@ def linear_loop(
     if outputs and not loop.steps:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     results = loop.record(loop.operands(state), final + stacked(loop.emitted))
+    loop.emitted = []
     after = unflatten(structure, results[: len(final)])
     return (after, unflatten(stepper.output_structure, results[len(final) :])) if outputs else after
+
+
+def _without_zeros(trace: TangentTrace, leaf: TracedArray) -> TracedArray:
+    """Return an input as the loop keeps it, without the zeros that are the tangent at hand."""
+    value, tangent = split(trace, leaf)
+    return leaf if type(tangent) is not TracedArray else TracedArray(trace, without_data(tangent), value)
 
 
 def _most_kept(schedule: Schedule | None, steps: int) -> int:

@@ -123,7 +123,7 @@ class LinearTape:
             return operand._value
         found = self.statics.get(id(operand._node))
         if found is None:
-            found = self.statics[id(operand._node)] = self.leaf(operand._value)._node, operand
+            found = self.statics[id(operand._node)] = self.leaf(operand._value)._node, without_data(operand)
         return TracedArray(self, found[0], operand._value)
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> TracedArray:
@@ -278,6 +278,12 @@ class LinearProgram:
     def record_bytes(self) -> int:
         """What the interpreter takes for the record, arrays apart."""
         return RECORD_BYTES * len(self._nodes)
+
+
+def without_data(tangent: TracedArray) -> TracedArray:
+    """Return a tangent with its node, and in the place of the zeros at hand an array of their type that takes none."""
+    kind = type_of(tangent._value)
+    return TracedArray(tangent._trace, tangent._node, np.broadcast_to(np.zeros((), kind.dtype), kind.shape))
 
 
 def owners_of(saved: Any) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
 from ebbtide.tape.constancy import Constancy
-from ebbtide.tape.linear import LinearTape
+from ebbtide.tape.linear import LinearTape, without_data
 from ebbtide.tape.node import Node
 from ebbtide.tape.tangent import TangentTrace
 
@@ -123,7 +123,7 @@ class Pushing:
             return operand._value
         key = id(operand._node)
         if self._given is None:
-            self.statics[key] = operand
+            self.statics[key] = without_data(operand)
             return operand._value
         if key not in self._given:
             raise DeterminismError(

@@ -1,0 +1,50 @@
+"""Steps of a linearized time loop whose derivatives are kept, and the form of the tangents that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.loop.state import owned
+from ebbtide.tape.linear import LinearProgram
+
+
+@final
+class KeptStep:
+    """
+    The derivatives of one step.
+
+    Args:
+        program: Takes the tangents of the active leaves of the state, then static ones, to those of state and output.
+        active: Which leaves of the state have tangents.
+        statics: Addresses of the nodes of the static tangents.
+    """
+
+    __slots__ = ("active", "program", "statics")
+
+    def __init__(self, program: LinearProgram, active: list[int], statics: list[int]) -> None:
+        self.program = program
+        self.active = active
+        self.statics = statics
+
+    def push(self, state: list[Any], given: dict[int, Any]) -> list[Any]:
+        """Return the tangents of the new state and the output."""
+        return self.program.push([state[k] for k in self.active] + [given[key] for key in self.statics])
+
+
+def contiguous(tangent: Any) -> Any:
+    """Return a tangent of the state as it enters a step, in the layout in which it does in forward mode."""
+    return tangent if type(tangent) is np.ndarray and tangent.flags.c_contiguous else owned(tangent)
+
+
+def whole(tangent: Any, kind: ArrayType) -> Any:
+    """Return a tangent of a result; zeros for one that depends on nothing."""
+    return np.zeros(kind.shape, kind.dtype)[()] if tangent is None else tangent
+
+
+def stacked_rows(rows: Sequence[Any], kind: ArrayType) -> Any:
+    """Return the tangents of an output of all steps."""
+    return np.stack([np.zeros(kind.shape[1:], kind.dtype) if row is None else row for row in rows])
