@@ -172,3 +172,37 @@ def test_nothing_is_held(function, tmp_path):
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("memory", [1 << 18, 1 << 19, 1 << 20, 3 << 19])
+def test_a_change_is_told_where_a_loop_made_room(memory):
+    """So it is where what comes after a loop took the room of steps that it had kept."""
+    steps, rows = 1200, np.ones((1200, 100))
+    count: list[int] = []
+
+    def f(u):
+        def step(s, x):
+            count.append(1)
+            return s * x
+
+        s = timeloop(step, u, steps, inputs=rows)
+        s = s + np.zeros((30, 100))
+        for _ in range(6):
+            s = np.sin(s)
+        return s
+
+    u = np.zeros(100)
+    _, pushforward = linearize(f, u, budget=Budget(memory))
+    count.clear()
+    np.testing.assert_array_equal(pushforward(u + 1.0), np.ones((30, 100)))
+    again = len(count)
+    assert again > 100
+    for step in (0, 1, 2, 3, 100, steps - again - 1, steps - again, steps - again + 1, steps - 1):
+        rows[step] = 2.0
+        if step < steps - again:  # of a step that is kept there is a copy
+            np.testing.assert_array_equal(pushforward(u + 1.0), np.ones((30, 100)))
+        else:
+            with pytest.raises(MutationError):
+                pushforward(u + 1.0)
+        rows[step] = 1.0
+    np.testing.assert_array_equal(pushforward(u + 1.0), np.ones((30, 100)))

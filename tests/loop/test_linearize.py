@@ -497,3 +497,73 @@ def test_what_loops_return_and_are_given_is_not_kept(schedule):
         finally:
             tracemalloc.stop()
         assert_same_bits(found[1](U0), jvp(f, (U0,), (U0,))[1])
+
+
+def followed(u: Any, schedule: Any = None) -> Any:
+    """A loop with something after it that keeps five arrays."""
+    u = timeloop(lambda u, _: np.sin(u * 1.1), u, 30, schedule=schedule)
+    for _ in range(5):
+        u = np.sin(u)
+    return np.sum(u)
+
+
+@pytest.mark.parametrize("schedule", [None, Mixed(40, restart=1, saved=1)], ids=repr)
+def test_a_loop_makes_room_for_what_comes_after_it(schedule):
+    """A refusal names what does, a loop giving up what it kept; no larger budget is refused, and each is kept."""
+    f, v = partial(followed, schedule=schedule), np.cos(U0)
+    with pytest.raises(BudgetError) as caught:
+        linearize(f, U0, budget=Budget(memory=STATE))
+    least = caught.value.least
+    assert least < 7 * STATE
+    expected = jvp(f, (U0,), (v,))
+    alone = peak_bytes(lambda: jvp(f, (U0,), (v,)))
+    again = []
+    for memory in (least, least + STATE, 10 * STATE, 20 * STATE, 30 * STATE, 60 * STATE):
+        found: list[Any] = []
+        with profile() as p:
+            peak = peak_bytes(lambda: found.extend(linearize(f, U0, budget=Budget(memory))))
+            assert peak - alone <= memory + (1 << 14)  # what Python takes for the tape
+            assert_same_bits((found[0], found[1](v)), expected)
+        again.append(p.steps_forward - 30)
+    assert again == sorted(again, reverse=True)
+    assert again[0] == 30
+    assert again[-1] == 0
+
+
+def test_loops_make_room_for_loops():
+    """The first of two loops gives up steps for the second one, and nothing is left behind."""
+
+    def f(u):
+        for _ in range(2):
+            u = followed(u) + u
+        return u
+
+    v = np.cos(U0)
+    with pytest.raises(BudgetError) as caught:
+        linearize(f, U0, budget=Budget(memory=STATE))
+    least = caught.value.least
+    assert least < 14 * STATE
+    for memory in (least, 2 * least, 4 * least):
+        with profile() as p:
+            pair = linearize(f, U0, budget=Budget(memory))
+            assert p._ledger.live <= memory
+            assert_same_bits((pair[0], pair[1](v)), jvp(f, (U0,), (v,)))
+            pair[1].free()
+            del pair
+            assert p._ledger.live == 0
+
+
+@pytest.mark.parametrize("steps", [5, 20])
+def test_loops_in_steps_are_a_part_of_what_a_loop_keeps(steps):
+    """What is held stays within the budget where the loops in a step have the room that the step is to be kept in."""
+
+    def step(s, _):
+        w = np.cos(s)
+        return timeloop(lambda v, _: np.sin(v * w), s, 3) * w
+
+    u, v = U0[:2000], np.cos(U0[:2000])
+    for states in range(6, 90, 3):
+        budget = Budget(states * u.nbytes)
+        _, pushforward = linearize(lambda u: timeloop(step, u, steps), u, budget=budget)
+        assert pushforward._account.ledger.live <= budget.memory
+    assert_same_bits(pushforward(v), jvp(lambda u: timeloop(step, u, steps), (u,), (v,))[1])

@@ -38,31 +38,35 @@ class Readings:
 
     Attributes:
         latest: The checksum of what was read last, for `swept`.
+        total: A sum of the checksums of all that was read.
         spacing: How many steps share a sum.
 
     Memory:
         8 bytes for each sum, at most 4 KiB.
     """
 
-    __slots__ = ("_begin", "_end", "_in_order", "_line", "_mode", "_sum", "_sums", "latest", "spacing")
+    __slots__ = ("_begin", "_end", "_in_order", "_line", "_mode", "_sum", "_sums", "latest", "spacing", "total")
 
     def __init__(self, mode: TangentTrace | None = None) -> None:
         self._line = user_line()
         self._mode = mode
         self._in_order = False  # whether the steps run again one after the other, from the first
         self._sum: int | None = None  # of the steps of a row that the sweep has passed
-        self.latest = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget what was read: what is read from now on is noted."""
         self._begin = self._end = 0  # the steps of which there are checksums
         self._sums, self.spacing = array("q"), 1
+        self.latest = self.total = 0
 
-    def again(self) -> Readings:
-        """Return those of steps that run again in their order, from the first one noted; others may run meanwhile."""
+    def again(self, first: int, total: int) -> Readings:
+        """
+        Return those of steps that run again in their order; others may run meanwhile.
+
+        Args:
+            first: The first of them.
+            total: The sum of what the steps before it read.
+        """
         made = copy(self)
-        made._in_order, made._sum = True, 0
+        passed = np.frombuffer(self._sums, np.int64)[: (first - self._begin) // self.spacing]
+        made._in_order, made._sum = True, total ^ int(np.bitwise_xor.reduce(passed))
         return made
 
     def read(self, index: int, leaves: list[Any]) -> None:
@@ -89,12 +93,13 @@ class Readings:
                 raise self._changed(index, index)
             return
         if index > self._end:  # a run that was resumed begins later
-            self._begin, self._sums, self.spacing = index, array("q"), 1
+            self._begin, self._sums, self.spacing, self.total = index, array("q"), 1, 0
         self._end = index + 1
         place = (index - self._begin) // self.spacing
         if place == len(self._sums):
             self._sums.append(0)
         self._sums[place] ^= found
+        self.total ^= found
         if len(self._sums) == _MOST and (self._end - self._begin) % self.spacing == 0:
             before = np.frombuffer(self._sums, np.int64)
             self._sums = array("q", (before[::2] ^ before[1::2]).tobytes())
@@ -166,15 +171,10 @@ class Inputs:
         self.readings = Readings(mode) if checked and given is not None else None
         self._region = region
 
-    def begin(self) -> None:
-        """Compare later with what is read from now on; see `Readings.begin`."""
-        if self.readings is not None:
-            self.readings.begin()
-
-    def again(self) -> Inputs:
+    def again(self, first: int, total: int) -> Inputs:
         """Return them for steps that run again in their order; see `Readings.again`."""
         made = copy(self)
-        made.readings = None if self.readings is None else self.readings.again()
+        made.readings = None if self.readings is None else self.readings.again(first, total)
         return made
 
     def read(self, index: int) -> list[Any]:

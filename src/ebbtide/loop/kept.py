@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.loop.state import owned
+from ebbtide.schedules import Mixed, Schedule, StoreAll
 from ebbtide.tape.linear import LinearProgram
 
 
@@ -21,18 +23,45 @@ class KeptStep:
         program: Takes the tangents of the active leaves of the state, then static ones, to those of state and output.
         active: Which leaves of the state have tangents.
         statics: Addresses of the nodes of the static tangents.
+        known: Addresses of the arrays that steps before it hold.
+
+    Attributes:
+        owners: Addresses of the arrays that it holds and no step before it does.
+        nbytes: What these take, and its record.
     """
 
-    __slots__ = ("active", "program", "statics")
+    __slots__ = ("active", "nbytes", "owners", "program", "statics")
 
-    def __init__(self, program: LinearProgram, active: list[int], statics: list[int]) -> None:
+    def __init__(self, program: LinearProgram, active: list[int], statics: list[int], known: Collection[int]) -> None:
         self.program = program
         self.active = active
         self.statics = statics
+        new = {id(array): array.nbytes for array in program.arrays() if id(array) not in known}
+        self.owners = frozenset(new)
+        self.nbytes = sum(new.values()) + program.record_bytes
 
     def push(self, state: list[Any], given: dict[int, Any]) -> list[Any]:
         """Return the tangents of the new state and the output."""
         return self.program.push([state[k] for k in self.active] + [given[key] for key in self.statics])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """
+    A place in a loop from which steps can run again.
+
+    Args:
+        first: The step there.
+        state: The leaves of the state before it.
+        nbytes: What these take.
+        read: Of the inputs of the steps before it, `Readings.total`.
+    """
+
+    first: int
+    state: list[Any]
+    nbytes: int
+    read: int
 
 
 def contiguous(tangent: Any) -> Any:
@@ -48,3 +77,12 @@ def whole(tangent: Any, kind: ArrayType) -> Any:
 def stacked_rows(rows: Sequence[Any], kind: ArrayType) -> Any:
     """Return the tangents of an output of all steps."""
     return np.stack([np.zeros(kind.shape[1:], kind.dtype) if row is None else row for row in rows])
+
+
+def most_kept(schedule: Schedule | None, steps: int) -> int:
+    """Return of how many steps a schedule keeps saved values in memory when its forward sweep ends, at most."""
+    if schedule is None or schedule == StoreAll():
+        return steps
+    if isinstance(schedule, Mixed):
+        return (schedule.units - schedule.restart) // schedule.saved
+    return 0

@@ -3,7 +3,8 @@ The time loop of a linearized function.
 
 Tangents go through the steps in their order, so that there is nothing to plan for a way back: the derivatives of the
 first steps are kept, as many as there is room for, and from the state after them the other steps run again with each
-tangent, which takes no more than forward mode does.
+tangent, which takes no more than forward mode does. What comes after the loop may take the room of the last that are
+kept, which then run again, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
 from ebbtide.loop.inputs import Inputs, frozen
-from ebbtide.loop.kept import KeptStep, contiguous, stacked_rows, whole
+from ebbtide.loop.kept import KeptStep, Mark, contiguous, most_kept, stacked_rows, whole
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
@@ -30,7 +31,6 @@ from ebbtide.loop.state import bytes_of, owned, writable
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
 from ebbtide.machine import free_dead_tuples
-from ebbtide.schedules import Mixed, Schedule, StoreAll
 from ebbtide.tape.linear import LinearProgram, LinearRule, LinearTape, without_data
 from ebbtide.tape.linear_region import Around, Pushing, is_alone, node_of, pushing, split, tape_of
 from ebbtide.tape.node import Node
@@ -55,13 +55,14 @@ class LinearLoop(LinearRule):
         limit: Bytes that may be held in all; None for no bound.
 
     Memory:
-        The derivatives of the steps that are kept, and the state after them.
+        The derivatives of the steps that are kept, and the state after them. With a limit also the states before 0, 1,
+        2, 4, 8 and so on of these steps, from where others can run again when the ledger asks for room.
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_kept", "_kinds", "_limit", "_most", "_noting",
-        "_owners", "_places", "_start", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch", "emitted",
-        "steps",
+        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_keeps", "_kept", "_kinds", "_limit", "_marks",
+        "_most", "_noting", "_owners", "_places", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch",
+        "emitted", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +82,8 @@ class LinearLoop(LinearRule):
         self._kept: list[KeptStep] = []
         self._owners: set[int] = set()  # of the arrays that are kept
         self._active: list[int] = []  # leaves of the state that have tangents after the steps that are kept
-        self._start: list[Any] | None = None  # the state after them; None as long as all are kept
+        self._keeps = True  # whether the next step is kept if there is room
+        self._marks: list[Mark] = []  # the last one is where the steps begin that are not kept, if there are any
         self._noting = Pushing(tape, stepper.constancy)  # what the steps use that run again
         self._statics: dict[int, TracedArray] = {}  # static tangents by the address of their nodes
         self._places: list[int | None] = []  # of each leaf of the state among the operands
@@ -116,7 +118,7 @@ class LinearLoop(LinearRule):
         known = None if until is not None else most_steps
         with self._watch.sweep("forward", known):
             while self.steps < most_steps and not (until is not None and self._stepper.holds(until, state)):
-                state, output = self._pass(state) if self._start is not None else self._keep(state)
+                state, output = self._keep(state) if self._keeps else self._pass(state)
                 self._verifier.emitted(self.steps, output)
                 emit(self.emitted, self.steps, known, output)
                 del output
@@ -127,9 +129,12 @@ class LinearLoop(LinearRule):
                 self._watch.passed()
         values = [split(self._trace, leaf)[0] for leaf in state]
         self._verifier.ended(self.steps, values)
-        if self._start is not None:
+        if self._marks:
             self._statics = self._noting.statics | self._statics
             self._stepper.end_forward(self._noting.met, self.steps * bytes_of(values))
+        if self._limit is not None:
+            self._tape.ledger.lend(self)
+            self.shed(self._tape.ledger.live - self._limit)  # loops in the last step may have taken its room
         return values
 
     def _bare(self, leaf: Any) -> Any:
@@ -151,22 +156,31 @@ class LinearLoop(LinearRule):
         values = [value for value, _ in self._noting.pairs(self._trace, after + output)]
         return [writable(value, self._trace) for value in values[: len(state)]], values[len(state) :]
 
-    def _note(self) -> None:
-        """Note from here on what steps use from outside, as those before do not run again."""
-        self._stepper.begin()
-        self._noting = Pushing(self._tape, self._stepper.constancy)
+    def _mark(self, state: list[Any], unread: int = 0) -> None:
+        """Have a place to run again from before the present step, whose input is *unread* if it was read already."""
+        if self._marks and self._marks[-1].first == self.steps:
+            return
+        readings = self._stepper.inputs.readings
+        read = 0 if readings is None else readings.total ^ unread
+        nbytes = bytes_of([split(self._trace, leaf)[0] for leaf in state])
+        self._marks.append(Mark(self.steps, state, nbytes, read))
+        self._count(nbytes)
 
     def _keep(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         """Run a step and keep its derivatives, if there is room for them."""
-        self._note()
         tape, room = self._tape, None
         if self._limit is not None:
+            if not self.steps & (self.steps - 1):  # so few that they take little
+                self._mark(state)
             # Beside what is kept there are a state with its tangents, and the one after it.
             room = self._limit - tape.ledger.live - 4 * bytes_of([split(self._trace, leaf)[0] for leaf in state])
         if self.steps >= self._most or (room is not None and room <= 0):
-            self._start = state
+            self._mark(state)
+            self._keeps = False
             return self._pass(state)
-        meet = None if room is None else self._noting.meet_operand  # the step may not be kept
+        meet = None if room is None else self._noting.meet_operand  # the step may have to run again
+        if room is not None:
+            self._stepper.constancy.begin()
         inner = LinearTape(
             tape.level, tape.ledger, outer=tape, room=room, counted=self._owners, meet_operand=meet
         )
@@ -179,21 +193,48 @@ class LinearLoop(LinearRule):
         inner.close()
         self._statics = {key: outside for key, (_, outside) in inner.statics.items()} | self._statics
         if inner.room is not None and inner.room < 0:
-            self._start = state
+            readings = self._stepper.inputs.readings
+            self._mark(state, 0 if readings is None else readings.latest)
+            self._keeps = False
         else:
             inputs = [leaf._node for leaf in leaves.values()] + [node for node, _ in inner.statics.values()]
-            self._take(KeptStep(LinearProgram(inputs, nodes), self._active, list(inner.statics)))
+            step = KeptStep(LinearProgram(inputs, nodes), self._active, list(inner.statics), self._owners)
+            self._kept.append(step)
+            self._owners.update(step.owners)
+            self._count(step.nbytes)
             self._active = [k for k in range(len(state)) if nodes[k] is not None]
         return [self._bare(leaf) for leaf in after], [value for value, _ in pairs[len(state) :]]
 
-    def _take(self, step: KeptStep) -> None:
-        """Keep a step, and count what it holds that no step before it does."""
-        self._kept.append(step)
-        new = {id(array): array.nbytes for array in step.program.arrays() if id(array) not in self._owners}
-        self._owners.update(new)
-        nbytes = sum(new.values()) + step.program.record_bytes
+    def _count(self, nbytes: int) -> None:
+        """Count what is held."""
         self._counted[0] += nbytes
         self._tape.ledger.add(SAVED, nbytes)
+
+    # See `Ledger.lend`.
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it runs: it lends when it has."""
+        return False
+
+    @property
+    def sheddable(self) -> int:
+        """The bytes that it can do without."""
+        rest = [mark.nbytes for mark in self._marks[1:]]
+        return sum(rest) + sum([step.nbytes for step in self._kept]) if self._marks and self._kept else 0
+
+    def shed(self, nbytes: int) -> int:
+        """Give up at least so many bytes if it can: the last of the steps that are kept; return how many."""
+        ledger = self._tape.ledger
+        before = ledger.live
+        while self._kept and self._marks and before - ledger.live < nbytes:
+            # New lists, as a push may be at the old ones.
+            marks = [mark for mark in self._marks if mark.first < len(self._kept)]
+            gone = self._kept[marks[-1].first :]
+            self._count(-sum([mark.nbytes for mark in self._marks[len(marks) :]]) - sum([one.nbytes for one in gone]))
+            self._owners.difference_update(*[one.owners for one in gone])
+            self._marks, self._kept = marks, self._kept[: marks[-1].first]
+        return before - ledger.live
 
     def operands(self, state: list[Any]) -> list[Node]:
         """
@@ -238,24 +279,25 @@ class LinearLoop(LinearRule):
         state, given = found[:count], dict(zip(self._statics, found[count:], strict=True))
         found.clear()
         outputs: list[list[Any]] = []
-        for step in self._kept:
+        kept, marks = self._kept, self._marks
+        for step in kept:
             results = step.push(state, given)
             state = [None if t is None else contiguous(t) for t in results[:count]]
             outputs.append(results[count:])
             results.clear()
-        if self._start is not None:
-            state = self._push_rest(state, given, outputs)
+        if len(kept) < self.steps:
+            state = self._push_rest(marks[-1], state, given, outputs)
         columns = zip(*outputs, strict=True)
         rows = [stacked_rows(column, kind) for column, kind in zip(columns, self._kinds[count:], strict=True)]
         return [whole(t, kind) for t, kind in zip(state, self._kinds, strict=False)] + rows
 
-    def _push_rest(self, tangents: list[Any], given: dict[int, Any], outputs: list[list[Any]]) -> list[Any]:
-        """Run the steps that are not kept, with tangents."""
-        assert self._start is not None
-        first = len(self._kept)
-        count = len(self._start)
-        values = [split(self._trace, leaf)[0] for leaf in self._start]
-        stepper = self._stepper.again()
+    def _push_rest(
+        self, mark: Mark, tangents: list[Any], given: dict[int, Any], outputs: list[list[Any]]
+    ) -> list[Any]:
+        """Run the steps from a mark on, with tangents."""
+        first, count = mark.first, len(mark.state)
+        values = [split(self._trace, leaf)[0] for leaf in mark.state]
+        stepper = self._stepper.again(first, mark.read)
         stepper.begin_reverse(self._noting.met)
         again = pushing(self._trace, self._tape, stepper.constancy, given, self._around)
         with again as capture, self._watch.sweep("forward", self.steps - first):
@@ -333,7 +375,7 @@ def linear_loop(
         stepper,
         Verifier(paths_of(structure), outputs, options.verify),
         Watch(ledger, options.progress, None),
-        _most_kept(options.schedule, steps),
+        most_kept(options.schedule, steps),
         limit,
     )
     state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), trace) for leaf in leaves]
@@ -350,12 +392,3 @@ def _without_zeros(trace: TangentTrace, leaf: TracedArray) -> TracedArray:
     """Return an input as the loop keeps it, without the zeros that are the tangent at hand."""
     value, tangent = split(trace, leaf)
     return leaf if type(tangent) is not TracedArray else TracedArray(trace, without_data(tangent), value)
-
-
-def _most_kept(schedule: Schedule | None, steps: int) -> int:
-    """Return of how many steps a schedule keeps saved values in memory when its forward sweep ends, at most."""
-    if schedule is None or schedule == StoreAll():
-        return steps
-    if isinstance(schedule, Mixed):
-        return (schedule.units - schedule.restart) // schedule.saved
-    return 0

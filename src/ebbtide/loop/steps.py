@@ -172,15 +172,10 @@ class Stepper:
         self._collect_every, self._ran = collect_every, 0
         self.on_tape = False
 
-    def begin(self) -> None:
-        """Compare steps that run again with what is met and read from now on."""
-        self.constancy = Constancy()
-        self.inputs.begin()
-
-    def again(self) -> Stepper:
-        """Return one for steps that run again in their order, with what this one met; others may run meanwhile."""
+    def again(self, first: int, total: int) -> Stepper:
+        """Return one that compares steps that run again in their order with this one; see `Readings.again`."""
         made = copy(self)
-        made.inputs, made.constancy = self.inputs.again(), self.constancy.again()
+        made.inputs, made.constancy = self.inputs.again(first, total), self.constancy.again()
         return made
 
     def end_forward(self, statics: Mapping[int, Any], nbytes: int) -> None:

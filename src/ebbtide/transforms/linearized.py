@@ -42,8 +42,8 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
     Memory:
         The derivatives of all operations at this point, until the pushforward is freed or dropped. Of a time loop those
         of as many of its first steps as its schedule keeps saved values of, or as the budget has room for, and two
-        states; the other steps, and what is checkpointed, run again for each call. Where *f* takes a derivative of a
-        time loop, or a derivative is taken of the pushforward, all its steps.
+        states, with a budget some more; the other steps, and what is checkpointed, run again for each call. Where *f*
+        takes a derivative of a time loop, or a derivative is taken of the pushforward, all its steps.
 
     Source:
         Griewank and Walther, Evaluating Derivatives (2008), chapters 3 and 6: the linearized evaluation procedure.
