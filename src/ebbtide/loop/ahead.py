@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from ebbtide.errors import ScheduleError, StorageError
 from ebbtide.loop.plan import Plan
@@ -25,7 +27,7 @@ from ebbtide.schedules import (
 )
 from ebbtide.schedules.continuing import count_base
 from ebbtide.schedules.parts import Parts
-from ebbtide.schedules.snapshots import find_place
+from ebbtide.schedules.snapshots import Snapshots, find_place
 
 # How many actions ahead of the sweep reads from disk are looked for, and how many of them are told to the storage.
 ACTIONS_AHEAD, READS_AHEAD = 64, 2
@@ -109,8 +111,7 @@ def with_initial(position: Position, drop: Callable[[Snapshot], None]) -> Positi
 
 def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]:
     """Return the snapshots of a tier without which all steps can still be run again, or have their saved values."""
-    base = count_base(position)
-    first = next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
+    first = _find_way_back(position)
     if first is None:
         return ()
     return tuple([kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier])
@@ -118,9 +119,14 @@ def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]
 
 def find_first(position: Position) -> Snapshot | None:
     """Return the restart state in memory from which all steps can run again that have no saved values below it."""
-    base = count_base(position)
-    first = next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
+    first = _find_way_back(position)
     return None if first is None or first.tier != "memory" else first
+
+
+def _find_way_back(position: Position) -> Snapshot | None:
+    """Return the first restart state, if all steps below it have saved values."""
+    base = count_base(position)
+    return next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
 
 
 def on_disk(position: Position, moved: Snapshot) -> Position:
@@ -129,32 +135,68 @@ def on_disk(position: Position, moved: Snapshot) -> Position:
     return replace(position, snapshots=there)
 
 
-def find_cheapest(position: Position, tier: str = "memory", kind: str | None = None) -> Snapshot | None:
-    """Return the spare snapshot, of that kind if one is given, which the fewest steps make again from what is below."""
-    spare, below = [kept for kept in find_spare(position, tier) if kind in (None, kept.kind)], 0
-    cheapest, least = None, 0
-    for kept in position.snapshots:
-        distance = kept.step - below + (kept.kind == "saved")
-        if kept in spare and (cheapest is None or distance < least):
-            cheapest, least = kept, distance
-        below = kept.step if kept.kind == "restart" else below
-    return cheapest
+@final
+class Cheapest:
+    """
+    Spare snapshots one after the other, each that which the fewest steps make again from what is below.
+
+    Args:
+        tier: Where they lie.
+        kind: What they hold, None for either.
+
+    Memory:
+        Holds 10 bytes for each snapshot of the last question, and some 40 more while it answers: where many are given
+        up one by one, the interpreter does not look at all others for each of them.
+    """
+
+    __slots__ = ("_known", "_restart", "_spare", "_steps", "_tier", "kind")
+
+    def __init__(self, tier: str = "memory", kind: str | None = None) -> None:
+        self._tier, self.kind = tier, kind
+        self._known: Snapshots | None = None
+
+    def take(self, position: Position) -> Snapshot | None:
+        """Return the next one, None if there is none; whoever asks deletes it, and then asks again."""
+        snapshots = position.snapshots
+        if self._known is None or position.before is not self._known:
+            self._read(position)
+        self._known = None
+        if not self._spare.any():
+            return None
+        steps, restart = self._steps, self._restart
+        below = np.zeros_like(steps)
+        np.maximum.accumulate(np.where(restart, steps, 0)[:-1], out=below[1:])
+        distance = np.where(self._spare, steps - below + ~restart, np.iinfo(np.int64).max)
+        place = int(np.argmin(distance))
+        self._steps, self._restart, self._spare = (np.delete(one, place) for one in (steps, restart, self._spare))
+        self._known = snapshots
+        return snapshots[place]
+
+    def _read(self, position: Position) -> None:
+        """Look at all snapshots."""
+        snapshots, first, kind = position.snapshots, _find_way_back(position), self.kind
+        count, start = len(snapshots), position.steps if first is None else first.step
+        spare = (
+            kept.step > start and kept.tier == self._tier and (kind is None or kept.kind == kind) for kept in snapshots
+        )
+        self._steps = np.fromiter((kept.step for kept in snapshots), np.int64, count)
+        self._restart = np.fromiter((kept.kind == "restart" for kept in snapshots), np.bool_, count)
+        self._spare = np.fromiter(spare, np.bool_, count)
 
 
 def with_less(schedule: Any, position: Position) -> Any:
     """Return a schedule that has room for a little less than what is held in memory."""
     if isinstance(schedule, Parts):
         return replace(schedule, inner=with_less(schedule.inner, position))
-    held = [kept for kept in position.snapshots if kept.tier == "memory"]
+    held = len(position.snapshots) - position.on_disk
     if isinstance(schedule, Mixed):
-        units = sum(schedule.restart if kept.kind == "restart" else schedule.saved for kept in held)
-        return schedule.with_units(units - 1)
+        return schedule.with_units(schedule.units - schedule.free(position) - 1)
     if isinstance(schedule, (Online, Periodic)):
-        return replace(schedule, snapshots=max(1, min(schedule.snapshots, len(held)) - 1))
+        return replace(schedule, snapshots=max(1, min(schedule.snapshots, held) - 1))
     if isinstance(schedule, StoreAll):
         return schedule  # on disk, with nothing in memory
     # No table is made where memory is short.
-    return Revolve(max(1, len(held if isinstance(schedule, Revolve) else position.snapshots) - 1))
+    return Revolve(max(1, (held if isinstance(schedule, Revolve) else len(position.snapshots)) - 1))
 
 
 def with_freed(plan: Plan, position: Position, ran: int, freed: int, buffer: int) -> Plan:

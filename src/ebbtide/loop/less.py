@@ -16,13 +16,14 @@ from ebbtide.schedules import Delete, Hierarchical, Mixed, Revolve, StoreAll
 
 def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
     """Return how a loop does with less, what costs the least first; each returns whether there was anything."""
-    saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, "saved")
-    last = partial(go_back, rule), partial(move_first, rule), partial(give_up_entries, rule)
-    return rule.snapshots.give_up_buffers, partial(give_up_one, rule), *saved, *last
+    one = partial(give_up_one, rule, ahead.Cheapest())
+    saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, ahead.Cheapest("disk", "saved"))
+    last = partial(go_back, rule), partial(move_first, rule), partial(give_up_entries, rule, ahead.Cheapest("disk"))
+    return rule.snapshots.give_up_buffers, one, *saved, *last
 
 
-def give_up_one(rule: Any) -> bool:
-    """Give up one snapshot of a loop; return whether there was one."""
+def give_up_one(rule: Any, cheapest: ahead.Cheapest) -> bool:
+    """Give up one snapshot of a loop, the *cheapest* where its schedule has no choice; return whether there was one."""
     schedule, position = rule.plan.schedule, rule.position
     action = None
     if isinstance(schedule, (Revolve, Mixed)):
@@ -31,7 +32,7 @@ def give_up_one(rule: Any) -> bool:
         with suppress(ScheduleError):
             action = schedule.next_action(position)
     if not isinstance(action, Delete):
-        kept = ahead.find_cheapest(position)
+        kept = cheapest.take(position)
         if kept is None:
             return False
         action, schedule = Delete(step=kept.step), ahead.with_less(schedule, position)
@@ -66,18 +67,20 @@ def give_up_first(rule: Any) -> bool:
     return True
 
 
-def give_up_on_disk(rule: Any, kind: str | None = None) -> bool:
+def give_up_on_disk(rule: Any, cheapest: ahead.Cheapest | None = None) -> bool:
     """
     Give up one snapshot on disk, which the loop plans without from then on.
 
     Args:
         rule: The loop.
-        kind: `"saved"` for what a step saved, of which there are nodes in memory; None for any.
+        cheapest: Those on disk of the kind `"saved"` for what a step saved, of which there are nodes in memory; None
+            for any.
 
     Returns:
         Whether there was one without which all steps can still run again, from the initial state if need be.
     """
-    kept = ahead.find_cheapest(rule.position, "disk", kind)
+    cheapest = ahead.Cheapest("disk") if cheapest is None else cheapest
+    kept, kind = cheapest.take(rule.position), cheapest.kind
     if kept is None:
         is_there = any(one.tier == "disk" and kind in (None, one.kind) for one in rule.position.snapshots)
         if not is_there or not rule.room.fallback.go_back(rule):
@@ -121,9 +124,9 @@ def move_first(rule: Any) -> bool:
     return True
 
 
-def give_up_entries(rule: Any) -> bool:
+def give_up_entries(rule: Any, cheapest: ahead.Cheapest) -> bool:
     """Give up one restart state on disk of a loop at rest, for what the interpreter takes for it; see `move_first`."""
-    if not held.entries_bytes(rule) or not give_up_on_disk(rule):
+    if not held.entries_bytes(rule) or not give_up_on_disk(rule, cheapest):
         return False
     rule.snapshots.count(held.beyond_now(rule))
     return True

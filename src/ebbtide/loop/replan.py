@@ -10,6 +10,7 @@ from typing import Any
 from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
+from ebbtide.loop.ahead import Cheapest
 from ebbtide.loop.held import RECORD, counted_bytes
 from ebbtide.loop.less import give_up_on_disk
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
@@ -30,7 +31,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
         BudgetError: Nothing fits.
     """
     # Those in steps at hand are lenders, too, and hold what they can run again.
-    lenders = [one for one in ledger.lenders if one() is not rule]
+    lenders, saved = [one for one in ledger.lenders if one() is not rule], Cheapest("disk", "saved")
     while True:
         kept = counted_bytes(rule)
         others = ledger.live - kept - RECORD
@@ -39,7 +40,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
         except BudgetError:
             # All processes try again, or none.
             # Of a step on disk the nodes are in memory, and loops in it may hold there what they cannot do without.
-            gave_up = ledger.relieve(ledger.lent, lenders) or (is_alone() and give_up_on_disk(rule, "saved"))
+            gave_up = ledger.relieve(ledger.lent, lenders) or (is_alone() and give_up_on_disk(rule, saved))
             if not agree(gave_up):
                 raise
 

@@ -31,7 +31,7 @@ def block_action(position: Position, memory: int) -> Action:
         return run_to_next(end, state, latest, free)
     if free < 0 and held > 1:
         steps = [kept.step for kept in snapshots[first:]]
-        return delete(steps[find_least(steps, end, max(1, held + free))])
+        return delete(steps[find_least(steps, end, max(1, held + free))[0]])
     return move(latest) if latest == end - 1 else copy(latest)
 
 

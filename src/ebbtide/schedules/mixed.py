@@ -138,8 +138,9 @@ class Mixed(Schedule):
 
     def free(self, position: Position) -> int:
         """Return how many units are free at a position; less than 0 if more is held than fits."""
-        if self.restart == self.saved and position.on_disk == 0:
-            return self.units - self.restart * len(position.snapshots)
+        if position.on_disk == 0:
+            saved = position.saved_snapshots
+            return self.units - self.restart * (len(position.snapshots) - saved) - self.saved * saved
         return self.units - sum(map(self._size, position.snapshots))
 
     def _choose(self, position: Position) -> Action:
@@ -163,11 +164,12 @@ class Mixed(Schedule):
             action = self._keep_way_back(position, free)
             if action is not None:
                 return action
-        latest = top if top.kind == "restart" else _latest_restart(snapshots)
-        if state is None or state >= end or (latest is not None and state < latest.step):
-            if latest is None:
+        if state is None or state >= end or state < top.step:
+            latest = _latest_restart(snapshots)
+            if latest is not None and (state is None or state >= end or state < latest.step):
+                return self._load(position, latest, free)
+            if state is None or state >= end:
                 raise describe_loss(position)
-            return self._load(position, latest, free)
         if top.kind == "saved" and state <= top.step:
             return run(state, top.step + 1)
         return self._start(position, state, free) if top.kind == "saved" else self._go_on(position, state, free)
@@ -223,14 +225,17 @@ class Mixed(Schedule):
             if place > 0:
                 return run(state, state + place, snapshot=True)
             return run(state, state + 1, snapshot=True, kind="saved")
-        if _latest_restart(position.snapshots) is None:
+        if len(position.snapshots) == position.saved_snapshots:
             raise describe_loss(position)
         return run(state, end - 1)
 
     def _keep_way_back(self, position: Position, free: int) -> Action | None:
         """Without the initial state in a snapshot: all first steps must have their own, up to a restart state."""
         base, state, snapshots = count_base(position), position.state, position.snapshots
-        if base >= position.end or any(kept.kind == "restart" and kept.step <= base for kept in snapshots):
+        if base >= position.end:
+            return None
+        restarts = len(snapshots) > position.saved_snapshots
+        if restarts and any(kept.kind == "restart" and kept.step <= base for kept in snapshots):
             return None
         if state is None or state > base:
             raise describe_loss(position)

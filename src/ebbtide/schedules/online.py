@@ -191,17 +191,18 @@ class Online(Schedule):
 
     def _make_room(self, position: Position) -> Action | None:
         """Delete what is of no use or too many, and store the initial state if it is only in hand."""
-        snapshots, state = position.snapshots, position.state
-        held = [kept.step for kept in snapshots]
-        useless = next((kept.step for kept in snapshots if kept.kind != "restart"), None)
-        if useless is None and len(held) > self.snapshots:
-            useless = held[self._find_spare(held, max(held[-1], state or 0))[0]]
-        if useless is None and held and held[0] > 0 and len(held) == self.snapshots:
+        snapshots, state, count = position.snapshots, position.state, len(position.snapshots)
+        if position.saved_snapshots:
+            return delete(next(kept.step for kept in snapshots if kept.kind == "saved"))
+        if count > self.snapshots:
+            held = [kept.step for kept in snapshots]
+            return delete(held[self._find_spare(held, max(held[-1], state or 0))[0]])
+        if count and snapshots[0].step == 0:
+            return None
+        if count == self.snapshots:
             # The initial state is only in hand, and needs a slot.
-            useless = held[0]
-        if useless is not None:
-            return delete(useless)
-        return run(0, 1, snapshot=True) if state == 0 and (not held or held[0] > 0) else None
+            return delete(snapshots[0].step)
+        return run(0, 1, snapshot=True) if state == 0 else None
 
     def _go_on(self, snapshots: Snapshots, state: int, steps: int, thinned: Thinned | None) -> Action:
         """All slots are taken: give one up for the working state, or run on to the step where that pays."""
@@ -267,8 +268,9 @@ class Online(Schedule):
 
     def _require_initial(self, position: Position) -> None:
         """Fail before any work is done if there is no way back to step 0: saved values are given up."""
-        held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
-        if position.state != 0 and held[:1] != [0]:
+        snapshots = position.snapshots
+        if position.state != 0 and not (snapshots and snapshots[0].step == 0 and snapshots[0].kind == "restart"):
+            held = [kept.step for kept in snapshots if kept.kind == "restart"]
             saved = "no values" if position.saved is None else f"the values of the steps {position.saved}"
             raise ScheduleError(
                 f"Step 0 cannot be run again: the working state is that of step {position.state}, restart states are "

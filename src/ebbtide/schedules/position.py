@@ -34,8 +34,8 @@ class _Fields:
     """
 
     __slots__ = (
-        "before", "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved", "snapshots", "state",
-        "steps",
+        "before", "end", "finished", "forward_ended", "on_disk", "open", "reversed", "saved",
+        "saved_snapshots", "snapshots", "state", "steps",
     )  # fmt: skip
 
 
@@ -55,8 +55,8 @@ class Position(_Fields):
         snapshots: What is stored, by ascending step; of a step there is at most one.
         open: The loop may end before `steps`; see `ended`.
 
-    The attribute `on_disk` is the number of snapshots on disk, and `end` that of the steps that are not yet reversed;
-    the next one to reverse is `end - 1`.
+    The attribute `on_disk` is the number of snapshots on disk, `saved_snapshots` that of those of kind `"saved"`, and
+    `end` that of the steps that are not yet reversed; the next one to reverse is `end - 1`.
 
     Raises:
         ScheduleError: A number lies outside of the loop, or is none.
@@ -80,6 +80,7 @@ class Position(_Fields):
     open: bool = False
     # Derived, as schedules ask for them before each action.
     on_disk: int = field(init=False, compare=False, repr=False)
+    saved_snapshots: int = field(init=False, compare=False, repr=False)
     # Of which snapshots these were made by one change, if known: who has seen those need not compare all of them.
     before: Snapshots | None = field(init=False, compare=False, repr=False)
     end: int = field(init=False, compare=False, repr=False)
@@ -89,6 +90,7 @@ class Position(_Fields):
         object.__setattr__(self, "snapshots", shared(checked(self.snapshots, self.steps)))
         object.__setattr__(self, "saved", None if self.saved is None else pair_of(self.saved))
         object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))
+        object.__setattr__(self, "saved_snapshots", sum(snapshot.kind == "saved" for snapshot in self.snapshots))
         object.__setattr__(self, "before", None)
         object.__setattr__(self, "end", self.steps - self.reversed)
         if not 0 <= self.reversed <= self.steps:
@@ -146,7 +148,7 @@ class Position(_Fields):
                 )
             return _made(
                 self.steps, self.reversed, self.state, self.saved, True, False, self.snapshots, False, self.on_disk,
-                self.before,
+                self.saved_snapshots, self.before,
             )  # fmt: skip
         if type(cast("Any", action)) is not EndReverse:
             raise ScheduleError(f"{action!r} is no action. Give one of ebbtide.schedules, such as Forward or Reverse.")
@@ -156,7 +158,8 @@ class Position(_Fields):
                 f"forward_ended is {self.forward_ended}. Reverse all steps first."
             )
         return _made(
-            self.steps, self.reversed, None, None, True, True, self.snapshots, self.open, self.on_disk, self.before
+            self.steps, self.reversed, None, None, True, True, self.snapshots, self.open, self.on_disk,
+            self.saved_snapshots, self.before,
         )  # fmt: skip
 
     def _after_forward(self, action: Forward) -> Position:
@@ -172,10 +175,11 @@ class Position(_Fields):
                 f"Give start < stop <= {self.end}."
             )
         snapshots, saved, on_disk = self.snapshots, None if action.drop else self.saved, self.on_disk
-        before = self.before
+        before, saved_snapshots = self.before, self.saved_snapshots
         if action.snapshot:
             before, snapshots = snapshots, self._stored(action)
             on_disk += action.tier == "disk"
+            saved_snapshots += action.kind == "saved"
         if action.save:
             if saved is not None and saved[1] != start:
                 raise ScheduleError(
@@ -184,7 +188,8 @@ class Position(_Fields):
                 )
             saved = (start if saved is None else saved[0], stop)
         return _made(
-            self.steps, self.reversed, stop, saved, self.forward_ended, False, snapshots, self.open, on_disk, before
+            self.steps, self.reversed, stop, saved, self.forward_ended, False, snapshots, self.open, on_disk,
+            saved_snapshots, before,
         )  # fmt: skip
 
     def _after_reverse(self, action: Reverse) -> Position:
@@ -207,7 +212,10 @@ class Position(_Fields):
         saved = None if stop == self.saved[0] else (self.saved[0], stop)
         state = self.state if self.state is not None and self.state < stop else None
         done = self.reversed + start - stop
-        return _made(self.steps, done, state, saved, True, False, self.snapshots, self.open, self.on_disk, self.before)
+        return _made(
+            self.steps, done, state, saved, True, False, self.snapshots, self.open, self.on_disk, self.saved_snapshots,
+            self.before,
+        )  # fmt: skip
 
     def _stored(self, action: Forward) -> Snapshots:
         """The snapshots with the one that a `Forward` stores."""
@@ -238,17 +246,19 @@ class Position(_Fields):
                 "Load one of these."
             )
         snapshot, state, saved, on_disk = snapshots[place], self.state, self.saved, self.on_disk
-        before = self.before
+        before, saved_snapshots = self.before, self.saved_snapshots
         if not isinstance(action, Copy):
             before, snapshots = snapshots, remove(snapshots, place)
             on_disk -= snapshot.tier == "disk"
+            saved_snapshots -= snapshot.kind == "saved"
         if not isinstance(action, Delete):
             if snapshot.kind == "saved":
                 saved = self._joined(action)
             else:
                 state = step
         return _made(
-            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open, on_disk, before
+            self.steps, self.reversed, state, saved, self.forward_ended, False, snapshots, self.open, on_disk,
+            saved_snapshots, before,
         )  # fmt: skip
 
     def _joined(self, action: Copy | Move) -> tuple[int, int]:
@@ -361,7 +371,8 @@ class Position(_Fields):
 
 def _made(
     steps: int, done: int, state: int | None, saved: tuple[int, int] | None, ended: bool, finished: bool,
-    snapshots: Snapshots, still_open: bool, on_disk: int, before: Snapshots | None,
+    snapshots: Snapshots, still_open: bool, on_disk: int, saved_snapshots: int,
+    before: Snapshots | None,
 ) -> Position:  # fmt: skip
     """Return a position of its fields, without looking at them."""
     position: Any = _new(_Fields)
@@ -374,6 +385,7 @@ def _made(
     position.snapshots = snapshots
     position.open = still_open
     position.on_disk = on_disk
+    position.saved_snapshots = saved_snapshots
     position.before = before
     position.end = steps - done
     position.__class__ = Position

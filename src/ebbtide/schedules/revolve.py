@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -18,6 +19,8 @@ from ebbtide.schedules.records import make_plain
 
 # So many repetitions are tried one by one, which is all that loops within reason take.
 _FEW = 8
+# Of so many snapshots at most the best are kept, which takes time with the third power of their number: 50 take 5 ms.
+_MOST_COMPARED = 50
 
 
 def count_reach(snapshots: int, repetitions: int) -> int:
@@ -109,21 +112,26 @@ def run_to_next(end: int, state: int, latest: int | None, free: int) -> Forward:
     return run(state, end - 1, snapshot=store)
 
 
-def find_least(held: list[int], end: int, snapshots: int) -> int:
-    """The place, not the first, of the snapshot without which the fewest forward steps are left."""
+def find_least(held: list[int], end: int, snapshots: int, state: int | None = None) -> tuple[int, int]:
+    """The place, not the first, of the snapshot without which the fewest forward steps are left, and their number."""
     lengths = [stop - start for start, stop in pairwise([*held, end])]
     # Without one snapshot two intervals join, and all later ones have one state more.
-    before = sum(count_forward(length, snapshots - index) for index, length in enumerate(lengths[:-2]))
+    before = sum([count_forward(length, snapshots - index) for index, length in enumerate(lengths[:-2])])
     after, least, best = 0, len(held) - 1, -1
     for place in range(len(held) - 1, 0, -1):
-        joined = count_forward(lengths[place - 1] + lengths[place], snapshots - place + 1)
+        slots = max(1, snapshots - place + 1)
+        if place == len(held) - 1:
+            joined, kept = (count_tail(end, state, start, slots) for start in (held[-2], held[-1]))
+        else:
+            joined = count_forward(lengths[place - 1] + lengths[place], slots)
+            kept = count_forward(lengths[place], slots)
         total = before + joined + after
         if best < 0 or total < best:
             least, best = place, total
-        after += count_forward(lengths[place], snapshots - place + 1)
+        after += kept
         if place > 1:
             before -= count_forward(lengths[place - 2], snapshots - place + 2)
-    return least
+    return least, best
 
 
 def count_tail(end: int, state: int | None, latest: int, slots: int) -> int:
@@ -218,9 +226,9 @@ class Revolve(Schedule):
                 return delete(snapshots[-1].step)  # in hand is not enough: it has to be kept
         free = self.snapshots - len(snapshots)
         if (free < 0 or not position.forward_ended) and self._is_short(position):
-            surplus = self.find_surplus(position)
-            if surplus:
-                return delete(surplus[0])
+            surplus = next(self._give_up(position), None)
+            if surplus is not None:
+                return delete(surplus)
         if not snapshots:
             return run_to_next(end, 0, None, free)
         if state == 0 and end > 1 and snapshots[0].step > 0:
@@ -318,13 +326,17 @@ class Revolve(Schedule):
         held, end = [snapshot.step for snapshot in position.snapshots], position.end
         if not held or end == 0:
             return followed + (count_forward(end, self.snapshots) if end else 0)
-        tail = count_tail(end, position.state, held[-1], self.snapshots - len(held) + 1)
-        return followed + _count_intervals(held, self.snapshots) + tail
+        return followed + self._count_held(held, end, position.state)
+
+    def _count_held(self, held: list[int], end: int, state: int | None) -> int:
+        """Return the forward steps that are left with snapshots, no more than there are slots."""
+        tail = count_tail(end, state, held[-1], self.snapshots - len(held) + 1)
+        return _count_intervals(held, self.snapshots) + tail
 
     def _keeps_to_plan(self, position: Position) -> bool:
         """Whether all that is held is used from here on as if this schedule had stored it: a closed form holds."""
         snapshots, end, state = position.snapshots, position.end, position.state
-        if position.saved is not None or any(snapshot.kind == "saved" for snapshot in snapshots):
+        if position.saved is not None or position.saved_snapshots:
             return False
         if not snapshots:
             return state == 0
@@ -339,7 +351,8 @@ class Revolve(Schedule):
 
         They may be more than there are too many, if their slots are worth more for the steps ahead. `next_action` gives
         them up, too, as long as there are too many, or too few slots for the rest of the forward sweep; who must
-        free their bytes at once deletes them from the storage and from the position.
+        free their bytes at once deletes them from the storage and from the position. Those that are left are the best;
+        of more than 50 they are given up one by one, each that without which the fewest forward steps are left.
 
         Args:
             position: Where the loop stands.
@@ -353,14 +366,25 @@ class Revolve(Schedule):
             >>> Revolve(2).find_surplus(Position(steps=10, state=None, snapshots=held))
             (5,)
         """
-        end = position.end
-        useful = [snapshot.step < end and snapshot.kind == "restart" for snapshot in position.snapshots]
-        surplus = [snapshot.step for snapshot, use in zip(position.snapshots, useful, strict=True) if not use]
-        held = [snapshot.step for snapshot, use in zip(position.snapshots, useful, strict=True) if use]
+        return (*self._give_up(position),)
+
+    def _give_up(self, position: Position) -> Iterator[int]:
+        """Yield the snapshots to give up, one after the other."""
+        end, state, held = position.end, position.state, list[int]()
+        for snapshot in position.snapshots:
+            if snapshot.step < end and snapshot.kind == "restart":
+                held.append(snapshot.step)
+            else:
+                yield snapshot.step
+        while len(held) > _MOST_COMPARED:
+            # Of far too many, one by one: no interval is as long as with all of the others gone.
+            place, least = find_least(held, end, max(self.snapshots, len(held) - 1), state)
+            if len(held) <= self.snapshots and least >= self._count_held(held, end, state):
+                return
+            yield held.pop(place)
         if held:
-            kept = keep_best(held, end, position.state, self.snapshots)
-            surplus += [step for place, step in enumerate(held) if place not in kept]
-        return tuple(surplus)
+            kept = keep_best(held, end, state, self.snapshots)
+            yield from [step for place, step in enumerate(held) if place not in kept]
 
     def _is_short(self, position: Position) -> bool:
         """Whether there are too many snapshots, or fewer free slots for the rest than this schedule would have left."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import final
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, Copy, Forward, Move
+from ebbtide.schedules.actions import Action, Copy, Delete, Forward, Move
 from ebbtide.schedules.position import Position
+from ebbtide.schedules.snapshots import find_place
 
 
 @final
@@ -63,18 +64,17 @@ def simulate(
     peak_snapshots, peak_memory, peak_disk = len(position.snapshots), held["memory"], held["disk"]
     mark, turns = position, 0
     while (action := next_action(position)) is not None:
+        after = position.after(action)
         if isinstance(action, Forward):
             forward_steps += action.stop - action.start
-            disk_writes += action.snapshot and action.tier == "disk"
-        after = position.after(action)
-        if len(after.snapshots) != len(position.snapshots):
-            changed = set(after.snapshots) ^ set(position.snapshots)
-            sign = 1 if len(after.snapshots) > len(position.snapshots) else -1
-            for snapshot in changed:
-                held[snapshot.tier] += sign * sizes[snapshot.kind]
-        if isinstance(action, (Copy, Move)):
-            tier = next(kept.tier for kept in reversed(position.snapshots) if kept.step == action.step)
-            disk_reads += tier == "disk"
+            if action.snapshot:
+                disk_writes += action.tier == "disk"
+                held[action.tier] += sizes[action.kind]
+        elif isinstance(action, (Copy, Move, Delete)):
+            kept = position.snapshots[find_place(position.snapshots, action.step)]
+            disk_reads += kept.tier == "disk" and not isinstance(action, Delete)
+            if not isinstance(action, Copy):
+                held[kept.tier] -= sizes[kept.kind]
         position = after
         # A pure function of the position that comes to one twice never ends (Brent's way to find a cycle).
         turns += 1
