@@ -93,3 +93,17 @@ def test_at_least_one_of_both(interval, snapshots):
     """Numbers below 1 are an error that names both."""
     with pytest.raises(ScheduleError, match=f"not {interval} and {snapshots}"):
         Periodic(interval, snapshots)
+
+
+@pytest.mark.parametrize(("interval", "snapshots"), [(7, 3), (10, 6), (1, 1), (40, 5), (2, 1)])
+@pytest.mark.parametrize("steps", [1, 5, 7, 8, 40, 57, 60])
+def test_a_loop_that_may_end_takes_no_more_than_the_longest(interval, snapshots, steps):
+    """At its upper bound it takes the disk, the memory and the steps of a known length; before, no more disk."""
+    schedule = Periodic(interval, snapshots)
+    found = check_schedule(schedule, steps, start=Position(steps=steps, open=True))
+    assert found.forward_steps == schedule.forward_steps(steps)
+    assert found.used.get("disk", 0) == schedule.peak(steps, "disk")
+    for ends in range(1, steps):
+        before = check_schedule(schedule, steps, start=Position(steps=steps, open=True), ends=ends)
+        assert before.used.get("disk", 0) <= schedule.peak(steps, "disk")
+        assert before.used.get("memory", 0) <= snapshots

@@ -148,8 +148,8 @@ class Periodic(Schedule):
     def _start(self, position: Position, state: int) -> Action:
         """Between the working state and the end nothing is stored."""
         end = position.end
-        # Of a loop whose length is not known the last interval is not known either.
-        if end - state > self.interval or (position.open and end - state > 1):
+        # A loop whose length is not known is the longest one until it ends: its last interval is that at its bound.
+        if end - state > self.interval:
             return run(state, min(end, state + self.interval), snapshot=True, tier="disk")
         if end - state == 1:
             return run(state, end, save=True)
