@@ -203,6 +203,20 @@ def test_no_dependence():
     assert_same_bits(pushforward(U0[3:6]), U0[3:6])
 
 
+@pytest.mark.parametrize("schedule", [None, Mixed(2)])
+def test_python_numbers_after_the_loop(schedule):
+    """A Python number of the state is one after the loop, in pushes too."""
+
+    def f(u):
+        u, t = timeloop(lambda s, i: (s[0] * (1 + 0.1 * s[1]), s[1] + 0.1), (u, 0.5), 6, schedule=schedule)
+        assert type(t) is float
+        return np.sum(u * u) * (t + 1) * np.abs(t)
+
+    u = np.arange(3.0)
+    value, pushforward = linearize(f, u)
+    assert (value, pushforward(np.ones(3))) == jvp(f, (u,), (np.ones(3),))
+
+
 def test_results_are_the_callers():
     """What the caller does to a value or to a tangent that was returned is not seen by the next push."""
     u = np.linspace(0.2, 1.3, 6)

@@ -347,6 +347,19 @@ def time_becomes_active(loop, c):
 
 
 @program(U0)
+def python_numbers_after_the_loop(loop, u):
+    """What stays a Python number from step to step is one after the loop, too, and does what one does."""
+
+    def step(s, i):
+        u, t, z = s
+        return new(u) * (1 + DT * t), t + DT, z * 1j
+
+    u, t, z = loop(step, (u, 0.5, 1 + 2j), STEPS)
+    assert (type(t), type(z)) == (float, complex)
+    return np.sum(u * u) * (t + 1) * abs(z) * np.abs(t) * np.real(z + 3)
+
+
+@program(U0)
 def integer_array_in_state(loop, u):
     def step(s, i):
         u, n = s

@@ -277,6 +277,25 @@ def test_arguments_that_are_python_numbers(inner):
     assert (value, pushforward(1.0), set(seen)) == (1.4 * 1.3, 1.4, {float})
 
 
+@pytest.mark.parametrize(
+    "wrapped", [lambda f: f, jit, grad, lambda f: lambda x: linearize(f, x)[1](np.ones(3))]
+)
+def test_results_that_are_python_numbers(wrapped):
+    """They are Python numbers for the caller, and do what these do."""
+    seen = []
+
+    def body(x, wrap):
+        y, t, n, z = wrap(lambda x: (x * x, 1.5, 2, 3j))(x)
+        seen.append((type(t), type(n), type(z)))
+        return np.sum(y) * (t + 1) * np.abs(t) * n * abs(z)
+
+    x = np.arange(3.0)
+    found, expected = [np.sum(wrapped(lambda x, w=w: body(x, w))(x)) for w in (checkpoint, lambda f: f)]
+    assert found == expected
+    assert set(seen) == {(float, int, complex)}
+    assert np.array_equal(grad(lambda x: body(x, checkpoint))(x), grad(lambda x: body(x, lambda f: f))(x))
+
+
 def test_body_that_writes_its_argument():
     """A body may write into its argument, which is its own copy, in both runs."""
     def body(u):

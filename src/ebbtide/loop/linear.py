@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, final
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import is_array, paths_of, unflatten
+from ebbtide.arrays.containers import is_differentiable, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
@@ -264,12 +264,12 @@ class LinearLoop(LinearRule):
         """
         if not operands:
             return results
-        # What is no array has no derivative, and only its place counts.
-        shown = [value if is_array(value) else 0.0 for value in results]
+        # What has no derivative, such as a Python number, stays what it is, and only its place counts.
+        shown = [value if is_differentiable(value) else 0.0 for value in results]
         self._kinds = [type_of(value) for value in shown]
         tangents = self._tape.record(self, operands, [zeros_like(value)[()] for value in shown])
         pairs = zip(results, tangents, strict=True)
-        return [TracedArray(self._trace, t, owned(v)) if is_array(v) else v for v, t in pairs]
+        return [TracedArray(self._trace, t, owned(v)) if is_differentiable(v) else v for v, t in pairs]
 
     def push(self, tangents: list[Any]) -> list[Any]:
         """See `LinearRule.push`."""

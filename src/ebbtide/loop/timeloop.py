@@ -9,7 +9,7 @@ from typing import Any
 
 from ebbtide.agree import own_communicator
 from ebbtide.arrays.batched import innermost_batch
-from ebbtide.arrays.containers import check_vectors, flatten, is_array, paths_of, unflatten
+from ebbtide.arrays.containers import check_vectors, flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
@@ -47,7 +47,7 @@ from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.failures import without_frames
-from ebbtide.tape.joint import record_joint
+from ebbtide.tape.joint import record_results
 from ebbtide.tape.linear_region import linear_trace
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Region
@@ -280,10 +280,7 @@ def _recorded(
     count = len(final)
     results = final + stacked(rule.emitted)
     if rule.links.parents:
-        # What is no array has no derivative, and only its place counts.
-        shown = [v if is_array(v) else 0 for v in results]
-        traced = record_joint(tape, rule, rule.links.parents, shown)
-        results = [t if is_array(v) else v for t, v in zip(traced, results, strict=True)]
+        results = record_results(tape, rule, rule.links.parents, results)
         rule.emitted = []
     else:
         rule.close()

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from ebbtide.arrays.batched import BatchTrace
-from ebbtide.arrays.containers import is_array
 from ebbtide.arrays.context import current
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.primitive import innermost
@@ -22,7 +21,7 @@ from ebbtide.errors import TraceError
 from ebbtide.program.calls import Batched, Call, Pulled, Pushed, apart
 from ebbtide.program.holding import HeldSymbol, Saving, duals, only_forward, variables
 from ebbtide.program.symbolic import SymbolicTrace
-from ebbtide.tape.joint import JointRule, record_joint
+from ebbtide.tape.joint import JointRule, record_results
 from ebbtide.tape.linear import LinearRule
 from ebbtide.tape.linear_region import Pushing, node_of, split, tape_of
 from ebbtide.tape.node import Node
@@ -165,9 +164,7 @@ def _on_tape(tape: Tape, call: Call, operands: list[Any]) -> list[Any]:
     pulled = Pulled(call, [places.index(place) for place in range(len(active))], [node.type for node in active])
     parents = list(dict.fromkeys(active))
     rule = _CallRule(call.name, pulled, values, [parents.index(node) for node in active], held)
-    # What is no array has no derivative, and only its place counts.
-    traced = record_joint(tape, rule, tuple(parents), [value if is_array(value) else 0 for value in found])
-    return [t if is_array(v) else v for t, v in zip(traced, found, strict=True)]
+    return record_results(tape, rule, tuple(parents), found)
 
 
 def _active(nodes: Sequence[Node | None], rows: range) -> tuple[list[Node], list[int | None]]:

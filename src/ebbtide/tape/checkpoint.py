@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.batched import innermost_batch
-from ebbtide.arrays.containers import flatten, has_vectors, is_array, is_differentiable, unflatten
+from ebbtide.arrays.containers import flatten, has_vectors, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
@@ -20,7 +20,7 @@ from ebbtide.tape.batched import on_members
 from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.factors import swaps_factors
 from ebbtide.tape.forecast import Forecast
-from ebbtide.tape.joint import JointRule, record_joint
+from ebbtide.tape.joint import JointRule, record_results
 from ebbtide.tape.linear_checkpoint import linear_checkpoint
 from ebbtide.tape.linear_region import is_alone, linear_trace
 from ebbtide.tape.node import Node
@@ -90,9 +90,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         rule = _CheckpointRule(f, region, leaves, values, structure, outputs, statics, demand)
         if not rule.parents:
             return unflatten(output_structure, outputs)
-        traced = record_joint(tape, rule, rule.parents, outputs)
-        results = [t if is_array(v) else v for t, v in zip(traced, outputs, strict=True)]
-        return unflatten(output_structure, results)
+        return unflatten(output_structure, record_results(tape, rule, rule.parents, outputs))
 
     return wrapped
 

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.containers import is_differentiable
 from ebbtide.arrays.location import user_frame
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.node import PROJECTION, Node
@@ -157,6 +158,23 @@ def record_joint(
             array.sharing().reachable = True
         traced.append(array)
     return traced
+
+
+def record_results(tape: Tape, rule: JointRule, parents: tuple[Node, ...], results: list[Any]) -> list[Any]:
+    """
+    Record an operation among whose results there may be some without a derivative, as it ran on values.
+
+    Args:
+        tape: Where to record it.
+        rule: Its rule.
+        parents: Nodes of its active operands; see `record_joint`.
+        results: All of its results.
+
+    Returns:
+        The results, traced; what has no derivative, such as a Python number, as it is: only its place counts.
+    """
+    traced = record_joint(tape, rule, parents, [x if is_differentiable(x) else 0 for x in results])
+    return [t if is_differentiable(x) else x for t, x in zip(traced, results, strict=True)]
 
 
 def plain_bytes(saved: Sequence[Any]) -> int:

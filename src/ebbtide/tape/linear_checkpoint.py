@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.containers import flatten, is_array, is_differentiable, unflatten
+from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
@@ -63,7 +63,7 @@ class _LinearCheckpoint(LinearRule):
         nbytes = sum(getattr(value, "nbytes", 0) for value in (*used, *values))
         self._constancy.end_forward([self._f], self._met, nbytes)
         self._checks = [checksum_of_result(value) for value in values]
-        self._kinds = [type_of(value) if is_array(value) else None for value in values]
+        self._kinds = [type_of(value) if is_differentiable(value) else None for value in values]
         return values, structure, list(self._statics.values())
 
     def _call(self, tangents: list[Any]) -> tuple[list[Any], Any]:
@@ -129,5 +129,5 @@ def linear_checkpoint(f: Callable[..., Any], args: Any, kwargs: Any, trace: Tang
     rule.places = [None if node is None else next(rest) for node in nodes]
     if not parents:
         return unflatten(structure, values)
-    tangents = iter(tape.record(rule, parents, [zeros_like(v)[()] for v in values if is_array(v)]))
-    return unflatten(structure, [TracedArray(trace, next(tangents), v) if is_array(v) else v for v in values])
+    tangents = iter(tape.record(rule, parents, [zeros_like(v)[()] for v in values if is_differentiable(v)]))
+    return unflatten(structure, [TracedArray(trace, next(tangents), v) if is_differentiable(v) else v for v in values])
