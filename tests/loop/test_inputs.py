@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, MutationError, TraceError, grad, jvp, timeloop, vjp
+from ebbtide import Budget, MutationError, TraceError, grad, jit, jvp, timeloop, vjp
 from ebbtide.loop.inputs import Readings
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
@@ -55,6 +55,35 @@ class Dataset:
 def misfit(u: Any, inputs: Any, **options: Any) -> Any:
     """A scalar of a loop with forcing that its derivative needs."""
     return np.sum(timeloop(lambda u, x: np.sin(u) * (1 + 0.1 * x), u, STEPS, inputs=inputs, **options) ** 2)
+
+
+@pytest.mark.parametrize("kind", [np.ndarray, np.recarray])
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+def test_a_record_is_copied(schedule: Any, kind: Any) -> None:
+    """A step that writes into a record of an array of structures, its state or its input, does not change that."""
+    table = np.zeros(STEPS, [("level", float), ("count", int)]).view(kind)
+
+    def step(state: Any, x: Any) -> Any:
+        u, record = state
+        for own in (record, x):
+            own["count"] += 1
+        return np.sin(u) * (record["count"] + x["count"]), record
+
+    def f(u: Any, until: Any = None) -> Any:
+        length: Any = {"steps": STEPS} if until is None else {"until": until, "max_steps": STEPS}
+        return np.sum(timeloop(step, (u, table[0]), inputs=table, schedule=schedule, **length)[0])
+
+    state = U, table[0].copy()
+    for _ in range(STEPS):
+        state = step(state, np.zeros_like(table)[0])
+    found = [grad(f)(U) for _ in range(2)] + [grad(jit(f))(U)]
+    assert all(np.array_equal(found[0], again) for again in found)
+    assert f(U) == np.sum(state[0])
+    if schedule is None or isinstance(schedule, Online):
+        assert np.array_equal(grad(lambda u: f(u, lambda s: s[1]["count"] == STEPS))(U), found[0])
+        with pytest.raises(MutationError, match="it wrote into an array or a record"):
+            grad(lambda u: f(u, lambda s: step(s, s[1])[1]["count"] > STEPS))(U)
+    assert not table["count"].any()
 
 
 class Shaped(Dataset):

@@ -34,6 +34,7 @@ V0 = np.cos(U0)
 FORCING = np.sin(np.arange(STEPS * 6.0)).reshape(STEPS, 6)
 PLAIN = np.linspace(0.5, 1.5, 6)
 MATRIX = np.cos(np.arange(36.0)).reshape(6, 6) / 6
+TABLE = np.array([(0.5, 3), (0.25, 4)], [("level", float), ("count", int)])
 Levels = namedtuple("Levels", ["now", "before"])
 
 
@@ -369,6 +370,20 @@ def integer_array_in_state(loop, u):
         return u * (1 + 0.01 * n[1]), n
 
     return np.sum(loop(step, (u, np.array([1, 0])), STEPS)[0] ** 2)
+
+
+@program(U0)
+def record_in_state(loop, u):
+    """A step may write into a record of an array of structures, which is a view of that."""
+
+    def step(s, i):
+        u, record = s
+        record["count"] += 1
+        record["level"] *= 0.9
+        return new(u) * (1 + record["level"] / record["count"]), record
+
+    u, record = loop(step, (u, TABLE[0].copy()), STEPS)
+    return np.sum(u * u) * record["level"]
 
 
 @program(np.array(0.6))

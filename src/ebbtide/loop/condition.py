@@ -12,11 +12,11 @@ from ebbtide.arrays.containers import map_vectors, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError
 from ebbtide.loop.returned import line_of_function
-from ebbtide.loop.state import checksums_of, owned
+from ebbtide.loop.state import CHANGEABLE, checksums_of, owned
 from ebbtide.program.constant import stop_gradient
 
 _CHANGED = (
-    "until= changed the state that it was given, which it may only look at: it wrote into an array of it, or drew from "
+    "until= changed the state that it was given, which it may only look at: it wrote into an array or a record of it, or drew from "
     "a generator. Steps that are run again would start from another state. Let the step do that, or write into a copy."
 )
 
@@ -69,10 +69,10 @@ def _shown(leaf: Any) -> Any:
         return view
     if type(leaf) is TracedArray:
         return leaf.frozen()
-    return owned(leaf) if isinstance(leaf, np.random.Generator) else leaf
+    return owned(leaf) if isinstance(leaf, CHANGEABLE) else leaf
 
 
 def _is_changed(leaf: Any, copy: Any) -> bool:
     if type(leaf) is TracedArray:
         return copy.present()._value is not leaf._value or copy._node is not leaf._node
-    return isinstance(leaf, np.random.Generator) and checksums_of([leaf]) != checksums_of([copy])
+    return leaf is not copy and not isinstance(leaf, np.ndarray) and checksums_of([leaf]) != checksums_of([copy])

@@ -15,7 +15,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import first_met
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError, TraceError
-from ebbtide.loop.state import checksums_of, owned
+from ebbtide.loop.state import CHANGEABLE, checksums_of, owned
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.region import Region, shown
 from ebbtide.tape.tangent import TangentTrace
@@ -187,8 +187,7 @@ class Inputs:
             return [index], None
         leaves, structure, is_shown = self._read(index)
         # A copy, so that a step that writes into its input does not change the caller's.
-        is_own = (np.ndarray, TracedArray, np.random.Generator)
-        leaves = [owned(leaf, "the inputs") if isinstance(leaf, is_own) else leaf for leaf in leaves]
+        leaves = [owned(x, "the inputs") if isinstance(x, (*CHANGEABLE, TracedArray)) else x for x in leaves]
         if is_shown:
             below = value_trace(current())
             leaves = leaves if below is None else [shown(below, leaf) for leaf in leaves]

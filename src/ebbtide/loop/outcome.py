@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
@@ -17,6 +15,7 @@ from ebbtide.errors import TraceError
 from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import check_types
+from ebbtide.loop.state import CHANGEABLE, owned
 from ebbtide.loop.steps import Stepper
 from ebbtide.program.equation import Variable
 from ebbtide.program.tracing import trace_leaves
@@ -88,10 +87,10 @@ def _run_first(
     def run(arrays: list[Any]) -> list[Any]:
         # Copies: a step may write into what it is given, if that is no number.
         arrays = [array if array._node.is_number else array.copy() for array in arrays]
-        state = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+        state = [owned(leaf) if isinstance(leaf, CHANGEABLE) else leaf for leaf in leaves]
         for number, array in zip(given, arrays, strict=False):
             state[number] = array
-        row = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in x]
+        row = [owned(leaf, "the inputs") if isinstance(leaf, CHANGEABLE) else leaf for leaf in x]
         for number, array in zip(rows, arrays[len(given) :], strict=True):
             row[number] = array
         if options.until is not None:

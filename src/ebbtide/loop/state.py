@@ -1,8 +1,8 @@
 """
 The state of a time loop: leaves that the loop owns, their bytes, and their way into a storage.
 
-A leaf is an array, a number, a random generator, or, while derivatives of derivatives are taken, a traced array of an
-outer trace. Duals (value and tangent) are stored as two arrays, members of a batch as one array, generators as the
+A leaf is an array, a number, a record of an array of structures, a random generator, or, while derivatives of derivatives are taken, a traced array of an
+outer trace. Duals (value and tangent) are stored as two arrays, members of a batch and records as one array, generators as the
 bytes of their state; arrays of an outer tape are kept as they are.
 """
 
@@ -22,6 +22,8 @@ from ebbtide.program.equation import Variable
 from ebbtide.storage import compute_crc32c_of_values
 from ebbtide.tape.node import Node
 
+CHANGEABLE = (np.ndarray, np.void, np.random.Generator)
+"""Leaves in which a step may change something; a record, `np.void`, is a view of the array that it was taken of."""
 _NUMBERS = (bool, int, float, complex, np.generic)
 # A number that a snapshot keeps alive, its form and its place in two lists; 90 to 104 bytes measured.
 NUMBER_BYTES = 112
@@ -35,9 +37,11 @@ def owned(value: Any, place: str = "the state") -> Any:
         TypeError: The leaf is neither an array nor a number, nor a random generator in its place; or it is an array of
             a class that computes in its own way.
     """
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.void)):
         if value.dtype.hasobject:
             raise TypeError(f"A leaf of {place} has the dtype {value.dtype}; states are numeric arrays.")
+        if isinstance(value, np.void):
+            return value.copy()
         refuse_class(value, place)
         return np.array(value, order="C", copy=True, subok=False)
     if type(value) is TracedArray:
@@ -113,7 +117,7 @@ def settled(value: Any, taken: set[int]) -> Any:
 
 def count_numbers(leaves: list[Any]) -> int:
     """Return how many leaves are numbers and no arrays."""
-    return sum(isinstance(leaf, _NUMBERS) for leaf in leaves)
+    return sum(isinstance(leaf, _NUMBERS) and not isinstance(leaf, np.void) for leaf in leaves)
 
 
 def bytes_of(leaves: list[Any]) -> int:
@@ -191,9 +195,11 @@ def unpack(arrays: list[np.ndarray], forms: list[Any]) -> list[Any]:
 
 
 def _lower(leaf: Any) -> tuple[list[np.ndarray], Any]:
-    """Return the plain arrays of a leaf, and a form: "array", ("dual", trace, tangent, value) or ("kept", leaf)."""
+    """Return the plain arrays of a leaf, and how `_raise` makes it of them, such as ("dual", trace, tangent, value)."""
     if isinstance(leaf, np.ndarray):
         return [leaf], "array"
+    if isinstance(leaf, np.void):
+        return [np.asarray(leaf)], ("record",)
     if isinstance(leaf, np.random.Generator):
         packed, form = pack_generator(leaf)
         return [packed], ("generator", form)
@@ -211,6 +217,8 @@ def _lower(leaf: Any) -> tuple[list[np.ndarray], Any]:
 def _raise(form: Any, arrays: Any) -> Any:
     if form == "array":
         return next(arrays)
+    if form[0] == "record":
+        return next(arrays)[()]
     if form[0] == "generator":
         return unpack_generator(next(arrays), form[1])
     if form[0] == "dual":

@@ -20,7 +20,7 @@ from ebbtide.loop.condition import ask
 from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.returned import check_type, check_types, output_types, refuse_output, refuse_structure
-from ebbtide.loop.state import alike, owned, settled
+from ebbtide.loop.state import CHANGEABLE, alike, owned, settled
 from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import form_here
@@ -299,8 +299,8 @@ def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | Non
     Return leaves of the state or the input as a taped step takes them, and their nodes on its tape.
 
     A Python number carries no derivative (what has one is an array or a NumPy scalar), and stays what it is: to
-    NumPy it has a weaker dtype than any array. An array of integers is copied, as the step may write into it, and a
-    generator, from which it may draw.
+    NumPy it has a weaker dtype than any array. What else the step may change is copied: an array of integers or a
+    record, into which it may write, and a generator, from which it may draw.
     """
     entering: list[Any] = []
     nodes: list[Node | None] = []
@@ -309,7 +309,7 @@ def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | Non
             entering.append(tape.leaf(leaf, reachable=False))
             nodes.append(entering[-1]._node)
         else:
-            entering.append(owned(leaf) if isinstance(leaf, (np.ndarray, np.random.Generator)) else leaf)
+            entering.append(owned(leaf) if isinstance(leaf, CHANGEABLE) else leaf)
             nodes.append(None)
     return entering, nodes
 
