@@ -16,8 +16,9 @@ from ebbtide.loop.state import CHANGEABLE, checksums_of, owned
 from ebbtide.program.constant import stop_gradient
 
 _CHANGED = (
-    "until= changed the state that it was given, which it may only look at: it wrote into an array or a record of it, or drew from "
-    "a generator. Steps that are run again would start from another state. Let the step do that, or write into a copy."
+    "until= changed the state that it was given, which it may only look at: it wrote into an array or a record of it, "
+    "or drew from a generator. Steps that are run again would start from another state. Let the step do that, or write "
+    "into a copy."
 )
 
 

@@ -1,9 +1,9 @@
 """
 The state of a time loop: leaves that the loop owns, their bytes, and their way into a storage.
 
-A leaf is an array, a number, a record of an array of structures, a random generator, or, while derivatives of derivatives are taken, a traced array of an
-outer trace. Duals (value and tangent) are stored as two arrays, members of a batch and records as one array, generators as the
-bytes of their state; arrays of an outer tape are kept as they are.
+A leaf is an array, a number, a record of an array of structures, a random generator, or, while derivatives of
+derivatives are taken, a traced array of an outer trace. Duals (value and tangent) are stored as two arrays, members of
+a batch and records as one array, generators as the bytes of their state; arrays of an outer tape are kept as they are.
 """
 
 from __future__ import annotations
