@@ -135,6 +135,23 @@ def test_float32_is_minimized_in_float32():
     np.testing.assert_allclose(found.m, 0.3, atol=1e-3)
 
 
+@pytest.mark.parametrize("method", ["L-BFGS-B", "Newton-CG"])
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble, np.complex64, np.float16])
+def test_other_precisions_are_minimized_in_float64(dtype, method):
+    """Controls of more digits than float64 go to the method by their leading ones, and are evaluated in their dtype."""
+    seen = set()
+
+    def f(m):
+        seen.add(np.dtype(m.dtype))
+        return np.sum(np.abs(m - target) ** 2)
+
+    target = np.array([0.5 - 1j, -2.0]).astype(dtype) if np.dtype(dtype).kind == "c" else np.array([0.5, -2.0], dtype)
+    found = minimize(f, np.array([1, 3], dtype), method)
+    assert found.converged
+    assert (found.m.dtype, found.derivative.dtype, seen) == (dtype, dtype, {np.dtype(dtype)})
+    assert np.allclose(found.m, target, rtol=max(1e-6, 4 * np.finfo(dtype).eps))
+
+
 def test_the_callback_sees_each_iterate():
     """It gets the controls and the value of each iteration, which it may write without harm."""
     seen = []

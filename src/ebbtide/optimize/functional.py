@@ -152,7 +152,8 @@ class ReducedFunctional:
             BudgetError: The budget is too small; says the least that would do.
 
         Memory:
-            As `ebbtide.grad`, within the budget.
+            As `ebbtide.grad`, within the budget; and a copy of an array in *m* that has gaps, such as `x[::2]`, of
+            which `value` computes with a copy, too.
         """
         return self.value_and_derivative(m, riesz)[1]
 

@@ -89,7 +89,8 @@ def minimize(
 
     The method sees one float64 vector of all unknowns (real and imaginary parts of complex ones) and works in the l2
     inner product; the inner products of the controls are not used. Float32 controls are evaluated in float32: their
-    derivatives carry its rounding, so tolerances below about 1e-6 are not reached.
+    derivatives carry its rounding, so tolerances below about 1e-6 are not reached. Controls of more digits than float64
+    has (longdouble, clongdouble) are evaluated in their dtype, at points that have its 53 bits.
 
     Args:
         functional: A reduced functional, or a function of one control.

@@ -12,7 +12,7 @@ from ebbtide.arrays.containers import as_value, flatten, paths_of
 
 def check_leaves(given: Any, structure: Any, kinds: tuple[ArrayType, ...], what: str) -> list[Any]:
     """
-    Return the leaves of a container that has to be of the type of a control.
+    Return the leaves of a container that has to be of the type of a control, arrays without gaps in memory.
 
     Args:
         given: The container.
@@ -43,13 +43,23 @@ def check_leaves(given: Any, structure: Any, kinds: tuple[ArrayType, ...], what:
                 f"{what}{place} is of type {have}, and its control of type {kind}. Write x.astype(np.{kind.dtype}), "
                 f"or make a Control of {have.dtype}."
             )
-        found.append(value)
+        found.append(_without_gaps(value))
     return found
 
 
+def _without_gaps(leaf: Any) -> Any:
+    """Return a leaf that lies as its copies do, in whatever order, so that all of them give the same bits."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    order = sorted(range(leaf.ndim), key=lambda axis: -leaf.strides[axis])
+    return leaf if leaf.transpose(order).flags.c_contiguous else copied(leaf)
+
+
 def copied(leaf: Any) -> Any:
-    """Return a leaf in memory of its own, of the same layout."""
-    return leaf.copy() if getattr(leaf, "ndim", 0) or isinstance(leaf, np.ndarray) else leaf
+    """Return a leaf in memory of its own, of the same order of axes, without gaps."""
+    if isinstance(leaf, np.ndarray):
+        return np.array(leaf, order="K")
+    return leaf.copy() if getattr(leaf, "ndim", 0) else leaf
 
 
 def moved(leaves: list[Any], distance: float, direction: list[Any]) -> list[Any]:
@@ -75,9 +85,9 @@ def conjugate(leaf: Any) -> Any:
 
 def ravel(leaves: list[Any]) -> Any:
     """Return leaves as one float64 vector; a complex number becomes two neighbors, real and imaginary part."""
-    parts = [np.ravel(_precise(leaf)) for leaf in leaves]
-    reals = [part.view(np.float64) if part.dtype.kind == "c" else part for part in parts]
-    return np.concatenate([np.asarray(part, np.float64) for part in reals]) if reals else np.zeros(0)
+    kinds = [np.complex128 if np.iscomplexobj(leaf) else np.float64 for leaf in leaves]
+    parts = [np.ravel(np.asarray(leaf, kind)).view(np.float64) for leaf, kind in zip(leaves, kinds, strict=True)]
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def unravel(vector: Any, kinds: tuple[ArrayType, ...], numbers: tuple[bool, ...]) -> list[Any]:
