@@ -408,6 +408,100 @@ def test_inner_budget_ends_with_its_call():
     assert extra(grad(f, budget=budget), f, x) <= budget.memory
 
 
+def test_files_and_buffers_of_a_dropped_pullback_count_no_more(tmp_path):
+    """What the storage of a pullback takes is in the ledger until the pullback is dropped."""
+    x, z = factors(60)
+    with ebbtide.profile() as p:
+        _, pullback = vjp(chain, x, z, budget=Budget(20 * x.nbytes + 100_000, "1 GiB", tmp_path))
+        assert sum(p.now()[1].values()) > 0
+        del pullback, _
+        assert sum(p.now()[1].values()) == 0
+
+
+def sines(x):
+    """A function whose gradient takes twenty arrays."""
+    for _ in range(20):
+        x = np.sin(x)
+    return np.sum(x)
+
+
+SMALL, LARGE = Budget(5 * 160_000), Budget(40 * 160_000)
+
+
+def end_of(end, x):
+    """Make a pullback or a pushforward with a small budget, and return what is held of it at its *end*."""
+    if end == "two are called as they came":
+        pair = [vjp(np.sin, x, budget=budget)[1] for budget in (SMALL, LARGE)]
+        return [pull(np.ones(x.shape)) for pull in pair]
+    if "linearized" in end:
+        value, pushforward = ebbtide.linearize(np.sin, x, budget=SMALL)
+        return pushforward if "held" in end else value
+    value, pullback = vjp(np.sin, x, retain="again" in end, budget=SMALL)
+    if end == "freed":
+        pullback.free()
+    if "called" in end:
+        pullback(np.ones(x.shape))
+    if end == "failed":
+        with pytest.raises(ebbtide.CotangentError):
+            pullback(np.ones(3))
+    return value if end in ("dropped", "failed") else pullback
+
+
+ENDS = ["dropped", "held", "called", "called, to be called again", "failed", "freed"]
+ENDS += ["two are called as they came", "linearized and dropped", "linearized and held"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_pullback_binds_only_itself(end):
+    """The budget of a pullback or a pushforward binds no gradient that is taken while it waits, or after it."""
+    x = np.linspace(0, 1, 20_000)
+
+    def f(x):
+        held = end_of(end, x)
+        result = sines(x)
+        del held
+        return result
+
+    expected = grad(sines)(x)
+    assert np.array_equal(grad(f, budget=LARGE)(x), expected)
+    with ebbtide.profile():
+        held = end_of(end, x)
+        assert np.array_equal(grad(sines, budget=LARGE)(x), expected)
+        del held
+
+
+def test_what_a_waiting_pullback_holds_counts():
+    """For a pullback that waited its own bytes count when it is called, and no others; around it they count, too."""
+    x = np.linspace(0, 1, 20_000)
+    expected = grad(sines)(x)
+    with pytest.raises(BudgetError) as alone:
+        vjp(sines, x, budget=Budget(5 * x.nbytes))[1](1.0)
+    with ebbtide.profile() as p:
+        pull = vjp(sines, x, retain=True, budget=Budget(alone.value.least))[1]
+        tight = vjp(sines, x, retain=True, budget=Budget(alone.value.least - x.nbytes))[1]
+        others = vjp(sines, x)[1]
+        assert sum(p.now()[1].values()) > 2 * alone.value.least
+        assert np.array_equal(pull(1.0)[0], expected)
+        with pytest.raises(BudgetError) as beside:
+            tight(1.0)
+        assert abs(beside.value.least - alone.value.least) < 4096
+        others.free()
+        assert np.array_equal(pull(1.0)[0], expected)
+
+    def f(x):
+        held = vjp(sines, np.array(ebbtide.stop_gradient(x)))
+        result = sines(x)
+        del held
+        return result
+
+    least = []
+    for g in (sines, f):
+        with pytest.raises(BudgetError) as caught:
+            grad(g, budget=Budget(5 * x.nbytes))(x)
+        least.append(caught.value.least)
+    assert least[1] - least[0] >= 15 * x.nbytes
+
+
 def test_value_and_grad_with_aux_under_a_budget(tmp_path):
     """Auxiliary output and containers work under a budget as without."""
     x, z = factors(60)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ebbtide.bound import Bound
 from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger
 
 
@@ -76,3 +79,29 @@ def test_only_lenders_from_before_are_heard() -> None:
         assert heard[SNAPSHOTS] == 0
         assert ledger.relieve(20) == 20
         assert (heard[SNAPSHOTS], before.sheddable) == (20, 40)
+
+
+def test_bounds_begin_and_end_in_any_order() -> None:
+    """The smallest bound of those at work is the limit, and there is none when the last of them has ended."""
+    ledger, narrow, wide = Ledger(), Bound(40, None), Bound(100, None)
+    first, second = ledger.within(narrow), ledger.within(wide)
+    seen = []
+    for change in (first.__enter__, second.__enter__, partial(first.__exit__, *[None] * 3)):
+        change()
+        seen.append(ledger.limit)
+    second.__exit__(None, None, None)
+    assert [*seen, ledger.limit] == [40, 40, 100, None]
+
+
+def test_what_is_given_up_at_rest_is_not_held_when_work_goes_on() -> None:
+    """A bound leaves its owner the bytes that it gave up while it rested, whatever others hold by then."""
+    ledger, bound = Ledger(), Bound(40, None)
+    with ledger.within(bound):
+        lender = Holder(ledger, 30, 30)
+    with ledger.beside(5), ledger.without(2):
+        ledger.add(SAVED, 1000)
+        assert ledger.relieve(20) == 20
+        assert (bound.held, lender.sheddable) == (10, 10)
+        with ledger.within(bound):
+            assert ledger.limit == 1000 + 40
+    assert ledger.limit is None

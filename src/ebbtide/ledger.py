@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, final
 
+from ebbtide.bound import Bound
 from ebbtide.quota import Quota
 from ebbtide.timeline import Timeline
 from ebbtide.unfinished import Unfinished
@@ -132,9 +133,9 @@ class Ledger:
     """
 
     __slots__ = (
-        "__weakref__", "_hearers", "_owners", "_tickets", "_uncount", "entries", "given_up", "held", "left_out",
-        "lenders", "lendings", "limit", "meters", "peak", "phase", "quota", "refusals", "report", "saved", "timeline",
-        "unfinished", "warned", "watched",
+        "__weakref__", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount", "entries",
+        "given_up", "held", "left_out", "lenders", "lendings", "limit", "meters", "peak", "phase", "quota", "refusals",
+        "report", "saved", "timeline", "unfinished", "warned", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False, unfinished: Unfinished | None = None) -> None:
@@ -145,7 +146,11 @@ class Ledger:
         self.peak = 0
         self.limit: int | None = None
         self.quota: Quota | None = None  # of disk
+        # The bounds of those at work, of which the smallest is the limit, and of those that rest with what may be shed.
+        self._at_work: list[Bound] = []
+        self._resting: weakref.WeakSet[Bound] = weakref.WeakSet()
         self.left_out = 0  # by so many bytes the limit is less, for what no ledger counts
+        self._excused = 0  # and by so many it is more
         self.meters: list[Any] = []  # those of steps that are measured, which are told what is counted here
         self.refusals: list[Any] | None = None  # of loops in a step that is measured: (error, plan); else None
         self.phase = "forward"
@@ -190,29 +195,59 @@ class Ledger:
             self.timeline.record(list(self.held.values()), self.phase)
 
     @contextmanager
-    def beside(self, nbytes: int) -> Iterator[None]:
-        """Have the bound and the peak leave out, in the block, *nbytes* bytes that the function alone takes as well."""
-        limit, before, self.peak = self.limit, self.peak, self.live
-        self.limit = None if limit is None else limit + nbytes
+    def within(self, bound: Bound | None) -> Iterator[None]:
+        """Let a bound bind in the block, too, whose owner is at work there; None for none, as for one that does."""
+        if bound is None or bound in self._at_work:
+            yield
+            return
+        base, lendings = self.live - bound.held, self.lendings
+        bound.limit = base + bound.memory - self._excused + self.left_out
+        self._resting.discard(bound)
+        self._at_work.append(bound)
+        self._bind()
         try:
             yield
         finally:
-            self.limit = limit
+            self._at_work.remove(bound)
+            self._bind()
+            bound.held = max(0, self.live - base)
+            bound.lenders = bound.lenders or range(lendings + 1, self.lendings + 1)
+            if bound.lenders:
+                self._resting.add(bound)
+
+    def _bind(self) -> None:
+        """Have the limit be what the bounds of those at work make it, and the disk that of the last of them."""
+        limits = [bound.limit for bound in self._at_work]
+        self.limit = min(limits) + self._excused - self.left_out if limits else None
+        self.quota = self._at_work[-1].quota if limits else None
+
+    @contextmanager
+    def beside(self, nbytes: int) -> Iterator[None]:
+        """Have the bound and the peak leave out, in the block, *nbytes* bytes that the function alone takes as well."""
+        before, self.peak = self.peak, self.live
+        self._excused += nbytes
+        self._move(nbytes)
+        try:
+            yield
+        finally:
+            self._excused -= nbytes
+            self._move(-nbytes)
             self.peak = max(before, self.peak - nbytes)
 
     @contextmanager
     def without(self, nbytes: int) -> Iterator[None]:
         """Have the bound be less, in the block, by *nbytes* bytes that are held and are in no ledger."""
-        self._leave_out(nbytes)
+        self.left_out += nbytes
+        self._move(-nbytes)
         try:
             yield
         finally:
-            self._leave_out(-nbytes)
+            self.left_out -= nbytes
+            self._move(nbytes)
 
-    def _leave_out(self, nbytes: int) -> None:
-        self.left_out += nbytes
+    def _move(self, nbytes: int) -> None:
         if self.limit is not None:
-            self.limit -= nbytes
+            self.limit += nbytes
 
     @contextmanager
     def watching(self) -> Iterator[Peak]:
@@ -269,7 +304,10 @@ class Ledger:
             if lender is None or freed >= nbytes:
                 continue
             freed += lender.shed(nbytes - freed)
-            self.given_up += sum(before.values()) - self.live
+            less = sum(before.values()) - self.live
+            self.given_up += less
+            for bound in self._resting:
+                bound.held -= less if reference.number in bound.lenders else 0
             for known, heard in self._hearers:
                 if reference.number <= known:
                     for kind, held in before.items():

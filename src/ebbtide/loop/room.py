@@ -11,6 +11,7 @@ import numpy as np
 
 from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.array_type import owner_of
+from ebbtide.bound import Bound
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger, lent_by
@@ -62,15 +63,14 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_freed", "_held", "_ledger", "_mark", "_own", "_peak", "_unseen", "disk", "fallback", "given_up",
-        "lean", "planned", "runs", "spare", "stale", "waiting", "whole",
+        "_allowed", "_bound", "_freed", "_ledger", "_mark", "_peak", "_unseen", "disk", "fallback", "given_up", "lean",
+        "planned", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
         self._ledger = ledger
         self._allowed = allowed
-        self._own = None if own is None else own.memory
-        self._held = self._unseen = 0  # by the loop when it rests, and by the interpreter for other loops
+        self._unseen = 0  # bytes that the interpreter holds for other loops
         self._mark = ledger.mark()  # before the step in work
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self.given_up = 0
@@ -78,6 +78,7 @@ class Room:
         self.waiting = Waiting(ledger)
         self.fallback, self.spare, self.whole = Fallback(ledger), Spare(), Whole(ledger)
         self.disk = DiskPart(ledger, allowed, is_own=own is not None)
+        self._bound = None if own is None else Bound(own.memory, self.disk.whole)
         self.stale, self.lean, self.runs, self.planned = False, False, False, None
 
     @property
@@ -88,22 +89,16 @@ class Room:
     @contextmanager
     def limited(self) -> Iterator[None]:
         """Bind the ledger by the loop's own budget in the block, too."""
-        ledger = self._ledger
-        outer, quota = ledger.limit, ledger.quota
         self._count(rests=False)
-        base = ledger.live - self._held
-        if self._own is not None:
-            ledger.limit = base + self._own if outer is None else min(outer, base + self._own)
-            ledger.quota = self.disk.whole
-        self._unseen, self.runs = seen_by_none(ledger, but=self), True
         try:
-            yield
+            with self._ledger.within(self._bound):
+                self._unseen, self.runs = seen_by_none(self._ledger, but=self), True
+                try:
+                    yield
+                finally:
+                    self.runs = False
+                    self.waiting.close()
         finally:
-            self.runs = False
-            self.waiting.close()
-            self._held = ledger.live - base
-            if self._own is not None:
-                ledger.limit, ledger.quota = outer, quota
             self._count(rests=True)
 
     def _count(self, *, rests: bool) -> None:

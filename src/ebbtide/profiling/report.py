@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from ebbtide.arrays.context import current, entered
+from ebbtide.bound import Bound
 from ebbtide.budget import format_bytes
 from ebbtide.ledger import KINDS, Ledger, SavedEntry
 from ebbtide.profiling.lines import lines_of
@@ -256,11 +257,11 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
     ledger = Ledger(watched=True)
     ledger.timeline = Timeline(len(KINDS))
     ledger.entries = {}
-    ledger.limit = current().ledger.limit
+    around = current().ledger.limit
     with measured_peak() as peak:
         ledger.report = report = Profile(ledger, peak, on_plan)
         try:
-            with entered(ledger=ledger):
+            with entered(ledger=ledger), ledger.within(None if around is None else Bound(around, None)):
                 yield report
         finally:
             report.held_bytes = ledger.peak

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, final
 
 from ebbtide.arrays.context import current, current_or_none
 from ebbtide.arrays.reach import arrays_of
 from ebbtide.arrays.registry import declare_further
+from ebbtide.bound import Bound
 from ebbtide.budget import Budget, check_budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import BUFFERS, Ledger
@@ -34,22 +36,20 @@ class Account:
         ledger: The ledger of the outermost call.
         budget: The budget of this call, or of the calls around it.
         pager: Counts and pages saved values; None when nobody looks.
-        around: The bounds of memory and of disk around this call.
+        bound: That of a budget of this call; None without one.
 
     Memory:
-        The pager's files until `close`.
+        The pager's files until it is closed or dropped.
     """
 
-    __slots__ = ("_around", "_before", "_last", "_lent", "_open", "budget", "ledger", "pager")
+    __slots__ = ("__weakref__", "_before", "_bound", "_last", "_lent", "_open", "budget", "ledger", "pager")
 
-    def __init__(
-        self, ledger: Ledger, budget: Budget | None, pager: Pager | None, around: tuple[int | None, Quota | None]
-    ) -> None:
+    def __init__(self, ledger: Ledger, budget: Budget | None, pager: Pager | None, bound: Bound | None) -> None:
         self.ledger = ledger
         self.budget = budget
         self.pager = pager
-        self._around = around
-        self._open = False
+        self._bound = bound
+        self._open: Any = None  # what closes it if it is dropped
         self._lent = 0
         # Of the time loops of the outermost call those that are this one's: how many came before, and up to its end.
         self._before = ledger.unfinished.begun
@@ -77,9 +77,15 @@ class Account:
         if self.pager is not None:
             _settle(self.pager, seeds, leaves)
 
+    def at_work(self) -> AbstractContextManager[None]:
+        """Let the budget of the call bind in the block, in which the pullback that it is open for runs."""
+        return self.ledger.within(self._bound)
+
     def keep_open(self) -> None:
-        """Let the account outlive its call, for the pullback."""
-        self._open, self._last = True, self.ledger.unfinished.begun
+        """Let the account outlive its call, for the pullback, and be closed when that is dropped."""
+        self._open = weakref.finalize(self, _close, self.ledger, self.pager, self._lent)
+        self._open.atexit = False
+        self._last = self.ledger.unfinished.begun
 
     def fail(self) -> None:
         """End a call that failed: its loops give up all that they hold, though its traceback may hold them."""
@@ -91,16 +97,21 @@ class Account:
 
     def leave(self) -> None:
         """End the call; the account is closed unless it was kept open."""
-        if not self._open:
+        if self._open is None:
             self.close()
 
     def close(self) -> None:
-        """Give up all files and restore the budget around."""
-        if self.pager is not None:
-            self.pager.close()
-            self.ledger.limit, self.ledger.quota = self._around
-            self.ledger.add(BUFFERS, -self._lent)
-            self._lent = 0
+        """Give up all files, and count no more what was lent."""
+        if self._open is not None:
+            self._open.detach()
+        _close(self.ledger, self.pager, self._lent)
+        self._lent = 0
+
+
+def _close(ledger: Ledger, pager: Pager | None, lent: int) -> None:
+    if pager is not None:
+        pager.close()
+        ledger.add(BUFFERS, -lent)
 
 
 @contextmanager
@@ -124,28 +135,27 @@ def account(budget: Budget | None) -> Iterator[Account]:
     ledger = context.ledger
     if budget is not None and not ledger.watched:
         ledger = Ledger(watched=True, unfinished=ledger.unfinished)
-    around = limit, quota = ledger.limit, ledger.quota
+    bound = None
     if budget is not None:
         if budget.directory is not None:
             # One place for all files of the call, also where a step changes the working directory.
             budget = replace(budget, directory=find_absolute(budget.directory))
-        own = ledger.live + budget.memory
-        ledger.limit = own if limit is None else min(limit, own)
-        ledger.quota = Quota(budget.disk, quota)
-        if ledger.report is not None:
-            ledger.report.limited(ledger.limit)
+        bound = Bound(budget.memory, Quota(budget.disk, ledger.quota))
     elif current_or_none() is not None:
         budget = context.budget
     if ledger.watched:
         declare_further()  # not in the middle of the call, where the memory of modules would count
     pager = Pager(ledger, budget) if ledger.watched else None
-    opened = Account(ledger, budget, pager, around)
-    try:
-        yield opened
-    except BaseException:
-        opened.fail()
-        raise
-    opened.leave()
+    opened = Account(ledger, budget, pager, bound)
+    with opened.at_work():
+        if bound is not None and ledger.report is not None:
+            ledger.report.limited(ledger.limit)
+        try:
+            yield opened
+        except BaseException:
+            opened.fail()
+            raise
+        opened.leave()
 
 
 def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:

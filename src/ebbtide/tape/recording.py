@@ -81,7 +81,7 @@ class Recording:
         ledger = self.account.ledger
         before, ledger.phase = ledger.phase, "reverse"
         try:
-            with Heap(steps=False), entered(ledger=ledger, budget=self.account.budget):
+            with Heap(steps=False), entered(ledger=ledger, budget=self.account.budget), self.account.at_work():
                 self.account.settle(seeds, self.leaves)
                 found = sweep(self.tape, seeds, self.leaves, retain=retain)
         finally:

@@ -148,7 +148,8 @@ class Pushforward:
             raise ReleasedValueError(f"The saved values of this pushforward are gone: {self._consumer} gave them up.")
         directions = self._point.directions(tangents, "The pushforward")
         taken = {id(owner_of(t)) for t in directions if type(t) is np.ndarray}
-        found = program.push(directions)
+        with self._account.at_work():
+            found = program.push(directions)
         pairs = zip(found, self._fixed, strict=True)
         # A tangent that depends on nothing is copied: what the caller does to it is not seen by the next call.
         result = [np.array(fixed)[()] if t is None else _own(t, taken) for t, fixed in pairs]
