@@ -370,3 +370,28 @@ def test_what_others_saved_on_disk_takes_slots_there():
     schedule = Hierarchical(2, 6, Costs(write=0.1, read=0.1))
     count = check_schedule(schedule, 30, start=position, slots={"memory": 2, "disk": 6})
     assert count.used["disk"] == 6
+
+
+FIRST = tuple([Snapshot(k, "saved") for k in range(3)])
+GAPS = [
+    (Revolve(6), Position(steps=3, state=0, saved=(1, 2), snapshots=(Snapshot(2, "restart", "disk"),)), "memory"),
+    (Revolve(1), Position(steps=6, state=0, saved=(3, 4), snapshots=(Snapshot(2),)), "memory"),
+    (Mixed(17), Position(steps=5, snapshots=tuple([Snapshot(k, "saved", "disk") for k in range(1, 5)])), "memory"),
+    (StoreAll("disk"), Position(steps=5, saved=(1, 3), snapshots=(Snapshot(3, "saved", "disk"),)), "disk"),
+    (Periodic(8, 2), Position(steps=5, saved=(2, 3), snapshots=(Snapshot(3, "saved", "disk"),)), "disk"),
+    (Hierarchical(2, 3), Position(steps=3, saved=(2, 3), snapshots=(Snapshot(1, "saved"),)), "disk"),
+    (Hierarchical(0, 3), Position(steps=2, saved=(1, 2)), "disk"),
+    (Hierarchical(2, 0), Position(steps=9, saved=(5, 6), snapshots=(Snapshot(2), Snapshot(3))), "memory"),
+    (Revolve(2), Position(steps=9, state=2, saved=(5, 6), snapshots=FIRST), "memory"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "position", "tier"), GAPS, ids=lambda one: one if isinstance(one, str) else None)
+def test_a_state_in_hand_is_kept_where_it_is_the_only_way_back(schedule, position, tier):
+    """Before saved values at hand it is stored once, whatever other snapshots there are, in a tier of the schedule."""
+    stored = list[str]()
+    while (action := schedule.next_action(position)) is not None and not stored:
+        stored += [action.tier] if isinstance(action, Forward) and action.snapshot else []
+        position = position.after(action)
+    assert stored == [tier]
+    assert check_schedule(schedule, position.steps, start=position).snapshots_left == 0

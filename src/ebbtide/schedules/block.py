@@ -35,14 +35,13 @@ def block_action(position: Position, memory: int) -> Action:
     return move(latest) if latest == end - 1 else copy(latest)
 
 
-def make_way_back(position: Position, *, memory: int, disk: int | None) -> Action | None:
+def make_way_back(position: Position, tier: str | None) -> Action | None:
     """
     Return the action that stores the initial state where it is only in hand and other snapshots are there.
 
     Args:
         position: Where the loop stands.
-        memory: The largest number of snapshots in memory.
-        disk: The largest number of snapshots on disk, None if there is no bound.
+        tier: Where there is room for that state, None if nowhere.
 
     Returns:
         The action, None if there is nothing to be done.
@@ -57,8 +56,4 @@ def make_way_back(position: Position, *, memory: int, disk: int | None) -> Actio
         raise describe_loss(position)
     if not snapshots or position.end == 1:
         return None
-    if disk is None or position.on_disk < disk:
-        return run(0, 1, snapshot=True, tier="disk")
-    if len(snapshots) - position.on_disk < memory:
-        return run(0, 1, snapshot=True)
-    return delete(snapshots[-1].step)
+    return delete(snapshots[-1].step) if tier is None else run(0, 1, snapshot=True, tier=tier)

@@ -21,14 +21,24 @@ from ebbtide.schedules.actions import (
     run,
 )
 from ebbtide.schedules.position import Position, Snapshot
+from ebbtide.schedules.snapshots import find_place
 
 
-def forced_action(position: Position) -> Action | None:
+class Roomy(Protocol):
+    """A schedule that says where it has room."""
+
+    def find_room(self, position: Position) -> str | None:
+        """Return the tier that has room for one more restart state, None if there is none."""
+        ...
+
+
+def forced_action(position: Position, schedule: Roomy) -> Action | None:
     """
     Return the action where there is no choice: an end of a sweep, or what saved values at hand ask for.
 
     Args:
         position: Where the loop stands; it is not finished.
+        schedule: Who asks.
 
     Returns:
         The action, None where a schedule has to choose.
@@ -49,13 +59,13 @@ def forced_action(position: Position) -> Action | None:
         return EndForward()
     elif saved is None:
         return None
-    action = _close_gap(position)
+    action = _close_gap(position, schedule)
     if action is None:
         raise describe_loss(position)
     return action
 
 
-def _close_gap(position: Position) -> Action | None:
+def _close_gap(position: Position, schedule: Roomy) -> Action | None:
     """
     Return the action where another schedule left saved values at hand that do not reach the end.
 
@@ -63,6 +73,7 @@ def _close_gap(position: Position) -> Action | None:
 
     Args:
         position: A position with saved values at hand, before the end of a sweep.
+        schedule: Who asks.
 
     Returns:
         The action, None if no state is held from which the steps behind the range can be run.
@@ -72,13 +83,30 @@ def _close_gap(position: Position) -> Action | None:
     held = next((kept for kept in position.snapshots if kept.step == stop and stop < position.end), None)
     if held is not None and held.kind == "saved":
         return move(stop)
-    if state is not None and state <= stop:
-        save = state == stop
-        # The only way back to the steps before the range.
-        store = state < position.saved[0] and not position.snapshots
-        return run(state, position.end if save else stop, snapshot=store, save=save)
+    if state is not None and state == stop:
+        return run(state, position.end, save=True)
+    if state is not None and state < stop:
+        missing = _find_missing(position, state)
+        if missing is None or missing > state:
+            return run(state, stop if missing is None else missing)
+        tier = schedule.find_room(position)
+        if tier is None and position.snapshots and position.snapshots[-1].step > state:
+            return delete(position.snapshots[-1].step)
+        return run(state, stop, snapshot=True, tier=tier or "memory")
     restarts = [kept.step for kept in position.snapshots if kept.kind == "restart" and kept.step <= stop]
     return copy(restarts[-1]) if restarts else None
+
+
+def _find_missing(position: Position, state: int) -> int | None:
+    """Return the first step before the saved values at hand to which a working state is the only way back."""
+    snapshots, missing, place = position.snapshots, state, find_place(position.snapshots, state)
+    if len(snapshots) > position.saved_snapshots and any(kept.kind == "restart" for kept in snapshots[:place]):
+        return None
+    while place < len(snapshots) and snapshots[place].step == missing:
+        if snapshots[place].kind == "restart":
+            return None
+        missing, place = missing + 1, place + 1
+    return missing if position.saved is not None and missing < position.saved[0] else None
 
 
 def count_base(position: Position) -> int:
@@ -106,7 +134,7 @@ def count_base(position: Position) -> int:
     return low + 1
 
 
-class RestartSchedule(Protocol):
+class RestartSchedule(Roomy, Protocol):
     """A schedule whose snapshots are all of kind `"restart"`."""
 
     def choose(self, position: Position) -> Action:
@@ -147,7 +175,7 @@ def restart_action(position: Position, schedule: RestartSchedule) -> Action | No
         return None
     # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
     if position.saved is not None or not position.forward_ended or position.end == 0:
-        action = forced_action(position)
+        action = forced_action(position, schedule)
         if action is not None:
             return action
     snapshots = position.snapshots

@@ -101,7 +101,7 @@ class Hierarchical(Schedule):
             if surplus is not None:
                 return delete(surplus)
         if not snapshots or snapshots[0].step > 0:
-            way_back = make_way_back(position, memory=self.memory, disk=self.disk)
+            way_back = make_way_back(position, self.find_room(position))
             if way_back is not None:
                 return way_back
         if snapshots and snapshots[-1].tier == "memory":
@@ -125,6 +125,13 @@ class Hierarchical(Schedule):
             if there < here * (1 - 1e-12):
                 return run(state, target)
         return self._start(position, state, free)
+
+    def find_room(self, position: Position) -> str | None:
+        """See `Roomy.find_room`."""
+        on_disk = position.on_disk
+        if on_disk < self.disk:
+            return "disk"
+        return "memory" if len(position.snapshots) - on_disk < self.memory else None
 
     def beside(self, memory: int, disk: int) -> Hierarchical:
         """See `RestartSchedule.beside`."""

@@ -93,7 +93,7 @@ class Mixed(Schedule):
             return None
         # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
         if position.saved is not None or not position.forward_ended or position.end == 0:
-            action = forced_action(position)
+            action = forced_action(position, self)
             if action is not None:
                 return action
         return self._choose(position)
@@ -142,6 +142,10 @@ class Mixed(Schedule):
             saved = position.saved_snapshots
             return self.units - self.restart * (len(position.snapshots) - saved) - self.saved * saved
         return self.units - sum(map(self._size, position.snapshots))
+
+    def find_room(self, position: Position) -> str | None:
+        """See `Roomy.find_room`."""
+        return "memory" if self.free(position) >= self.restart else None
 
     def _choose(self, position: Position) -> Action:
         """The action where there is a choice."""

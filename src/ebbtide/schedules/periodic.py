@@ -126,7 +126,7 @@ class Periodic(Schedule):
         """See `RestartSchedule.choose`."""
         snapshots, end, state = position.snapshots, position.end, position.state
         if not snapshots or snapshots[0].step > 0:
-            way_back = make_way_back(position, memory=self.snapshots, disk=None)
+            way_back = make_way_back(position, self.find_room(position))
             if way_back is not None:
                 return way_back
         if snapshots and snapshots[-1].tier == "memory":
@@ -140,6 +140,10 @@ class Periodic(Schedule):
             # Towards the next place on disk; at the one before it the state is there already.
             return run(state, min(near, end))
         return self._start(position, state)
+
+    def find_room(self, position: Position) -> str | None:
+        """See `Roomy.find_room`."""
+        return "disk"
 
     def beside(self, memory: int, disk: int) -> Periodic:
         """See `RestartSchedule.beside`; on disk it has no bound."""

@@ -240,6 +240,10 @@ class Revolve(Schedule):
             return move(latest) if latest == end - 1 else copy(latest)
         return run_to_next(end, state, latest, free)
 
+    def find_room(self, position: Position) -> str | None:
+        """See `Roomy.find_room`."""
+        return "memory" if len(position.snapshots) - position.on_disk < self.snapshots else None
+
     def beside(self, memory: int, disk: int) -> Revolve:
         """See `RestartSchedule.beside`."""
         return Revolve(max(1, self.snapshots - memory)) if memory else self
@@ -252,10 +256,7 @@ class Revolve(Schedule):
             steps: The number n of steps of the loop.
 
         Returns:
-            All runs of all steps, those whose values are saved included.
-
-        Source:
-            Griewank and Walther (2000), doi 10.1145/347837.347846.
+            All runs of all steps, those whose values are saved included; see the source of the class.
 
         Example:
             >>> Revolve(5).forward_steps(1000)
@@ -330,16 +331,15 @@ class Revolve(Schedule):
 
     def _count_held(self, held: list[int], end: int, state: int | None) -> int:
         """Return the forward steps that are left with snapshots, no more than there are slots."""
-        tail = count_tail(end, state, held[-1], self.snapshots - len(held) + 1)
-        return _count_intervals(held, self.snapshots) + tail
+        slots, lengths = self.snapshots, [stop - start for start, stop in pairwise(held)]
+        whole = sum([count_forward(length, slots - place) for place, length in enumerate(lengths)])
+        return whole + count_tail(end, state, held[-1], slots - len(held) + 1)
 
     def _keeps_to_plan(self, position: Position) -> bool:
         """Whether all that is held is used from here on as if this schedule had stored it: a closed form holds."""
         snapshots, end, state = position.snapshots, position.end, position.state
-        if position.saved is not None or position.saved_snapshots:
-            return False
-        if not snapshots:
-            return state == 0
+        if position.saved is not None or position.saved_snapshots or not snapshots:
+            return position.saved is None and not snapshots and state == 0
         first, last = snapshots[0].step, snapshots[-1].step
         # Before the forward sweep has ended a state is loaded first: then some snapshot may have to go.
         ready = position.forward_ended or (state is not None and last <= state)
@@ -398,9 +398,3 @@ class Revolve(Schedule):
         # The state in hand takes the first of the free slots; without one the rest is run from the last snapshot.
         rest, slots = (end - state, slots) if slots > 0 else (end - position.snapshots[-1].step, 1)
         return find_repetitions(rest, slots) > find_repetitions(end, min(self.snapshots, end))
-
-
-def _count_intervals(places: list[int], snapshots: int) -> int:
-    """Forward steps to reverse all intervals between neighboring places, from the last to the first."""
-    intervals = enumerate(pairwise(places))
-    return sum(count_forward(stop - start, snapshots - index) for index, (start, stop) in intervals)

@@ -53,7 +53,7 @@ class StoreAll(Schedule):
             return None
         base = count_base(position)
         _require_way_back(position, base)
-        action = forced_action(position)
+        action = forced_action(position, self)
         return self._choose(position, base) if action is None else action
 
     def forward_steps(self, steps: int) -> int:
@@ -92,6 +92,10 @@ class StoreAll(Schedule):
         """
         transfers = self.peak_snapshots(steps)
         return costs.time(forward=steps, reverse=steps, writes=transfers, reads=transfers)
+
+    def find_room(self, position: Position) -> str | None:
+        """See `Roomy.find_room`."""
+        return self.tier
 
     def _choose(self, position: Position, base: int) -> Action:
         """The next step to reverse is not at hand."""
