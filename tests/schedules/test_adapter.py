@@ -5,6 +5,7 @@ import pickle
 import sys
 import warnings
 
+import numpy as np
 import pytest
 from checkpoint_schedules import Copy as TheirCopy
 from checkpoint_schedules import (
@@ -321,3 +322,12 @@ def test_the_package_is_not_imported():
     """The adapter tells their classes by name, so that the package is needed by who makes its objects alone."""
     source = sys.modules[Recorded.__module__].__dict__
     assert not any(getattr(value, "__module__", "").startswith("checkpoint_schedules") for value in source.values())
+
+
+def test_a_trace_may_be_a_list():
+    """Actions in a list and a NumPy number of steps are taken as plain data: the same trace, with a hash."""
+    actions = [Forward(start=0, stop=2, save=True), EndForward(), Reverse(start=2, stop=0), EndReverse()]
+    trace = Recorded(np.int64(2), actions)
+    assert trace == Recorded(2, tuple(actions))
+    assert hash(trace) == hash(Recorded(2, tuple(actions)))
+    assert type(trace.steps) is int

@@ -239,3 +239,11 @@ def test_wrong_costs_are_refused(wrong):
     """Costs are finite and not negative, and a forward step costs something."""
     with pytest.raises(ScheduleError, match="no costs"):
         Costs(**wrong)
+
+
+@pytest.mark.parametrize("name", ["forward", "reverse", "write", "read", "write_exposed", "read_exposed"])
+@pytest.mark.parametrize("value", [10**400, -(10**400)], ids=["large", "negative"])
+def test_costs_beyond_all_floats_are_refused(name, value):
+    """A whole number that no float can be is out of range, like an infinite one."""
+    with pytest.raises(ScheduleError, match=f"{name} is out of range"):
+        Costs(**{name: value})

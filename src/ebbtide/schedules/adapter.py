@@ -12,6 +12,7 @@ from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndRever
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.no_reverse import NoReverse
 from ebbtide.schedules.position import Position
+from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.snapshots import Snapshots
 from ebbtide.schedules.store_all import StoreAll
 
@@ -52,6 +53,8 @@ class Recorded(Schedule):
     )
 
     def __post_init__(self) -> None:
+        make_plain(self, "steps")
+        object.__setattr__(self, "actions", tuple(self.actions))
         position = Position(steps=self.steps)
         for index, action in enumerate(self.actions):
             state = _number(position.state)

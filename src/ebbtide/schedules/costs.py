@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, fields
-from math import isfinite
 from typing import Any, cast, final
 
 import numpy as np
@@ -52,8 +52,9 @@ class Costs:
             if not isinstance(value, (int, float, np.integer, np.floating)):
                 raise ScheduleError(f"The cost {name} cannot be {value!r}. Give a number.")
             object.__setattr__(self, name, cast("Any", value).item() if isinstance(value, np.number) else float(value))
-        wrong = [name for name in names if not 0 <= getattr(self, name) < float("inf")]
-        if wrong or not isfinite(self.forward) or self.forward == 0:
+        # Not isfinite: of whole numbers beyond all floats it makes an error of its own.
+        wrong = [name for name in names if not 0 <= getattr(self, name) <= sys.float_info.max]
+        if wrong or self.forward == 0:
             raise ScheduleError(
                 f"{self} are no costs: {', '.join(wrong) or 'forward'} is out of range. Give finite numbers of at "
                 "least 0, and more than 0 for forward."
