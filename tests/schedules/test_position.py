@@ -375,3 +375,22 @@ def test_what_is_no_plain_data_is_refused(name):
     """Wrong values are a ScheduleError when they are given, and not an error of another kind, later."""
     with pytest.raises(ScheduleError):
         WRONG[name]()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Position(steps=3, snapshots=None),
+        lambda: Position(steps=3, snapshots=5),
+        lambda: Position(steps=3, forward_ended="no"),
+        lambda: Position(steps=3, open=float("nan")),
+        lambda: Position(steps=3, finished=5),
+        lambda: Forward(start=0, stop=1, save="x"),
+        lambda: Forward(start=0, stop=1, snapshot=1),
+        lambda: Forward(start=0, stop=1, drop=None),
+    ],
+)
+def test_what_is_no_flag_or_no_snapshot_is_refused_where_it_is_given(make):
+    """A flag is True or False, and snapshots are a sequence: all else is an error at once, not in a later action."""
+    with pytest.raises(ScheduleError, match=r"Give True or False|Give a tuple of Snapshot"):
+        make()

@@ -8,7 +8,7 @@ from typing import Any, cast, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Reverse
-from ebbtide.schedules.records import flag_of, make_plain, pair_of
+from ebbtide.schedules.records import flag_of, make_flags, make_plain, pair_of
 from ebbtide.schedules.snapshots import (
     KINDS,
     TIERS,
@@ -87,6 +87,7 @@ class Position(_Fields):
 
     def __post_init__(self) -> None:
         make_plain(self, "steps", "reversed", *(("state",) if self.state is not None else ()))
+        make_flags(self, "forward_ended", "finished", "open")
         object.__setattr__(self, "snapshots", shared(checked(self.snapshots, self.steps)))
         object.__setattr__(self, "saved", None if self.saved is None else pair_of(self.saved))
         object.__setattr__(self, "on_disk", sum(snapshot.tier == "disk" for snapshot in self.snapshots))

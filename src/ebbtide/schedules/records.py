@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from ebbtide.errors import ScheduleError
 
 T = TypeVar("T")
@@ -30,6 +32,22 @@ def make_plain(one: Any, *names: str) -> None:
         if plain is None:
             raise ScheduleError(f"The {name} of {type(one).__name__} cannot be {value!r}. Give a whole number.")
         object.__setattr__(one, name, plain)
+
+
+def make_flags(one: Any, *names: str) -> None:
+    """
+    Have Python's own True and False in fields of a frozen object.
+
+    Raises:
+        ScheduleError: A field is neither.
+    """
+    for name in names:
+        value = getattr(one, name)
+        if type(value) is bool:
+            continue
+        if not isinstance(value, np.bool_):
+            raise ScheduleError(f"The {name} of {type(one).__name__} cannot be {value!r}. Give True or False.")
+        object.__setattr__(one, name, bool(cast("Any", value)))
 
 
 def kind_of(record: Mapping[str, object], key: str, kinds: Sequence[type[T]]) -> type[T]:

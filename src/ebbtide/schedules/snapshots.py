@@ -63,7 +63,10 @@ def checked(snapshots: Snapshots, steps: int) -> Snapshots:
     """
     if type(snapshots) is Stack:
         return snapshots  # made of those of another position
-    snapshots, last = tuple(snapshots), -1
+    try:
+        snapshots, last = tuple(snapshots), -1
+    except TypeError:
+        raise ScheduleError(f"{snapshots!r} are no snapshots. Give a tuple of Snapshot.") from None
     for one in snapshots:
         if type(one) is not Snapshot:
             raise ScheduleError(f"{one!r} is no snapshot. Give a tuple of Snapshot.")
