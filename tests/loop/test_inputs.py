@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optree
 import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, MutationError, TraceError, grad, jit, jvp, timeloop, vjp
+from ebbtide.arrays.containers import flatten
 from ebbtide.loop.inputs import Readings
+from ebbtide.loop.structures import Structures
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 STEPS = 20
@@ -312,6 +315,102 @@ def test_inputs_of_many_steps_that_stay():
         np.testing.assert_allclose(first, np.prod(rows), rtol=1e-9)
 
 
+@optree.dataclasses.dataclass(namespace="")
+class Forcing:
+    """An input with metadata that is no part of its leaves."""
+
+    values: Any
+    scale: Any = optree.dataclasses.field(pytree_node=False, default=1.0)
+
+
+class Scale:
+    """An object that computes what it is asked for once."""
+
+    def __init__(self, by: float) -> None:
+        self._by, self._computed = by, dict[str, float]()
+
+    @property
+    def by(self) -> float:
+        """The factor."""
+        return self._computed.setdefault("by", self._by)
+
+
+def in_place(change: Any) -> Any:
+    """What changes the metadata of each input where it is."""
+    return lambda inputs: [change(x.scale) for x in inputs]
+
+
+def by_another(change: Any) -> Any:
+    """What puts another input in the place of each."""
+    return lambda inputs: inputs.__setitem__(slice(None), [change(x) for x in inputs])
+
+
+# How an input is made of a row, the factor that a step has of it, and what makes all of them other ones.
+ANOTHER: Any = {
+    "number": (lambda x: Forcing(x, 2.0), lambda f: f.values * f.scale, by_another(lambda f: Forcing(f.values, 3.0))),
+    "type of number": (Forcing, lambda f: f.values * f.scale, by_another(lambda f: Forcing(f.values, np.float32(1.0)))),
+    "list": (lambda x: Forcing(x, [2.0]), lambda f: f.values * f.scale[-1], in_place(lambda s: s.append(3.0))),
+    "array": (lambda x: Forcing(x, np.ones(6)), lambda f: f.values * f.scale, in_place(lambda s: s.fill(3.0))),
+    "object": (
+        lambda x: Forcing(x, Scale(2.0)), lambda f: f.values * f.scale.by,
+        by_another(lambda f: Forcing(f.values, Scale(3.0))),
+    ),
+    "place of None": (
+        lambda x: {"add": x, "sub": None}, lambda f: f["add"] if f["sub"] is None else -f["sub"],
+        by_another(lambda f: {"add": None, "sub": f["add"]}),
+    ),
+    "order": (
+        lambda x: {"a": x, "b": x + 1}, lambda f: next(iter(f.values())),
+        by_another(lambda f: dict(reversed(f.items()))),
+    ),
+    "container": (lambda x: (x,), lambda f: f[0] * (1 + isinstance(f, tuple)), by_another(list)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["list", "function"])
+@pytest.mark.parametrize("name", ANOTHER)
+def test_the_structure_of_an_input_is_a_part_of_it(name, kind):
+    """Metadata, and where a None is, count as leaves do, also where they change in place; what stays is no change."""
+    make, factor, change = ANOTHER[name]
+    inputs = [make(row) for row in FORCING + 2.0]
+    given = inputs if kind == "list" else lambda k: inputs[k]
+    step = lambda u, x: np.sin(u) * factor(x)
+    _, pull = vjp(lambda u: np.sum(timeloop(step, u, STEPS, inputs=given, schedule=Revolve(3))), REST, retain=True)
+    assert pull(1.0)[0].tobytes() == pull(1.0)[0].tobytes()
+    change(inputs)
+    with pytest.raises(MutationError, match=r"The input of step 0 of the time loop at .*test_inputs\.py:\d+ was not"):
+        pull(1.0)
+
+
+def test_metadata_changes_under_a_derivative():
+    """In a loop over values and tangents, whose inputs hold the structures, metadata counts, too."""
+    inputs = [Forcing(row, [2.0]) for row in FORCING + 2.0]
+
+    def f(u: Any) -> Any:
+        step = lambda u, x: np.sin(u) * x.values * x.scale[0]
+        return np.sum(timeloop(step, u, STEPS, inputs=inputs, schedule=Revolve(3)))
+
+    _, pull = vjp(lambda u: jvp(f, (u,), (U,))[1], REST)
+    for x in inputs:
+        x.scale[0] = 3.0
+    with pytest.raises(MutationError, match="not the same when the step ran again"):
+        pull(1.0)
+
+
+def test_what_tells_a_structure():
+    """An object is read when it is met first; of inputs that are arrays nothing is read, and nobody is kept alive."""
+    structures, scale = Structures(reads_classes=True), Scale(2.0)
+    first = structures.tell(flatten(Forcing(1.0, scale))[1])
+    assert scale.by == 2.0
+    assert structures.tell(flatten(Forcing(1.0, scale))[1]) == first
+    assert Structures(reads_classes=True).tell(flatten(Forcing(1.0, Scale(2.0)))[1]) == first
+    assert structures.tell(flatten(Forcing(1.0, Scale(3.0)))[1]) != first
+    assert structures.tell(flatten(np.ones(3))[1]) == structures.tell(flatten(1.0)[1]) == ""
+    alive = weakref.ref(scale)
+    del scale
+    assert alive() is None
+
+
 def test_inputs_are_not_compared_without_verify():
     """The check is a part of `verify`."""
     rows = np.ones((STEPS, 6))
@@ -322,11 +421,11 @@ def test_inputs_are_not_compared_without_verify():
 
 def test_what_is_kept_of_inputs():
     """Of the inputs of 10,000 steps 4 KiB are kept."""
-    readings, row = Readings(), [np.zeros(100)]
+    readings, row = Readings(), flatten(np.zeros(100))
 
     def read() -> None:
         for index in range(10_000):
-            readings.read(index, row)
+            readings.read(index, *row)
 
     assert peak_bytes(read) < 12 * 1024
     assert readings.spacing == 32

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import checkpoint_schedules
 import numpy as np
+import optree
 import pytest
 from tests.measure import peak_bytes
 from threadpoolctl import threadpool_limits
@@ -427,6 +428,66 @@ def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:
     later = Call(forcing=changed(FORCING, 11))
     for found, wanted in zip(later.run(tmp_path / "run"), later.run(tmp_path / "whole"), strict=True):
         assert np.array_equal(found, wanted)
+
+
+@optree.dataclasses.dataclass(namespace="")
+class Forcing:
+    """An input with metadata that is no part of its leaves."""
+
+    values: Any
+    scale: Any = optree.dataclasses.field(pytree_node=False, default=1.0)
+
+    def scaled(self) -> Any:
+        """What a step takes of it."""
+        return self.values * (self.scale if isinstance(self.scale, float) else self.scale.by)
+
+
+class Scale:
+    """Metadata without a text of its own."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+
+STRUCTURES: Any = {
+    "number": (lambda x: Forcing(x, 2.0), lambda x: Forcing(x, 3.0), Forcing.scaled),
+    "object": (lambda x: Forcing(x, Scale(2.0)), lambda x: Forcing(x, Scale(3.0)), Forcing.scaled),
+    "place of None": (
+        lambda x: {"add": x, "sub": None}, lambda x: {"add": None, "sub": x},
+        lambda f: f["add"] if f["sub"] is None else -f["sub"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of_dual", [False, True], ids=["gradient", "of a derivative"])
+@pytest.mark.parametrize("stop", [9, 24])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_the_structure_of_an_input_is_compared(name: str, stop: int, of_dual: bool, tmp_path: Path) -> None:
+    """Static metadata of an input, and where a None is in it, count as its arrays do; those of another object, too."""
+    first, second, factor = STRUCTURES[name]
+
+    def run(make: Any, stop: int = 0) -> Any:
+        system.met_job_step = Ticker(stop).met
+
+        def step(x: Any, f: Any) -> Any:
+            system.met_job_step()
+            return x + 0.0 * x**3 + np.sin(x) * factor(f)  # at rest no state shows the input
+
+        def f(u: Any) -> Any:
+            inputs = [make(x) for x in np.linspace(0.1, 0.5, 12)]
+            return np.sum(timeloop(step, u, 12, inputs=inputs, schedule=Revolve(3), resume_every=2, verify=False))
+
+        of = (lambda u: ebbtide.jvp(f, (u,), (U,))[1]) if of_dual else f
+        return grad(of, resume=tmp_path / "run")(np.zeros(20))
+
+    expected = run(first)
+    with pytest.raises(KeyboardInterrupt):
+        run(first, stop)
+    # The step of a loop over values and tangents has all inputs, not those alone that were read.
+    words = "code of step: " if of_dual else rf"inputs read so far: (\d+) with the checksum {CRC} now, \1 with .* in"
+    with pytest.raises(ResumeError, match=words):
+        run(second)
+    assert run(first).tobytes() == expected.tobytes()
 
 
 def test_another_executor_is_refused(tmp_path: Path) -> None:

@@ -177,9 +177,14 @@ class InputsRead:
     count: int = 0
     checksum: int = 0
 
-    def after(self, index: int, leaves: Sequence[Any]) -> InputsRead:
+    def after(self, index: int, leaves: Sequence[Any], structure: str = "") -> InputsRead:
         """
         Return what it is when the input of a step was read; one that was read before changes nothing.
+
+        Args:
+            index: The step.
+            leaves: The leaves of its input.
+            structure: What `Structures` tell of their container.
 
         Example:
             >>> InputsRead().after(0, [np.ones(2)]).after(0, [np.zeros(2)]).count
@@ -187,7 +192,7 @@ class InputsRead:
         """
         if index != self.count:
             return self
-        text = " ".join([str(self.checksum), *map(_kind_of, leaves), *map(_checksum, leaves)])
+        text = " ".join([str(self.checksum), *map(_kind_of, leaves), *map(_checksum, leaves), structure])
         return InputsRead(self.count + 1, compute_crc32c(np.frombuffer(text.encode(), np.uint8)))
 
     def __str__(self) -> str:

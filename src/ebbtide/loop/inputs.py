@@ -16,6 +16,7 @@ from ebbtide.arrays.primitive import first_met
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError, TraceError
 from ebbtide.loop.state import CHANGEABLE, checksums_of, owned
+from ebbtide.loop.structures import Structures
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.region import Region, shown
 from ebbtide.tape.tangent import TangentTrace
@@ -42,10 +43,12 @@ class Readings:
         spacing: How many steps share a sum.
 
     Memory:
-        8 bytes for each sum, at most 4 KiB.
+        8 bytes for each sum, at most 4 KiB, and that of `Structures`.
     """
 
-    __slots__ = ("_begin", "_end", "_in_order", "_line", "_mode", "_sum", "_sums", "latest", "spacing", "total")
+    __slots__ = (
+        "_begin", "_end", "_in_order", "_line", "_mode", "_structures", "_sum", "_sums", "latest", "spacing", "total",
+    )  # fmt: skip
 
     def __init__(self, mode: TangentTrace | None = None) -> None:
         self._line = user_line()
@@ -54,6 +57,7 @@ class Readings:
         self._sum: int | None = None  # of the steps of a row that the sweep has passed
         self._begin = self._end = 0  # the steps of which there are checksums
         self._sums, self.spacing = array("q"), 1
+        self._structures = Structures()
         self.latest = self.total = 0
 
     def again(self, first: int, total: int) -> Readings:
@@ -69,13 +73,14 @@ class Readings:
         made._in_order, made._sum = True, total ^ int(np.bitwise_xor.reduce(passed))
         return made
 
-    def read(self, index: int, leaves: list[Any]) -> None:
+    def read(self, index: int, leaves: list[Any], structure: Any) -> None:
         """
         Note or check the input of a step.
 
         Args:
             index: The step.
             leaves: The leaves of its input.
+            structure: Their container, with the static metadata in it.
 
         Raises:
             MutationError: It is another one than when the step read it first.
@@ -83,7 +88,9 @@ class Readings:
         if self._mode is not None:
             leaves = [split(self._mode, leaf)[0] for leaf in leaves]
         # Of another object it is not known what it says of itself. Sums of checksums would not see a change of sign.
-        checks = checksums_of([x if isinstance(x, _KNOWN) else None for x in leaves])
+        checks = checksums_of([x if isinstance(x, _KNOWN) else self._structures.tell_leaf(x) for x in leaves])
+        if not structure.is_leaf():
+            checks.append(self._structures.tell(structure))
         self.latest = found = hash((index, *checks))
         if self._in_order:
             self._compare(index, found)
@@ -177,9 +184,13 @@ class Inputs:
         made.readings = None if self.readings is None else self.readings.again(first, total)
         return made
 
-    def read(self, index: int) -> list[Any]:
-        """Return the leaves of the input of a step as values; none if inputs are a function or step numbers."""
-        return [] if self.given is None or self.is_function else self._read(index)[0]
+    def read(self, index: int) -> tuple[list[Any], Any]:
+        """
+        Return the leaves of the input of a step as values, and their container.
+
+        If inputs are a function or step numbers there are none, and None.
+        """
+        return ([], None) if self.given is None or self.is_function else self._read(index)[:2]
 
     def enter(self, index: int) -> tuple[list[Any], Any]:
         """Return leaves and structure of the input of a step, for it alone; the step number without a structure."""
@@ -197,7 +208,7 @@ class Inputs:
         """Return what the function of the step number gives; within a step."""
         found = self.given(index)
         if self.readings is not None:
-            self.readings.read(index, flatten(found)[0])
+            self.readings.read(index, *flatten(found))
         return found
 
     def swept(self, index: int, found: int) -> None:
@@ -214,7 +225,7 @@ class Inputs:
                 _refuse_traced(index, leaves, region, type(self.given).__name__)
             leaves = [region.value(leaf) for leaf in leaves]
         if self.readings is not None:
-            self.readings.read(index, leaves)
+            self.readings.read(index, leaves, structure)
         return leaves, structure, region is None and has_vectors(x)
 
 

@@ -19,6 +19,7 @@ from ebbtide.loop.journal import Journal
 from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
 from ebbtide.loop.links import Links
 from ebbtide.loop.state import checksums_of, layout_of, owned
+from ebbtide.loop.structures import Structures
 from ebbtide.schedules import Schedule, schedule_from_json, schedule_to_json
 from ebbtide.storage import compute_crc32c
 
@@ -34,7 +35,7 @@ class Resumption:
     Args:
         journal: The journal.
         policy: When to save.
-        read_input: Returns the leaves of the input of a step.
+        read_input: Returns the leaves of the input of a step, and their container; None for none.
         changes: What the steps change beside their state.
 
     Memory:
@@ -43,20 +44,20 @@ class Resumption:
 
     __slots__ = (
         "_changes", "_cost", "_differentiated", "_has_ended", "_inputs", "_is_new", "_journal", "_next", "_policy",
-        "_read", "_read_input", "_reversed", "_saved_at", "_start", "earlier", "incoming", "statics",
+        "_read", "_read_input", "_reversed", "_saved_at", "_start", "_structures", "earlier", "incoming", "statics",
     )  # fmt: skip
 
     def __init__(
         self,
         journal: Journal,
         policy: Every,
-        read_input: Callable[[int], list[Any]],
+        read_input: Callable[[int], tuple[list[Any], Any]],
         changes: Changes,
     ) -> None:
         self._journal = journal
         self._policy = policy
         self._read_input = read_input
-        self._read = InputsRead()
+        self._read, self._structures = InputsRead(), Structures(reads_classes=True)
         # Steps that were reversed by this process, and how many were run or reversed at the last save.
         self._reversed = self._saved_at = 0
         self._start = time.perf_counter()
@@ -217,7 +218,9 @@ class Resumption:
         """Read the inputs of steps, whose checksum says whether they are the same when the loop is resumed."""
         while self._read.count < count:
             index = self._read.count
-            self._read = self._read.after(index, [plain(leaf) for leaf in self._read_input(index)])
+            leaves, structure = self._read_input(index)
+            told = "" if structure is None else self._structures.tell(structure)
+            self._read = self._read.after(index, [plain(self._structures.tell_leaf(x) or x) for x in leaves], told)
 
     def _is_due(self, done: int) -> bool:
         if is_alone() or self._policy.steps is not None:
