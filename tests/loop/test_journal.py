@@ -23,10 +23,11 @@ import ebbtide
 from ebbtide import cli
 from ebbtide.errors import ResumeError, StorageError
 from ebbtide.loop import ahead
+from ebbtide.loop import journal as journal_module
 from ebbtide.loop.directory import ResumeDirectory
 from ebbtide.loop.every import Every, every
 from ebbtide.loop.journal import Journal
-from ebbtide.loop.journal_entries import Forward, Leaves, Reverse, decode, encode
+from ebbtide.loop.journal_entries import FORMAT, Forward, Leaves, Reverse, decode, encode
 from ebbtide.loop.plan import make_plan
 from ebbtide.loop.sizes import Sizes
 from ebbtide.schedules import Position, Revolve, Snapshot
@@ -344,6 +345,26 @@ def test_a_changed_call_is_refused(tmp_path):
     assert resume(path)[2].forward_begin == 9
 
 
+def test_another_format_is_refused(tmp_path, monkeypatch):
+    """A journal whose entries say something else is refused by its format, and not by what its checksums are of."""
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module, "FORMAT", "1")
+        path = stopped(tmp_path / "run", 2 * STEPS - 8)
+    with pytest.raises(ResumeError, match=f"has\n  format of the journal: {FORMAT} now, 1 in {path}\n"):
+        run(path)
+    # Before there was a number of it.
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "__init__", _without_format)
+        older = stopped(tmp_path / "older", 10)
+    with pytest.raises(ResumeError, match=f"has\n  format of the journal: {FORMAT} now, nothing in {older}\n"):
+        run(older)
+
+
+def _without_format(self, *arguments, begin=Journal.__init__, **options):
+    begin(self, *arguments, **options)
+    del self._fingerprint["format of the journal"]
+
+
 def test_a_changed_call_is_refused_by_any_entry(tmp_path, expected):
     """Without the entry that says what the run is, the others say it: the same goes on, another one is refused."""
     path = stopped(tmp_path / "run", 10)
@@ -539,8 +560,8 @@ def test_the_reverse_sweep_gives_restart_states_up(tmp_path):
     for step in (10, 20, 30, 40):
         journal.save_anchor(step, Leaves([np.ones(2)]))
     kept = []
-    for end, met in ((35, ()), (25, ()), (15, (0, 33)), (5, (0, 33))):
-        journal.save_reverse(Reverse(end, Leaves([np.ones(2)]), Leaves([]), Leaves([]), 0, 0), met=met)
+    for end, met in ((35, ()), (25, ()), (15, ((0, 7), (33, 8))), (5, ((0, 7), (33, 8)))):
+        journal.save_reverse(Reverse(end, Leaves([np.ones(2)]), Leaves([]), Leaves([]), 0, 0, met=met))
         kept.append(journal.anchors())
     assert kept == [(10, 20, 30), (10, 20, 30), (10, 20, 30), (10, 30)]
     assert journal.latest_reverse().end == 5

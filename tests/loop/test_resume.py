@@ -490,6 +490,72 @@ def test_the_structure_of_an_input_is_compared(name: str, stop: int, of_dual: bo
     assert run(first).tobytes() == expected.tobytes()
 
 
+def at_rest(path: Path, stop: int = 0, late: float = 1.0, forcing: Any = FORCING[:12, :20]) -> Any:
+    """The gradient of a loop at whose state of rest neither its inputs nor a static value of its last steps show."""
+    system.met_job_step = Ticker(stop).met
+
+    def f(u: Any, c: Any) -> Any:
+        def step(x: Any, pair: Any) -> Any:
+            system.met_job_step()
+            i, row = pair
+            return np.sin(x) * (c if i > 9 else 1.0) * (1.0 + row)
+
+        inputs = [*enumerate(forcing)]
+        return np.sum(timeloop(step, u, 12, inputs=inputs, schedule=Revolve(3), resume_every=5, verify=False))
+
+    return grad(f, (0, 1), resume=path)(np.zeros(20), late * FACTOR)[0]
+
+
+@pytest.mark.parametrize("place", [True, False], ids=["a place is left", "no place is left"])
+def test_a_reverse_sweep_whose_forward_end_was_lost(place: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    """It goes on with the inputs and static values that it was begun with only, and nothing of others is kept."""
+    expected = at_rest(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "save_final", lambda self, found: None)
+        if not place:
+            patch.setattr(Journal, "save_forward", lambda self, found: None)
+        with pytest.raises(KeyboardInterrupt):
+            at_rest(tmp_path / "run", 26)
+    for row in (3, 11):
+        words = rf"inputs read so far: (\d+) with the checksum {CRC} now, \1 with the checksum {CRC} in"
+        with pytest.raises(ResumeError, match=words):
+            at_rest(tmp_path / "run", forcing=changed(FORCING[:12], row))
+    with pytest.raises(ResumeError, match=f"static value 0: {CRC} now, {CRC} in"):
+        at_rest(tmp_path / "run", late=2.0)
+    assert at_rest(tmp_path / "run").tobytes() == expected.tobytes()
+
+
+def with_late_static(path: Path, factor: Any, stop: int = 0, row: int = 0, verify: bool = False) -> Any:
+    """The gradients of a loop that meets a static value after its first steps."""
+    system.met_job_step = Ticker(stop).met
+
+    def f(u: Any, c: Any, late: Any) -> Any:
+        def step(x: Any, pair: Any) -> Any:
+            system.met_job_step()
+            i, row = pair
+            x = np.sin(x) * c + row
+            return x + 1e-3 * late if i >= 7 else x
+
+        inputs = [*enumerate(FORCING if not row else changed(FORCING, row))]
+        options = {"schedule": Revolve(3), "resume_every": 5, "verify": verify}
+        return np.sum(timeloop(step, u, 13, inputs=inputs, **options) ** 2)
+
+    return np.stack(grad(f, (0, 1, 2), resume=path)(U, factor, np.cos(U)))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_refused_call_leaves_no_restart_state(verify: bool, tmp_path: Path) -> None:
+    """Of a call with another static value nothing is kept that a later one goes on from."""
+    expected = with_late_static(tmp_path / "whole", FACTOR, verify=verify)
+    with pytest.raises(KeyboardInterrupt):
+        with_late_static(tmp_path / "run", FACTOR, 12, verify=verify)
+    kept = {entry.key for entry in list_storage(tmp_path / "run").entries}
+    with pytest.raises(ResumeError, match=f"static value 0: {CRC} now, {CRC} in"):
+        with_late_static(tmp_path / "run", 2 * FACTOR, verify=verify)
+    assert {entry.key for entry in list_storage(tmp_path / "run").entries} == kept
+    assert with_late_static(tmp_path / "run", FACTOR, verify=verify).tobytes() == expected.tobytes()
+
+
 def test_another_executor_is_refused(tmp_path: Path) -> None:
     """What one executor began is not taken up by another one, nor by other threads; the same goes on."""
 

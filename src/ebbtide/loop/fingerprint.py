@@ -195,6 +195,11 @@ class InputsRead:
         text = " ".join([str(self.checksum), *map(_kind_of, leaves), *map(_checksum, leaves), structure])
         return InputsRead(self.count + 1, compute_crc32c(np.frombuffer(text.encode(), np.uint8)))
 
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The two, as a journal keeps them."""
+        return self.count, self.checksum
+
     def __str__(self) -> str:
         return f"{self.count} with the checksum {self.checksum:08x}"
 

@@ -17,7 +17,7 @@ import numpy as np
 from ebbtide.agree import agree, is_alone
 from ebbtide.errors import StorageError
 from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.journal_entries import Anchor, Begin, Forward, Leaves, Planned, Reverse, decode, encode
+from ebbtide.loop.journal_entries import FORMAT, Anchor, Begin, Forward, Leaves, Planned, Reverse, decode, encode
 from ebbtide.storage import StorageFullError
 from ebbtide.storage.segment import NAME as SEGMENT
 
@@ -65,7 +65,7 @@ class Journal:
     def __init__(self, directory: ResumeDirectory, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> None:
         self._directory = directory
         self._loop = directory.next_loop()
-        self._fingerprint = dict(fingerprint)
+        self._fingerprint = {**fingerprint, "format of the journal": FORMAT}
         self._most = most_anchors
         self._gap = 1
         self._begun = False
@@ -229,18 +229,16 @@ class Journal:
 
     # The reverse sweep.
 
-    def save_reverse(self, place: Reverse, *, met: Sequence[int] = ()) -> None:
+    def save_reverse(self, place: Reverse) -> None:
         """
         Keep a place in the reverse sweep beside the one before, and give up restart states that nobody needs.
 
-        Args:
-            place: The place.
-            met: Steps that a later process has to run again, to meet the static values that they used first.
+        A later process has to run the steps again that were the first to use a static value.
         """
         self._store("reverse", place.end, place, f"reverse sweep down to step {place.end}", 2)
         ends = [_step_of(key) for key in self._keys("reverse")]
         anchors = self.anchors()
-        needed = {max((anchor for anchor in anchors if anchor <= step), default=0) for step in met}
+        needed = {max((anchor for anchor in anchors if anchor <= step), default=0) for step, _ in place.met}
         for step in anchors:
             if ends and step >= max(ends) and step not in needed:
                 self._directory.storage.delete(self._key("anchor", step))

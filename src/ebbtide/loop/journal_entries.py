@@ -16,6 +16,9 @@ from typing import Any, final
 
 import numpy as np
 
+FORMAT = "2"
+"""What entries say, and what their checksums are of: another one where either changes."""
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +78,8 @@ class Reverse:
         differentiated: Which leaves of inputs have a derivative.
         start: Checksums of the leaves of the state before step `end`, which the steps that run again lead to; none
             where they were not at hand.
+        met: The static values of the forward sweep, as `Forward.statics` has them at its end.
+        read: The inputs of the forward sweep, as `Forward.inputs` has them at its end.
     """
 
     end: int
@@ -85,6 +90,8 @@ class Reverse:
     incoming: int
     differentiated: str = ""
     start: tuple[Any, ...] = ()
+    met: tuple[tuple[int, int], ...] = ()
+    read: tuple[int, int] = (0, 0)
 
 
 @final

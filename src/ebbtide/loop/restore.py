@@ -27,7 +27,8 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
         first: The taped first step, whose static values are taken over.
 
     Raises:
-        ResumeError: A static value or an input is another one than in the earlier run.
+        ResumeError: A static value or an input is another one than in the earlier run. Nothing that follows from it is
+            kept.
     """
     ended = resumption.find_final()
     place = ended or resumption.find_forward()
@@ -79,13 +80,12 @@ def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -
             for index in range(done, target):
                 state, _ = stepper.plain(index, state, bypass)
             if target > done:
+                # What another call would leave here the right one would go on from.
+                resumption.check_statics([*bypass.statics.values()], target)
                 resumption.keep(target, state)
             state, _ = stepper.plain(target, state, bypass)
         ran, done = ran + target + 1 - done, target + 1
-    values = list(bypass.statics.values())
-    for number, met in enumerate(values):
-        resumption.check_static(number, met)
-    resumption.check_count(len(values))
+    resumption.check_statics([*bypass.statics.values()], rule.position.steps)
     return ran
 
 

@@ -43,8 +43,9 @@ class Resumption:
     """
 
     __slots__ = (
-        "_changes", "_cost", "_differentiated", "_has_ended", "_inputs", "_is_new", "_journal", "_next", "_policy",
-        "_read", "_read_input", "_reversed", "_saved_at", "_start", "_structures", "earlier", "incoming", "statics",
+        "_changes", "_cost", "_differentiated", "_has_ended", "_inputs", "_is_new", "_journal", "_met", "_next",
+        "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "_structures", "earlier", "incoming",
+        "statics",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class Resumption:
         self._next = 0  # of many ranks: how many were run or reversed when the next save is due
         # For each static value in the order of their first use: the step of it, and a checksum.
         self.statics: list[tuple[int, int]] = []
+        self._met: list[int] = []  # the checksums of a reverse sweep without the end of its forward sweep
         self.incoming = 0
         # See `Links.inputs` and `Links.describe_inputs`.
         self._inputs, self._differentiated = dict[int, int](), ""
@@ -102,15 +104,26 @@ class Resumption:
         return found
 
     def find_forward(self) -> Forward | None:
-        """Return the last place in the forward sweep of an earlier run."""
-        return self._checked(self._journal.latest_forward())
+        """
+        Return the last place in the forward sweep of an earlier run, of which the end was not reached or is lost.
+
+        Raises:
+            ResumeError: Inputs that it read, or where it came to the reverse sweep all of them, are other ones.
+        """
+        found = self._checked(self._journal.latest_forward())
+        reverse = self._journal.latest_reverse()
+        if reverse is not None:
+            # Before anything is written: the call that was begun could not go on from what another one leaves.
+            self._check_inputs(reverse.read)
+            self._met = [crc for _, crc in reverse.met]
+        return found
 
     def find_reverse(self, cotangents: list[Any], links: Links) -> Reverse | None:
         """
         Return the last place in the reverse sweep of an earlier run, which must have begun from these cotangents.
 
         Raises:
-            ResumeError: It began from others, or with derivatives of other inputs.
+            ResumeError: It began from others, with derivatives of other inputs, or with more or less static values.
         """
         arrays = [None if pair is None else np.asarray(plain(pair[0])) for pair in cotangents]
         texts = repr([None if a is None else (a.shape, str(a.dtype), checksums_of([a])) for a in arrays])
@@ -120,6 +133,7 @@ class Resumption:
         if found is not None:
             self._journal.check("derivatives of inputs", self._differentiated, found.differentiated)
             self._journal.check("incoming cotangent", f"{self.incoming:08x}", f"{found.incoming:08x}")
+            self._journal.check("number of static values", len(self.statics), len(found.met))
             self._saved_at = found.ran
         self._start = time.perf_counter()
         return found
@@ -137,33 +151,44 @@ class Resumption:
         """See what steps that do not run again have changed."""
         self._changes.take_up(place.changed, place.left)
 
-    def check_static(self, number: int, value: Any) -> None:
-        """Compare a static value with that of the earlier run."""
-        if number < len(self.statics):
-            then = self.statics[number][1]
-            self._journal.check(f"static value {number}", f"{checksum_of(value):08x}", f"{then:08x}")
+    def check_statics(self, values: Sequence[Any], below: int) -> None:
+        """Compare the static values that the steps below one have met with those of the earlier run."""
+        then = [crc for step, crc in self.statics if step < below]
+        for number, (value, crc) in enumerate(zip(values, then, strict=False)):
+            self._check_static(number, checksum_of(value), crc)
+        self._journal.check("number of static values", len(values), len(then))
 
-    def check_count(self, found: int) -> None:
-        """Compare the number of static values with that of the earlier run."""
-        self._journal.check("number of static values", max(found, len(self.statics)), found)
+    def _check_static(self, number: int, now: int, then: int) -> None:
+        self._journal.check(f"static value {number}", f"{now:08x}", f"{then:08x}")
+
+    def _check_inputs(self, then: tuple[int, int]) -> None:
+        """Read as many inputs as an earlier run has read, and compare them."""
+        self._read_to(then[0])
+        self._journal.check("inputs read so far", str(self._read), str(InputsRead(*then)))
 
     def _checked(self, found: Forward | None) -> Forward | None:
         """Take over what an entry says of static values and inputs, and compare the inputs."""
         if found is None:
             return None
         self.statics = [(int(step), int(crc)) for step, crc in found.statics]
-        self._read_to(found.inputs[0])
         self._saved_at = self.earlier = found.ran
-        then = InputsRead(*found.inputs)
-        self._journal.check("inputs read so far", str(self._read), str(then))
+        self._check_inputs(found.inputs)
         return found
 
     # What this run keeps.
 
     def meet(self, index: int, statics: Sequence[Any]) -> None:
-        """Note static values that were met up to a step, all of them in order."""
-        for value in statics[len(self.statics) :]:
-            self.statics.append((index, checksum_of(value)))
+        """
+        Note static values that were met up to a step, all of them in order.
+
+        Raises:
+            ResumeError: The reverse sweep that goes on was begun with another one.
+        """
+        for number, value in enumerate(statics[len(self.statics) :], len(self.statics)):
+            found = checksum_of(value)
+            if number < len(self._met):
+                self._check_static(number, found, self._met[number])
+            self.statics.append((index, found))
 
     def forward(self, done: int, state: list[Any], outputs: list[Any], ran: int) -> None:
         """Save a place in the forward sweep, if it is time."""
@@ -203,15 +228,14 @@ class Resumption:
             state = to_leaves([None if pair is None else pair[0] for pair in cotangent])
             given = to_leaves([*inputs.values()])
             sums_of_inputs = Leaves(given.arrays, [[self._inputs[key] for key in inputs], given.forms])
-            incoming, differentiated = self.incoming, self._differentiated
-            place = Reverse(end, state, to_leaves(sums), sums_of_inputs, ran, incoming, differentiated, start)
-            self._journal.save_reverse(place, met=[step for step, _ in self.statics])
+            compared = self.incoming, self._differentiated, start, (*self.statics,), self._read.pair
+            self._journal.save_reverse(Reverse(end, state, to_leaves(sums), sums_of_inputs, ran, *compared))
             self._saved(done, begun)
 
     def _place(self, done: int, state: Leaves, outputs: list[Any], ran: int) -> Forward:
         self._read_to(done)
         kept = Leaves([plain(np.stack(held[:done]) if isinstance(held, list) else held[:done]) for held in outputs])
-        read, left = (self._read.count, self._read.checksum), self._changes.left()
+        read, left = self._read.pair, self._changes.left()
         return Forward(done, state, kept, ran, tuple(self.statics), read, self._changes.names(), left)
 
     def _read_to(self, count: int) -> None:
