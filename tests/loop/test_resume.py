@@ -556,6 +556,28 @@ def test_a_refused_call_leaves_no_restart_state(verify: bool, tmp_path: Path) ->
     assert with_late_static(tmp_path / "run", FACTOR, verify=verify).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize(("killed", "row"), [(1, 3), (2, 8)])
+def test_a_restart_state_beyond_the_last_place_goes(killed: int, row: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Where a kill comes between the two, steps after the place may have other inputs, and all follows from these."""
+    expected = with_late_static(tmp_path / "whole", FACTOR, row=row)
+    real, saved = Journal.save_forward, list[int]()
+
+    def save(self: Any, place: Any) -> None:
+        saved.append(place.step)
+        if len(saved) == killed:
+            raise KeyboardInterrupt
+        real(self, place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "save_forward", save)
+        with pytest.raises(KeyboardInterrupt):
+            with_late_static(tmp_path / "run", FACTOR)
+    assert f"loop-0/anchor/{saved[-1]}" in {entry.key for entry in list_storage(tmp_path / "run").entries}
+    with pytest.raises(KeyboardInterrupt):
+        with_late_static(tmp_path / "run", FACTOR, 12, row=row)
+    assert with_late_static(tmp_path / "run", FACTOR, row=row).tobytes() == expected.tobytes()
+
+
 def test_another_executor_is_refused(tmp_path: Path) -> None:
     """What one executor began is not taken up by another one, nor by other threads; the same goes on."""
 

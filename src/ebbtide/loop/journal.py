@@ -208,6 +208,12 @@ class Journal:
         found = self._load("anchor", step)
         return None if found is None else found.state
 
+    def forget_anchors(self, after: int) -> None:
+        """Give up the restart states after a step: the steps to them run again, and may have other inputs now."""
+        for step in self.anchors():
+            if step > after:
+                self._directory.storage.delete(self._key("anchor", step))
+
     def _thin(self) -> bool:
         """Give up restart states that are too near to each other, at least one; False if there is none."""
         steps = self.anchors()

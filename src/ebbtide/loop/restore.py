@@ -33,6 +33,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     ended = resumption.find_final()
     place = ended or resumption.find_forward()
     if place is None:
+        resumption.take_up(None)
         return
     _meet_first(rule, first)
     anchors = resumption.anchors(place.step)

@@ -147,9 +147,11 @@ class Resumption:
         found = self._journal.load_anchor(step)
         return None if found is None else from_leaves(found)
 
-    def take_up(self, place: Forward) -> None:
-        """See what steps that do not run again have changed."""
-        self._changes.take_up(place.changed, place.left)
+    def take_up(self, place: Forward | None) -> None:
+        """See what steps that do not run again have changed, and give up restart states that are beyond a place."""
+        self._journal.forget_anchors(0 if place is None else place.step)
+        if place is not None:
+            self._changes.take_up(place.changed, place.left)
 
     def check_statics(self, values: Sequence[Any], below: int) -> None:
         """Compare the static values that the steps below one have met with those of the earlier run."""
