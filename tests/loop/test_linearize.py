@@ -502,7 +502,7 @@ def test_what_loops_return_and_are_given_is_not_kept(schedule):
     def inputs(u):
         return np.sum(timeloop(lambda s, x: np.sin(s + x), u, 30, inputs=[u * k for k in range(30)], schedule=schedule))
 
-    for f, most in ((outputs, 6), (inputs, 36)):
+    for f, most in ((outputs, 2.5), (inputs, 36)):
         found: list[Any] = []
         tracemalloc.start()
         try:

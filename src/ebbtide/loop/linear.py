@@ -56,7 +56,8 @@ class LinearLoop(LinearRule):
 
     Memory:
         The derivatives of the steps that are kept, and the state after them. With a limit also the states before 0, 1,
-        2, 4, 8 and so on of these steps, from where others can run again when the ledger asks for room.
+        2, 4, 8 and so on of these steps, from where others can run again when the ledger asks for room, as far as what
+        is kept between two of them takes more than a state.
     """
 
     __slots__ = (
@@ -170,10 +171,13 @@ class LinearLoop(LinearRule):
         """Run a step and keep its derivatives, if there is room for them."""
         tape, room = self._tape, None
         if self._limit is not None:
+            nbytes = bytes_of([split(self._trace, leaf)[0] for leaf in state])
             if not self.steps & (self.steps - 1):  # so few that they take little
-                self._mark(state)
+                since = self._marks[-1].first if self._marks else 0
+                if not self.steps or sum([one.nbytes for one in self._kept[since:]]) >= nbytes:
+                    self._mark(state)
             # Beside what is kept there are a state with its tangents, and the one after it.
-            room = self._limit - tape.ledger.live - 4 * bytes_of([split(self._trace, leaf)[0] for leaf in state])
+            room = self._limit - tape.ledger.live - 4 * nbytes
         if self.steps >= self._most or (room is not None and room <= 0):
             self._mark(state)
             self._keeps = False
