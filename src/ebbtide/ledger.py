@@ -9,7 +9,7 @@ however many saved values are views of it, and is uncounted when the last of the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -133,9 +133,9 @@ class Ledger:
     """
 
     __slots__ = (
-        "__weakref__", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount", "entries",
-        "given_up", "held", "left_out", "lenders", "lendings", "limit", "meters", "peak", "phase", "quota", "refusals",
-        "report", "saved", "timeline", "unfinished", "warned", "watched",
+        "__weakref__", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount", "alone",
+        "entries", "given_up", "held", "kept", "left_out", "lenders", "lendings", "limit", "meters", "peak", "phase",
+        "quota", "refusals", "report", "saved", "timeline", "unfinished", "warned", "watched",
     )  # fmt: skip
 
     def __init__(self, *, watched: bool = False, unfinished: Unfinished | None = None) -> None:
@@ -151,6 +151,10 @@ class Ledger:
         self._resting: weakref.WeakSet[Bound] = weakref.WeakSet()
         self.left_out = 0  # by so many bytes the limit is less, for what no ledger counts
         self._excused = 0  # and by so many it is more
+        # The most that an operation keeps to be run again: the function alone holds that while it runs, and of all that
+        # is held so many bytes are not beyond it. And the tickets of what is kept, by the address of the owner.
+        self.alone = 0
+        self.kept: dict[int, _Ticket] = {}
         self.meters: list[Any] = []  # those of steps that are measured, which are told what is counted here
         self.refusals: list[Any] | None = None  # of loops in a step that is measured: (error, plan); else None
         self.phase = "forward"
@@ -180,8 +184,8 @@ class Ledger:
 
     @property
     def live(self) -> int:
-        """The bytes now held, of all kinds."""
-        return sum(self.held.values())
+        """The bytes now held, of all kinds, beyond those that the function alone is known to hold."""
+        return sum(self.held.values()) - self.alone
 
     def add(self, kind: str, count: int) -> None:
         """Count *count* more bytes of *kind*; negative to release."""
@@ -300,11 +304,11 @@ class Ledger:
             at_work = [one for one in reversed(self.lenders) if _is_at_work(one)]
             lenders = at_work + [one for one in self.lenders if one not in at_work]
         for reference in list(lenders):
-            lender, before = reference(), dict(self.held)
+            lender, before, live = reference(), dict(self.held), self.live
             if lender is None or freed >= nbytes:
                 continue
             freed += lender.shed(nbytes - freed)
-            less = sum(before.values()) - self.live
+            less = live - self.live
             self.given_up += less
             for bound in self._resting:
                 bound.held -= less if reference.number in bound.lenders else 0
@@ -343,6 +347,26 @@ class Ledger:
         ticket.holder, ticket.owner = id(holder), key
         self._tickets[id(holder)] = ticket
         self.share(SAVED, key, owner.nbytes, entry)
+
+    def keep(self, owners: dict[int, Any], make: Callable[[Any], Any], nbytes: int) -> list[Any]:
+        """
+        Count buffers that an operation keeps to be run again; return their holders, which it has to keep.
+
+        Args:
+            owners: The arrays that own the memory, by their address.
+            make: Makes the holder of one, which keeps it alive; operations that keep the same have the same holder.
+            nbytes: Bytes of all that the operation keeps, which the function alone holds at a time, too.
+        """
+        self.alone = max(self.alone, nbytes)
+        found = []
+        for key, owner in owners.items():
+            ticket = self.kept.get(key)
+            holder = None if ticket is None else ticket()
+            if holder is None:
+                self.hold(holder := make(owner), owner)
+                self.kept[key] = self._tickets[id(holder)]
+            found.append(holder)
+        return found
 
     def holds(self, holder: Any) -> bool:
         """Return whether the buffer of *holder* is counted for it."""
@@ -393,4 +417,6 @@ class Ledger:
     def _drop(self, ticket: _Ticket) -> None:
         if self._tickets.pop(ticket.holder, None) is None:
             return
+        if self.kept.get(ticket.owner) is ticket:
+            del self.kept[ticket.owner]
         self.unshare(SAVED, ticket.owner)

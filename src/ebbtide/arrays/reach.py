@@ -125,12 +125,13 @@ def is_installed(module: str | None) -> bool:
     return path.startswith(_INSTALLED)
 
 
-def arrays_of(step: Any) -> list[np.ndarray]:
+def arrays_of(step: Any, *, traced: bool = False) -> list[np.ndarray]:
     """
     Return the plain arrays that a function reaches by closure, globals, defaults, attributes and containers.
 
     Args:
         step: A function, method, `functools.partial` or an object that can be called.
+        traced: Whether those that traced arrays are made of are among them.
 
     Memory:
         The list; beyond 2000 objects no more are looked at.
@@ -149,6 +150,8 @@ def arrays_of(step: Any) -> list[np.ndarray]:
             seen[id(value)] = value
             if isinstance(value, np.ndarray):
                 found.append(value)
+            elif traced and isinstance(value, TracedArray):
+                waiting += [value._value, value._node]
             else:
                 waiting += _parts_of(value)
     return found

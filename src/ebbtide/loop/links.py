@@ -12,6 +12,7 @@ from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
 from ebbtide.loop.plain_data import digest
+from ebbtide.tape.forms import Form, form_here
 from ebbtide.tape.node import Node
 from ebbtide.tape.region import Region
 
@@ -115,7 +116,8 @@ class Links:
             if isinstance(total, dict) and self._whole is not None:
                 kind = self._whole[1]
                 zero = np.zeros(kind.shape[1:], kind.dtype)
-                yield position, np.stack([total.get(k, zero) for k in range(kind.shape[0])]), False
+                # Taken out, so that they are gone when the sweep adds to what it has.
+                yield position, np.stack([total.pop(k, zero) for k in range(kind.shape[0])]), False
             else:
                 yield position, total, self._whole is not None
         for key, total in collector.static_sums.items():
@@ -128,10 +130,14 @@ def gradient_nbytes(region: Region, inputs: Any) -> int:
     """
     Return the bytes of the cotangents of inputs: of arrays of the tape around only, and not of those in files.
 
+    Those of the rows of one array are put together in the end: with tangents, or members of a batch, in other memory.
+
     Args:
         region: The region of the steps.
         inputs: As the user gave them.
     """
-    rows = inputs if isinstance(inputs, (list, tuple)) else [inputs] if isinstance(inputs, TracedArray) else []
+    is_whole = isinstance(inputs, TracedArray)
+    rows = inputs if isinstance(inputs, (list, tuple)) else [inputs] if is_whole else []
     nodes = [region.node(leaf) for x in rows for leaf in flatten(x)[0]]
-    return sum({id(node): node.type.nbytes for node in nodes if node is not None}.values())
+    forms = [form_here(kind) for kind in {id(node): node.type for node in nodes if node is not None}.values()]
+    return sum([form.nbytes * (2 if is_whole and type(form) is Form else 1) for form in forms])

@@ -34,17 +34,19 @@ class RefusedLoop(JointRule):
         links: Its parents on the tape around.
         sums: Bytes of the sums for static values that its steps met.
         emitted: Its outputs.
+        kept: What its steps would be run again with.
 
     Memory:
-        None; what it says to hold is in the account until it dies.
+        The last of these; what it says to hold beside them is in the account until it dies.
     """
 
-    __slots__ = ("__weakref__", "_held", "_on_disk", "_sums", "emitted", "links", "plan")
+    __slots__ = ("__weakref__", "_held", "_kept", "_on_disk", "_sums", "emitted", "links", "plan")
 
     def __init__(
-        self, ledger: Ledger, plan: Plan, on_disk: bool, links: Links, sums: int, emitted: list[Any]
+        self, ledger: Ledger, plan: Plan, on_disk: bool, links: Links, sums: int, emitted: list[Any], kept: list[Any]
     ) -> None:
         self.plan, self.links, self.emitted, self._on_disk = plan, links, emitted, on_disk
+        self._kept = kept
         self._sums = max(plan.sizes.gradients, sums)
         sizes = plan.sizes
         self._held = sizes.saved + sizes.shared + (0 if on_disk else sizes.data)
@@ -63,6 +65,11 @@ class RefusedLoop(JointRule):
         # With disk the entries of its states, which a loop in a step does not give up.
         beyond = max(plan.fewest, sizes.listed) if self._on_disk else sizes.restart - sizes.data
         return Holding(self._held, beyond_bytes(plan, 0, 0, 0) + beyond, plan.least)
+
+    @property
+    def kept(self) -> Iterable[Any]:
+        """See `JointRule.kept`."""
+        return self._kept
 
     def needs(self, owned: bool, given: int) -> int:
         """See `JointRule.needs`."""
@@ -110,4 +117,5 @@ def run_on(
             del output
     links = Links(region, nodes, inputs, bypass.statics)
     sums = sum(met.nbytes for met in bypass.statics.values())
-    return RefusedLoop(region.ledger, plan, on_disk, links, sums, emitted), values
+    stepper.kept.add(bypass.statics.values())
+    return RefusedLoop(region.ledger, plan, on_disk, links, sums, emitted, stepper.kept.cells), values

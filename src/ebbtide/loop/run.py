@@ -66,19 +66,15 @@ class LoopRule(JointRule):
         resumption: Resumption | None = None,
         directory: ResumeDirectory | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.ran = plan, plan.measuring_steps
         self.position = Position(steps=plan.steps, open=until is not None)
         self.links: Any = None
         self.emitted: list[Any] = []
         self.cotangent: list[Any] = []
-        self.stepper = stepper
-        self.snapshots, self.verifier = snapshots, verifier
+        self.stepper, self.snapshots, self.verifier = stepper, snapshots, verifier
         self.loss = Loss(stepper, ledger, plan.sizes.sweep)
-        self._ledger, self.room = ledger, room
-        self._until = until
-        self.watch = watch
+        self._ledger, self.room, self._until, self.watch = ledger, room, until, watch
         self._resumption, self._directory = resumption, directory
-        self.ran = plan.measuring_steps
         self.state: list[Any] = []
         self.records: dict[int, TapedStep] = {}  # the steps whose saved values are at hand
         # From where a retained sweep begins again: what is kept of the first steps.
@@ -95,6 +91,11 @@ class LoopRule(JointRule):
     def needs(self, owned: bool, given: int) -> int:
         """See `JointRule.needs`."""
         return needed_bytes(self) - given
+
+    @property
+    def kept(self) -> Iterable[Any]:
+        """See `JointRule.kept`."""
+        return self.stepper.kept.cells
 
     @property
     def sheddable(self) -> int:
@@ -246,8 +247,7 @@ class LoopRule(JointRule):
 
     def _tape(self, action: Forward, first: Any) -> Forward:
         """Run steps and keep what they save; return what was done, which is less where there is no room."""
-        again = self.position.forward_ended
-        index, done = action.start, action
+        index, done, again = action.start, action, self.position.forward_ended
         while index < action.stop and not (self.position.open and index > action.start and self._is_end()):
             entering = list(self.state) if self.room.bounded else []
             if first is not None:

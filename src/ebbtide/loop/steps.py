@@ -24,6 +24,7 @@ from ebbtide.loop.state import CHANGEABLE, alike, owned, settled
 from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import form_here
+from ebbtide.tape.kept import Kept
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Bypass, Region
@@ -147,14 +148,15 @@ class Stepper:
 
     Attributes:
         on_tape: Whether each step runs on a tape, also those of which nothing is kept; see `swaps_factors`.
+        kept: Counts what steps are run again with.
 
     Memory:
         Nothing beyond its arguments.
     """
 
     __slots__ = (
-        "_collect_every", "_output_types", "_ran", "constancy", "inputs", "on_tape", "output_structure", "outputs",
-        "region", "step", "structure",
+        "_collect_every", "_output_types", "_ran", "constancy", "inputs", "kept", "on_tape", "output_structure",
+        "outputs", "region", "step", "structure",
     )  # fmt: skip
 
     def __init__(
@@ -171,6 +173,18 @@ class Stepper:
         self._output_types: list[Any] = []
         self._collect_every, self._ran = collect_every, 0
         self.on_tape = False
+        self.kept = Kept(None)
+
+    def keep(self, pager: Any, inputs: Any, until: Any) -> None:
+        """Count from now on what steps, their *inputs* and the condition *until* take when they run again."""
+        self.kept = Kept(pager)
+        self.kept.reach([self.step, until])
+        if isinstance(inputs, (list, tuple)):
+            self.kept.add([leaf for x in inputs for leaf in flatten(x)[0]])
+        elif isinstance(inputs, TracedArray):
+            self.kept.add([inputs.frozen()])
+        else:
+            self.kept.reach(inputs)
 
     def again(self, first: int, total: int) -> Stepper:
         """Return one that compares steps that run again in their order with this one; see `Readings.again`."""

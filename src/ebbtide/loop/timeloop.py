@@ -176,9 +176,9 @@ def _taped_loop(
     context, budget = current(), options.budget
     region = _region_of(tape, budget)
     ledger = region.ledger
-    given = region.value(inputs) if isinstance(inputs, TracedArray) else inputs
-    each = Inputs(given, region, checked=options.verify)
+    each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
+    stepper.keep(tape.pager, inputs, options.until)
     values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
         return run_plain(step, leaves, structure, 0, inputs, options)
@@ -279,6 +279,8 @@ def _recorded(
     """Return the results of a loop, recorded as one operation if they depend on anything."""
     count = len(final)
     results = final + stacked(rule.emitted)
+    if isinstance(rule, LoopRule):
+        stepper.kept.end_forward(rule.statics.values())
     if rule.links.parents:
         results = record_results(tape, rule, rule.links.parents, results)
         rule.emitted = []

@@ -42,13 +42,14 @@ class Account:
         The pager's files until it is closed or dropped.
     """
 
-    __slots__ = ("__weakref__", "_before", "_bound", "_last", "_lent", "_open", "budget", "ledger", "pager")
+    __slots__ = ("__weakref__", "_alone", "_before", "_bound", "_last", "_lent", "_open", "budget", "ledger", "pager")
 
     def __init__(self, ledger: Ledger, budget: Budget | None, pager: Pager | None, bound: Bound | None) -> None:
         self.ledger = ledger
         self.budget = budget
         self.pager = pager
         self._bound = bound
+        self._alone = ledger.alone
         self._open: Any = None  # what closes it if it is dropped
         self._lent = 0
         # Of the time loops of the outermost call those that are this one's: how many came before, and up to its end.
@@ -83,7 +84,7 @@ class Account:
 
     def keep_open(self) -> None:
         """Let the account outlive its call, for the pullback, and be closed when that is dropped."""
-        self._open = weakref.finalize(self, _close, self.ledger, self.pager, self._lent)
+        self._open = weakref.finalize(self, _close, self.ledger, self.pager, self._lent, self._alone)
         self._open.atexit = False
         self._last = self.ledger.unfinished.begun
 
@@ -104,14 +105,16 @@ class Account:
         """Give up all files, and count no more what was lent."""
         if self._open is not None:
             self._open.detach()
-        _close(self.ledger, self.pager, self._lent)
+        _close(self.ledger, self.pager, self._lent, self._alone)
         self._lent = 0
 
 
-def _close(ledger: Ledger, pager: Pager | None, lent: int) -> None:
+def _close(ledger: Ledger, pager: Pager | None, lent: int, alone: int) -> None:
     if pager is not None:
         pager.close()
         ledger.add(BUFFERS, -lent)
+        # What the call keeps to be run again goes with it.
+        ledger.alone = min(ledger.alone, alone)
 
 
 @contextmanager

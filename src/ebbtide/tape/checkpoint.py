@@ -21,6 +21,7 @@ from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.factors import swaps_factors
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.joint import JointRule, record_results
+from ebbtide.tape.kept import Kept
 from ebbtide.tape.linear_checkpoint import linear_checkpoint
 from ebbtide.tape.linear_region import is_alone, linear_trace
 from ebbtide.tape.node import Node
@@ -81,13 +82,16 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         tape.packed.met |= has_vectors((args, kwargs))
         leaves, structure = flatten((args, kwargs))
         values = [region.value(leaf) for leaf in leaves]
+        kept = Kept(tape.pager)
+        kept.reach(f)
         run = None
         if tape.pager is not None and tape.pager.bounded:
-            run = _measured(f, region, values, structure)
+            run = _measured(f, region, values, structure, kept)
         if run is None:
             run = _bypassed(f, region, values, structure)
         outputs, output_structure, statics, demand = run
-        rule = _CheckpointRule(f, region, leaves, values, structure, outputs, statics, demand)
+        kept.end_forward(statics.values())
+        rule = _CheckpointRule(f, region, leaves, values, structure, outputs, statics, demand, kept)
         if not rule.parents:
             return unflatten(output_structure, outputs)
         return unflatten(output_structure, record_results(tape, rule, rule.parents, outputs))
@@ -140,7 +144,9 @@ def _bypassed(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
     return outputs, output_structure, bypass.statics, _Demand()
 
 
-def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tuple[list[Any], Any, Any, _Demand] | None:
+def _measured(
+    f: Any, region: Region, values: list[Any], structure: Any, kept: Kept
+) -> tuple[list[Any], Any, Any, _Demand] | None:
     """
     Run the function on a tape that keeps sizes only, so that it is known what the sweep will take.
 
@@ -148,7 +154,7 @@ def _measured(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
         What `_bypassed` returns; None where nothing can be recorded, which is no error if nothing depends on it.
     """
     pager = Pager.measuring(region.outer.pager)
-    pager.exclude(values)
+    pager.exclude([*values, *[cell.value for cell in kept.cells]])
     tape = region.tape(pager=pager)
     before, least = region.ledger.live, region.ledger.live - region.ledger.lent
     try:
@@ -213,8 +219,8 @@ class _CheckpointRule(JointRule):
     """One call of a checkpointed function; see `checkpoint`."""
 
     __slots__ = (
-        "_checks", "_constancy", "_demand", "_f", "_label", "_ledger", "_places", "_region", "_statics", "_structure",
-        "_values", "parents",
+        "_checks", "_constancy", "_demand", "_f", "_kept", "_label", "_ledger", "_places", "_region", "_statics",
+        "_structure", "_values", "parents",
     )  # fmt: skip
 
     def __init__(
@@ -227,8 +233,9 @@ class _CheckpointRule(JointRule):
         outputs: list[Any],
         statics: Any,
         demand: _Demand,
+        kept: Kept,
     ) -> None:
-        self._f = f
+        self._f, self._kept = f, kept
         self._region = region
         self._ledger = current().ledger
         self._structure = structure
@@ -252,7 +259,7 @@ class _CheckpointRule(JointRule):
     @property
     def kept(self) -> Iterable[Any]:
         """See `JointRule.kept`."""
-        return self._values
+        return [*self._values, *self._kept.cells]
 
     def needs(self, owned: bool, given: int) -> int:
         """See `JointRule.needs`; known under a budget only."""

@@ -69,9 +69,7 @@ class Pager:
         self, ledger: Ledger, budget: Budget | None, *, strict: bool = False, around: Pager | None = None,
         step: bool = False,
     ) -> None:  # fmt: skip
-        self.ledger = ledger
-        self.budget = budget
-        self.strict = strict
+        self.ledger, self.budget, self.strict = ledger, budget, strict
         self._around, self._step, self.pinned = around, step, frozenset[int]()
         self._measures, self._margin = False, 0
         self.overhead = Overhead(ledger)
@@ -174,8 +172,7 @@ class Pager:
     def is_callers(self, array: Any) -> bool:
         """Return whether an array is not counted because it is the caller's."""
         known = self._excluded.get(id(owner := owner_of(array)))
-        own = known is not None and known() is owner
-        return own or (self._around is not None and self._around.is_callers(array))
+        return (known is not None and known() is owner) or (self._around is not None and self._around.is_callers(array))
 
     def find(self, array: Any, *, own: bool = True) -> Any:
         """Return the saved value that there is of an array already; that of pagers around alone if not *own*."""
@@ -200,12 +197,14 @@ class Pager:
             self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
         owner: Any = owner_of(plain[0])
         is_plain = array is plain[0]
-        cell.type = form if type(form := form_of(array)) is Form or is_plain else None
-        if is_plain and self.on_disk and self._slivers.take(array, owner):
+        stays = is_plain and id(owner) in self.ledger.kept  # which no page would free
+        is_sized = is_plain and (self._passed is not None or not stays)
+        cell.type = form if type(form := form_of(array)) is Form or is_sized else None
+        if is_plain and self.on_disk and not stays and self._slivers.take(array, owner):
             cell.value = owner = np.array(array)
         if len(plain) > 1 or self._passed is not None:
             owner = cell.size = self._sizes.find([owner, *[owner_of(part) for part in plain[1:]]])
-        if self._passed is None or not self._would_be_paged(cell):
+        if self._passed is None or not (stays or self._would_be_paged(cell)):
             self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self._passed is not None:
@@ -353,8 +352,9 @@ class Pager:
             if cell.size is None:
                 cell.size = self._sizes.find([owner_of(parts_of(cell.value)[0])])
             self.ledger.let_go(cell)
+            stays = type(cell.value) is np.ndarray and id(owner_of(cell.value)) in self.ledger.kept
             cell.value, cell.dropped = None, True
-            if not self._would_be_paged(cell):
+            if not (stays or self._would_be_paged(cell)):
                 self.ledger.hold(cell, cell.size)
 
     def _would_be_paged(self, cell: SavedValue) -> bool:
