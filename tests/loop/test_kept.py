@@ -78,8 +78,7 @@ def least_of(call: Callable[[Budget], Any], disk: int = 0) -> int:
         try:
             call(Budget(memory, disk=disk))
         except BudgetError as error:
-            assert error.least > memory
-            memory = error.least
+            memory = max(error.least, memory + 1)
         else:
             return memory
 
