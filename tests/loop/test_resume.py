@@ -22,7 +22,7 @@ import ebbtide
 from ebbtide import Budget, ResumeError, StorageError, grad, timeloop
 from ebbtide.loop.journal import Journal
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
-from ebbtide.storage import Disk, system
+from ebbtide.storage import Disk, Memory, system
 from ebbtide.storage.listing import list_storage
 
 U = np.linspace(0.5, 1.0, 20)
@@ -779,6 +779,41 @@ def test_a_product_of_the_hessian_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert left < steps - 50
     assert list(tmp_path.iterdir()) == []
     np.testing.assert_allclose(found, ebbtide.hvp(energy)(U, vector), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vmap"])
+@pytest.mark.parametrize(
+    "changed", [{"schedule": Mixed(5)}, {"storage": Memory()}, {"budget": Budget(memory="1 MiB")}, {"resume_every": 4},
+                {"progress": False}, {"verify": False}, {"outputs": True}], ids=lambda changed: next(iter(changed)),
+)  # fmt: skip
+def test_derivatives_and_batches_go_on_with_other_options(changed: Any, kind: str, tmp_path: Path) -> None:
+    """How a loop of values and tangents, or of members, was run so far is not how it has to go on; what it does is."""
+
+    def run(stop: int = 0, **options: Any) -> Any:
+        ticker, pairs = Ticker(stop), "outputs" in options
+        system.met_job_step = ticker.met
+
+        def energy(u: Any) -> Any:
+            def step(x: Any, i: Any) -> Any:
+                system.met_job_step()
+                x = x + 0.1 * np.sin(x)
+                return (x, 1.0) if pairs else x
+
+            found = timeloop(step, u, 20, **{"schedule": Revolve(3), "resume_every": 3, **options})
+            return np.sum((found[0] if pairs else found) ** 3)
+
+        if kind == "jvp":
+            return grad(lambda u: ebbtide.jvp(energy, (u,), (FACTOR,))[1], resume=tmp_path / "run")(U)
+        return grad(lambda u: np.sum(ebbtide.vmap(energy)(np.stack([u, 2 * u]))), resume=tmp_path / "run")(U)
+
+    expected = run()
+    with pytest.raises(KeyboardInterrupt):
+        run(15)
+    if "outputs" in changed:
+        with pytest.raises(ResumeError, match="code of step"):
+            run(**changed)
+    else:
+        assert run(**changed).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("schedule", [None, Periodic(4, 1)], ids=str)

@@ -56,6 +56,8 @@ def batched_loop(
     mapped = [is_mapped or may for (_, is_mapped), may in zip(pairs, may_differ, strict=True)]
     inputs, is_one = _of_all(trace, inputs)
     seen = Seen()
+    # Closed over in place of the options, which may be other ones when the loop is resumed.
+    outputs = options.outputs
 
     def lower(values: list[Any], flags: list[bool]) -> list[Any]:
         """Return leaves as the loop has them."""
@@ -70,17 +72,17 @@ def batched_loop(
     def step_of_all(arrays: Any, x: Any) -> Any:
         with trace.above():
             result = step(unflatten(structure, raised(trace, arrays, mapped)), _of_member(trace, x, is_one))
-            result, emitted = result if options.outputs else (result, None)
+            result, emitted = result if outputs else (result, None)
             after, structure_after = flatten(result)
             if structure_after != structure:
-                refuse_structure(step, None, structure_after, structure, options.outputs)
+                refuse_structure(step, None, structure_after, structure, outputs)
             outs, shape = flatten(emitted)
             settle(after)
             settle(outs)
             after = lower(after, mapped)
             outs = [_full(trace, *trace.split(out), "the output") for out in outs]
         seen.structure_of_outputs = shape
-        return (after, outs) if options.outputs else after
+        return (after, outs) if outputs else after
 
     condition: Any = options.until
 
@@ -92,7 +94,7 @@ def batched_loop(
     with beneath(trace):
         begin = [_full(trace, a, m) if w else a for (a, m), w in zip(pairs, mapped, strict=True)]
         result = timeloop(step_of_all, begin, steps, inputs=inputs, **rest)
-    if not options.outputs:
+    if not outputs:
         return unflatten(structure, raised(trace, result, mapped))
     final, emitted = result
     of_members = [trace.members(np.moveaxis(out, 1, 0)) for out in emitted]

@@ -38,6 +38,8 @@ def dual_loop(
     leaves, structure = flatten(state)
     given, inputs = (inputs, None) if callable(inputs) else (None, inputs)
     rest = options.as_arguments() | {"until": _of_values(options.until, structure)}
+    # Closed over in place of the options, which may be other ones when the loop is resumed.
+    outputs = options.outputs
 
     def split(values: list[Any]) -> tuple[list[Any], list[Any]]:
         present = [_present(trace, v) for v in values]
@@ -63,13 +65,11 @@ def dual_loop(
         # Inside of the step's tape, on which arrays from outside may meet; also when the function has returned.
         with trace.above():
             result = step(unflatten(structure, join(values, tangents)), x if given is None else given(x))
-        emitted = None
-        if options.outputs:
-            result, emitted = result
+        result, emitted = result if outputs else (result, None)
         after, structure_after = flatten(result)
         if structure_after != structure:
-            refuse_structure(step, None, structure_after, structure, options.outputs)
-        if not options.outputs:
+            refuse_structure(step, None, structure_after, structure, outputs)
+        if not outputs:
             return split(after)
         outs, structure_out = flatten(emitted)
         seen.structure_of_outputs = structure_out
@@ -87,7 +87,7 @@ def dual_loop(
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)
         result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **rest)
-    if not options.outputs:
+    if not outputs:
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(seen.structure_of_outputs, join(*emitted))
