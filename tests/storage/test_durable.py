@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -210,6 +210,11 @@ def test_flips_in_a_durable_file_never_change_an_array(tmp_path):
 # Locks.
 
 
+def without_locks(*arguments):
+    """The call for locks, of a file system that has none."""
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
 def test_a_second_process_is_refused(tmp_path):
     """While a process uses a durable directory, another one is told its host and number; afterwards it may."""
     directory = tmp_path / "kept"
@@ -237,6 +242,32 @@ def test_a_second_storage_of_the_process_is_refused(tmp_path):
         )
         assert run_python(program, tmp_path)[1] == f"{os.getpid()}\n"
         storage.put(0, [np.zeros(2)])
+
+
+def test_a_process_that_begins_anew_is_not_refused(tmp_path, monkeypatch):
+    """After exec a process has its number and start still, and its locks no more: the directory is free."""
+    program = OPEN + (
+        "storage = Disk(sys.argv[1], durable=True)\n"
+        "if len(sys.argv) == 2:\n"
+        "    storage.put(0, [np.zeros(2)])\n"
+        "    os.execv(sys.executable, [*sys.orig_argv, 'again'])\n"
+        "print(os.getpid(), storage.keys(), flush=True)\n"
+    )
+    process = start_python(program, tmp_path)
+    assert process.communicate(timeout=60) == (f"{process.pid} (0,)\n", "")
+    # As if this process had used it, and begun anew.
+    me = {**asdict(places_module.this_process()), "since": 0.0}
+    (tmp_path / "owner").write_text(json.dumps(me))
+    with monkeypatch.context() as patch:
+        patch.setattr(places_module.fcntl, "lockf", without_locks)
+        with pytest.raises(StorageLockedError, match=f"process {os.getpid()} on .*remove the file"):
+            Disk(tmp_path, durable=True)
+    assert not list_storage(tmp_path).used
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == (0,)
+        assert list_storage(tmp_path).used
+    (tmp_path / "owner").write_text(json.dumps(me))
+    assert clean(tmp_path) == [tmp_path]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -376,12 +407,7 @@ def test_a_lock_of_others_is_no_storage(tmp_path):
 
 def test_without_locks_an_owner_elsewhere_is_believed(tmp_path, monkeypatch):
     """On a file system without locks, an owner on another machine cannot be checked: it is refused, and named."""
-
-    def refuse(*arguments):
-        """A file system without locks."""
-        raise OSError(places_module.errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(places_module.fcntl, "lockf", refuse)
+    monkeypatch.setattr(places_module.fcntl, "lockf", without_locks)
     with Disk(tmp_path, durable=True) as storage:
         storage.put(0, [np.zeros(2)])
     (tmp_path / "owner").write_text(json.dumps({"host": "elsewhere", "pid": 1, "start": 1}))

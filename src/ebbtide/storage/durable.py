@@ -97,7 +97,9 @@ class DirectoryLock:
             )
         self._made = [path for path in made if path != lock]
         owner = read_owner(directory)
-        if owner is not None and (owner == me or not (owner.is_dead() or self._has_locks())):
+        # Also of our own number and start, which a process has that begins anew by exec: what of ours has the directory
+        # is refused by now, and where there are locks they tell of all others.
+        if owner is not None and not (owner.is_dead() or self._has_locks()):
             raise describe_lock(directory, owner)
         self._file = file = open_file(lock, "a+")
         if not take_lock(file.fileno()):

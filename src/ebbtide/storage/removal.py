@@ -58,12 +58,13 @@ def owner_of_storage(path: Path) -> Owner | None:
 
 def in_use(path: Path) -> bool:
     """Return whether a living process, or one of which nothing is known, uses the directory of a storage."""
-    owner = owner_of_storage(path)
-    if owner is None:
-        return is_locked(path / LOCK)
-    if owner == this_process():
+    if is_held(path):
         return True
-    return not owner.is_dead() or is_locked(path / (SEGMENT if owner_in_name(path) else LOCK))
+    owner, is_scratch = owner_of_storage(path), owner_in_name(path) is not None
+    # A durable one that is not held, and was by this process, which has begun anew by exec.
+    if owner is None or (owner == this_process() and not is_scratch):
+        return is_locked(path / LOCK)
+    return not owner.is_dead() or is_locked(path / (SEGMENT if is_scratch else LOCK))
 
 
 def remove_storage(path: Path) -> None:
