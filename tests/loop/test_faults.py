@@ -26,7 +26,7 @@ import ebbtide
 from ebbtide import Budget, BudgetError, MutationError, StorageError, cli, grad, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, system
-from ebbtide.storage.listing import list_storage
+from ebbtide.storage.listing import clean, list_storage
 from ebbtide.storage.system import POSIX
 
 # Bytes that change in the file of each schedule.
@@ -343,6 +343,24 @@ def test_what_cannot_be_removed_is_told(number: int, tmp_path: Path) -> None:
             path.rmdir()
         else:
             assert cli.main(["clean", str(path)]) == 0
+        assert not path.exists()
+
+
+def test_an_interrupt_of_the_end_gives_the_directory_free(tmp_path: Path) -> None:
+    """Ctrl-C while what a complete run kept is removed: the same call may be made at once, the error still held."""
+    path, expected = tmp_path / "run", trouble.gradient("revolve", None)
+    counted = trouble.Events(only=("unlink", "rmdir"))
+    with counted.installed():
+        trouble.gradient("revolve", path)
+    held = []
+    for at in range(1, counted.count + 1):
+        with trouble.Events(at, trouble.interrupt, ("unlink", "rmdir")).installed():
+            with pytest.raises(KeyboardInterrupt) as caught:
+                trouble.gradient("revolve", path)
+            held.append(caught)
+        assert trouble.gradient("revolve", path) == expected
+        if path.exists():  # with an empty lock, which might be the user's
+            assert clean(path) == [path]
         assert not path.exists()
 
 

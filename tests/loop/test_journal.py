@@ -142,12 +142,14 @@ def test_legs_of_a_tenth(tmp_path, expected):
     pytest.fail("not done")
 
 
-def test_a_finished_directory_keeps_what_is_not_ours(tmp_path, expected):
+@pytest.mark.parametrize("name", ["notes", "rank-notes.txt", "rank-0", "rank-1/notes", "rank-of/segment"])
+def test_a_finished_directory_keeps_what_is_not_ours(tmp_path, expected, name):
     """A file of the user's in the directory is left there, and a directory that was never used is not made."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes").write_text("mine")
+    theirs = tmp_path / "run" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
     assert run(tmp_path / "run") == expected
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes"]
+    assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == [theirs]
     unused = ResumeDirectory(tmp_path / "unused")
     unused.finish()
     assert not unused.path.exists()

@@ -20,7 +20,7 @@ from ebbtide.storage import Disk, Storage
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.marks import NEWEST, read_record
 from ebbtide.storage.places import RANK, find_absolute
-from ebbtide.storage.removal import remove_empty
+from ebbtide.storage.removal import is_of_rank, remove_empty
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, open_file, write_fully
 
@@ -114,7 +114,7 @@ class ResumeDirectory:
     def _check_kind(self) -> None:
         """Refuse a directory of one process for many ranks, and the reverse."""
         alone = self.path == self._whole
-        if next(self._whole.glob(f"{RANK}*"), None) is not None if alone else (self._whole / SEGMENT).exists():
+        if any(map(is_of_rank, self._whole.glob(f"{RANK}*"))) if alone else (self._whole / SEGMENT).exists():
             one, many = "one process alone", "many ranks"
             raise ResumeError(
                 f"The directory {self._whole} holds the unfinished run of {many if alone else one}, and this is one of "
@@ -259,6 +259,9 @@ class ResumeDirectory:
                 RuntimeWarning,
                 stacklevel=3,
             )
+        except BaseException:  # an interrupt: what is left there is for the next run
+            self.close()
+            raise
 
 
 def _check_path(path: Any) -> None:
@@ -319,7 +322,7 @@ def resumable(path: str | Path | None) -> Iterator[ResumeDirectory | None]:
     try:
         with entered(resume=directory):
             yield directory
+        directory.finish()
     except BaseException:
         directory.close()
         raise
-    directory.finish()

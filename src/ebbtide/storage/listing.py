@@ -14,8 +14,8 @@ from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import ArrayRecord, EntryRecord
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.places import RANK, Owner, find_scratch, owner_in_name
-from ebbtide.storage.removal import in_use, is_storage, owner_of_storage, remove_storage
+from ebbtide.storage.places import Owner, find_scratch, owner_in_name
+from ebbtide.storage.removal import in_use, is_of_rank, is_storage, owner_of_storage, remove_storage
 from ebbtide.storage.segment import NAME, scan
 from ebbtide.storage.system import POSIX, open_file
 from ebbtide.storage.transfer import Target, read_stored
@@ -123,7 +123,7 @@ def clean(directory: Path) -> list[Path]:
         remove_storage(directory)
         return [directory]
     removed: list[Path] = []
-    of_ranks = [path for path in _inside(directory) if path.name.startswith(RANK) and is_storage(path)]
+    of_ranks = [path for path in _inside(directory) if is_of_rank(path)]
     for path in sorted([*of_ranks, *(path for path, _ in find_scratch(directory))]):
         if not in_use(path):
             remove_storage(path)

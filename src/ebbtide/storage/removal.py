@@ -12,7 +12,7 @@ from ebbtide.errors import StorageError
 from ebbtide.storage.durable import describe_lock, is_held, read_owner, remove_parts
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.marks import LOCK, NEWEST, OWNER, holds_only_ours, is_ours, is_segment
-from ebbtide.storage.places import Owner, is_in_place, is_locked, owner_in_name, take_lock, this_process
+from ebbtide.storage.places import RANK, Owner, is_in_place, is_locked, owner_in_name, take_lock, this_process
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import open_file
 
@@ -49,6 +49,12 @@ def _is_scratch(path: Path) -> bool:
 
 def _has_only_lock(path: Path) -> bool:
     return (path / LOCK).exists() and holds_only_ours(path)
+
+
+def is_of_rank(path: Path) -> bool:
+    """Return whether a path is the directory of one rank of a run, in the one that the run is resumed from."""
+    begin, _, rank = path.name.rpartition(RANK)
+    return not begin and rank.isdecimal() and not path.is_symlink() and is_storage(path)
 
 
 def owner_of_storage(path: Path) -> Owner | None:
