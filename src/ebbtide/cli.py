@@ -11,6 +11,7 @@ from pathlib import Path
 from ebbtide.demo import burgers_report, ensemble
 from ebbtide.errors import EbbtideError
 from ebbtide.storage.listing import clean, find_storages, list_storage
+from ebbtide.storage.places import NO_NAME
 
 EXIT_VERDICT = 1
 EXIT_ERROR = 2
@@ -108,7 +109,7 @@ def _add_storage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="list what storages have on disk, whose it is and what it is for",
         description="List the entries of storages on disk: key, what it is, size, place, shapes and dtypes.",
     )
-    parser.add_argument("directory", type=Path, metavar="DIR", help=place)
+    parser.add_argument("directory", type=_directory, metavar="DIR", help=place)
     parser.add_argument("--check", action="store_true", help="read all data and compare their checksums")
     parser.set_defaults(run=_run_inspect)
     parser = commands.add_parser(
@@ -117,8 +118,15 @@ def _add_storage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Remove the directory of a storage that is not in use; in any other directory, the scratch "
         "directories of dead processes of this machine, and what the ranks of a run keep there to be resumed.",
     )
-    parser.add_argument("directory", type=Path, metavar="DIR", help=place)
+    parser.add_argument("directory", type=_directory, metavar="DIR", help=place)
     parser.set_defaults(run=_run_clean)
+
+
+def _directory(name: str) -> Path:
+    """Return the path of a directory that was named."""
+    if not name:
+        raise argparse.ArgumentTypeError(f"'' {NO_NAME}. Give the name of a directory.")
+    return Path(name)
 
 
 def _run_inspect(arguments: argparse.Namespace) -> int:

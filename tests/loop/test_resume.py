@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -22,7 +23,7 @@ import ebbtide
 from ebbtide import Budget, ResumeError, StorageError, grad, timeloop
 from ebbtide.loop.journal import Journal
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
-from ebbtide.storage import Disk, Memory, system
+from ebbtide.storage import Disk, Memory, StorageLockedError, system
 from ebbtide.storage.listing import list_storage
 
 U = np.linspace(0.5, 1.0, 20)
@@ -419,6 +420,50 @@ def test_what_names_no_directory_is_refused(path: Any, call: str) -> None:
     of_gradient, of_loop = (path, None) if call == "gradient" else (None, path)
     with pytest.raises((TypeError, StorageError), match=rf"resume={re.escape(repr(path))} .* Give "):
         grad(lambda u: np.sum(timeloop(lambda x, i: x, u, 3, resume=of_loop)), resume=of_gradient)(U)
+
+
+@pytest.mark.parametrize("call", ["gradient", "loop"])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("missing/run", "No such file"), ("file", "it is no directory"), ("link", "it is no directory"),
+     ("file/run", "Not a directory"), ("closed", "Permission denied"), ("closed/run", "Permission denied")],
+)  # fmt: skip
+def test_a_directory_that_cannot_be_used_is_told(
+    path: str, reason: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says why, and which argument to change."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "closed").mkdir()
+
+    def closed(done: Any) -> Any:
+        """A call of the system that has no rights in one directory: for root they are no bounds."""
+
+        def call(place: Any, *arguments: Any, **options: Any) -> Any:
+            if (tmp_path / "closed") in Path(place).parents:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+            return done(place, *arguments, **options)
+
+        return call
+
+    for name in ("open", "mkdir"):
+        monkeypatch.setattr(os, name, closed(getattr(os, name)))
+    of_gradient, of_loop = (tmp_path / path, None) if call == "gradient" else (None, tmp_path / path)
+    with pytest.raises(StorageError, match=rf"{path} to resume from: {reason}.*\. Give one .* as resume=\.$") as caught:
+        grad(lambda u: np.sum(timeloop(lambda x, i: x, u, 3, resume=of_loop)), resume=of_gradient)(U)
+    assert caught.value.errno
+    assert sorted(found.name for found in tmp_path.rglob("*")) == ["closed", "file", "link"]
+
+
+def test_two_loops_with_one_directory_are_refused(tmp_path: Path) -> None:
+    """What is in use by this process is no other process to wait for: the error names `resume=` of the gradient."""
+
+    def objective(u: Any) -> Any:
+        first = timeloop(lambda x, i: np.sin(x), u, 3, resume=tmp_path / "run")
+        return np.sum(timeloop(lambda x, i: np.cos(x), first, 3, resume=tmp_path / "run"))
+
+    with pytest.raises(StorageLockedError, match=r"another time loop or call of this process.*grad\(f, resume=\)"):
+        grad(objective)(U)
 
 
 def test_an_input_that_was_not_read_may_be_another_one(tmp_path: Path) -> None:

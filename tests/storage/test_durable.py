@@ -424,6 +424,11 @@ def test_a_durable_storage_needs_a_directory(tmp_path):
         Disk(durable=True)
     with pytest.raises(StorageError, match="missing"):
         Disk(tmp_path / "missing" / "kept", durable=True)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("file", "link"):
+        with pytest.raises(StorageError, match=rf"{name} for storage: it is no directory\. Give .* as directory="):
+            Disk(tmp_path / name, durable=True)
 
 
 # What dead processes leave.
@@ -504,6 +509,19 @@ def test_a_missing_directory_is_an_error(tmp_path, capsys, command):
     """A directory that is not there is one line on stderr and exit code 2."""
     assert cli.main([command, str(tmp_path / "missing")]) == cli.EXIT_ERROR
     assert "missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["inspect", "clean"])
+def test_an_empty_name_is_no_directory(tmp_path, monkeypatch, capsys, command):
+    """An empty argument, as of a variable that is not set, is not the working directory, and nothing is removed."""
+    with Disk(tmp_path, durable=True) as storage:
+        storage.put("state", [np.zeros(3)])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, ""])
+    assert ended.value.code == cli.EXIT_ERROR
+    assert "'' names no directory, as where an environment variable is empty" in capsys.readouterr().err
+    assert (tmp_path / "segment").exists()
 
 
 def test_deleted_entries_do_not_come_back(tmp_path):

@@ -22,7 +22,7 @@ from typing import final
 from weakref import ref
 
 from ebbtide.errors import StorageError
-from ebbtide.storage.failures import StorageLockedError, make_error
+from ebbtide.storage.failures import StorageLockedError, describe_cause, make_error
 from ebbtide.storage.marks import LOCK, OWNER, find_foreign, find_parts, is_ours, read_record
 from ebbtide.storage.places import Owner, is_in_place, is_lockable, take_lock, this_process
 from ebbtide.storage.system import open_file
@@ -69,8 +69,8 @@ class DirectoryLock:
             if isinstance(cause, StorageError) or not isinstance(cause, OSError):
                 raise
             raise make_error(
-                f"Cannot use the directory {directory} for storage: {cause.strerror}. Give a directory that may be "
-                "written as directory=.",
+                f"Cannot use the directory {directory} for storage: {describe_cause(cause)}. Give a directory that may "
+                "be written as directory=.",
                 cause.errno,
             ) from cause
 

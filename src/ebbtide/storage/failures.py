@@ -96,6 +96,11 @@ class StorageLockedError(StorageError):
         return type(self), (str(self), self.host, self.pid)
 
 
+def describe_cause(cause: OSError) -> str | None:
+    """Return why a directory cannot be used, as the system says it; of a file or a broken link, that it is none."""
+    return "it is no directory" if isinstance(cause, FileExistsError) else cause.strerror
+
+
 def make_error(message: str, number: int | None) -> StorageError:
     """Return an error with a number of the operating system, which tells a full disk from a broken one."""
     error = StorageError(message)

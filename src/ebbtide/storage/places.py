@@ -31,6 +31,8 @@ from ebbtide.storage.system import open_file
 _FOREIGN = re.compile(r"[^A-Za-z0-9.]")
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
 RANK = "rank-"
+NO_NAME = "names no directory, as where an environment variable is empty: as a path it would be the working directory"
+"""What is wrong with an empty name."""
 """How the durable directories begin that the ranks of a run have in one directory."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
