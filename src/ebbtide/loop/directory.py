@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import warnings
@@ -17,13 +18,21 @@ from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage
-from ebbtide.storage.failures import make_error
+from ebbtide.storage.durable import is_held
+from ebbtide.storage.failures import StorageLockedError, describe_cause, make_error
 from ebbtide.storage.marks import NEWEST, read_record
-from ebbtide.storage.places import RANK, find_absolute
+from ebbtide.storage.places import NO_NAME, RANK, find_absolute
 from ebbtide.storage.removal import is_of_rank, remove_empty
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, open_file, write_fully
 
+# The numbers of errors that say that a directory cannot be made, or what is in it not be written.
+_UNUSABLE = frozenset(
+    {
+        errno.EACCES, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EPERM,
+        errno.EROFS,
+    }
+)  # fmt: skip
 _VALUE, _KEY = "value of the function", "call/value/0"
 
 
@@ -86,8 +95,9 @@ class ResumeDirectory:
                 self._make_whole()
             try:
                 self._disk = Disk(self.path, durable=True, system=self._system)
-            except StorageError:
+            except StorageError as error:
                 self._remove_whole()
+                self._explain(error)
                 raise
             with suppress(ValueError, TypeError, AttributeError, OverflowError):
                 found = read_record(self.path / NEWEST)
@@ -99,11 +109,20 @@ class ResumeDirectory:
         try:
             self._whole.mkdir(exist_ok=True)
         except OSError as cause:
-            raise make_error(
-                f"Cannot use the directory {self._whole} to resume from: {cause.strerror}. Give one that may be "
-                "written, or made in one that exists, as resume=.",
-                cause.errno,
-            ) from cause
+            raise _unusable(self._whole, cause) from cause
+
+    def _explain(self, error: StorageError) -> None:
+        """Raise in the place of an error of the storage if it is about the directory, which was given as `resume=`."""
+        if isinstance(error, StorageLockedError) and is_held(self.path):
+            raise StorageLockedError(
+                f"The directory {self.path} is used by another time loop or call of this process, and it holds one run "
+                "at a time. Give each loop another directory, or one for all loops of a gradient as grad(f, resume=).",
+                error.host,
+                error.pid,
+            ) from None
+        cause = error.__cause__
+        if isinstance(cause, OSError) and error.errno in _UNUSABLE:
+            raise _unusable(self._whole, cause) from cause
 
     def _remove_whole(self) -> None:
         """Remove the directory that holds those of all ranks, if there is none left in it."""
@@ -264,6 +283,15 @@ class ResumeDirectory:
             raise
 
 
+def _unusable(path: Path, cause: OSError) -> StorageError:
+    """Return the error for a directory that cannot be made or written."""
+    return make_error(
+        f"Cannot use the directory {path} to resume from: {describe_cause(cause)}. Give one that may be written, or "
+        "made in one that exists, as resume=.",
+        cause.errno,
+    )
+
+
 def _check_path(path: Any) -> None:
     """Raise if what the user gave names no directory."""
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(cast("Any", path)), str):
@@ -273,8 +301,7 @@ def _check_path(path: Any) -> None:
         )
     if not os.fspath(cast("Any", path)):
         raise StorageError(
-            "resume='' names no directory, as where an environment variable is empty: as a path it would be the "
-            "working directory. Give the name of a directory, or None for a run that is not resumed."
+            f"resume='' {NO_NAME}. Give the name of a directory, or None for a run that is not resumed."
         )
     if "\0" in str(path):
         raise StorageError(f"resume={str(path)!r} is no directory: its name has a zero byte. Give another one.")
