@@ -210,6 +210,32 @@ def test_budgets():
         assert peak_bytes(partial(bounded, x, v)) <= alone + budget.memory
 
 
+def test_one_budget_for_all_of_a_product():
+    """What the residual saved counts while the product with the loss is made; the least that is named does."""
+    x = np.linspace(0, 1, 20_000)
+    v = np.cos(x)
+
+    def chain(x, steps):
+        for _ in range(steps):
+            x = np.sin(x)
+        return x
+
+    def residual(x):
+        return chain(x, 20)
+
+    def loss(r):
+        return np.sum(chain(r, 9) ** 2)
+
+    expected = gauss_newton_product(residual, loss)(x, v)
+    alone = peak_bytes(lambda: jvp(lambda y: loss(residual(y)), (x,), (v,)))
+    with pytest.raises(BudgetError) as caught:
+        gauss_newton_product(residual, loss, budget=Budget(25 * x.nbytes))(x, v)
+    least = caught.value.least
+    product = gauss_newton_product(residual, loss, budget=Budget(least))
+    assert np.array_equal(product(x, v), expected)
+    assert peak_bytes(lambda: product(x, v)) - alone <= least
+
+
 def test_nothing_is_left():
     """Products leave no cycle."""
     gc.collect()

@@ -10,9 +10,11 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.context import entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError, DeterminismError
+from ebbtide.tape.account import account
 from ebbtide.tape.saved import checksum
 from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
@@ -109,16 +111,18 @@ def gauss_newton_product(
     def product(*args_and_vector: Any, **kwargs: Any) -> Any:
         *args, vector = args_and_vector
         chosen, point, directions, single = _chosen(residual, argnums, args, kwargs, vector)
-        value, tangent = jvp(chosen, point, directions, budget=budget)
-        again, pullback = vjp(chosen, *point, budget=budget)
-        _check_same(value, again)
-        if loss is None:
-            leaves, structure = flatten(tangent)
-            cotangent = unflatten(structure, [np.conj(t) if np.iscomplexobj(t) else t for t in leaves])
-        else:
-            cotangent = hvp(loss, budget=budget)(value, tangent)
-        del value, tangent, again
-        found = pullback(cotangent)
+        # One account of all its parts: what one of them keeps for a later one is taken from that.
+        with account(budget) as acct, entered(ledger=acct.ledger, budget=acct.budget):
+            value, tangent = jvp(chosen, point, directions)
+            again, pullback = vjp(chosen, *point)
+            _check_same(value, again)
+            if loss is None:
+                leaves, structure = flatten(tangent)
+                cotangent = unflatten(structure, [np.conj(t) if np.iscomplexobj(t) else t for t in leaves])
+            else:
+                cotangent = hvp(loss)(value, tangent)
+            del value, tangent, again
+            found = pullback(cotangent)
         return found[0] if single else found
 
     return product
