@@ -17,7 +17,7 @@ from tests.scale import FULL, sample
 
 from ebbtide import Budget, BudgetError, grad, timeloop
 from ebbtide.quota import Quota
-from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, StorageFullError
 from ebbtide.storage.system import POSIX
 
@@ -290,3 +290,22 @@ def test_the_buffer_of_a_users_disk_is_in_the_budget(loops: int, schedule: Any, 
             memory, refusals = error.least, refusals + 1
     assert buffer < memory < buffer + 45 * STATE
     assert peak_bytes(lambda: gradient(memory)) - alone <= memory
+
+
+@pytest.mark.parametrize("name", ["alone", "in a step", "in a step, after a chain"])
+def test_a_schedule_that_lacks_disk_says_so(name: str) -> None:
+    """A loop that is to store on disk is refused for want of disk, in a step of another one too; what it names does."""
+
+    def run(u: Any) -> Any:
+        return timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 3, schedule=StoreAll("disk"))
+
+    def f(u: Any) -> Any:
+        for _ in range(30 if "chain" in name else 0):
+            u = np.sin(u)
+        return np.sum((run(u) if name == "alone" else timeloop(lambda u, i: run(u), u, 4, schedule=Revolve(2))) ** 2)
+
+    with pytest.raises(BudgetError, match="bytes of disk, or the loop another schedule") as refused:
+        grad(f, budget=Budget("100 MiB", disk=STATE))(U)
+    assert refused.value.least_disk >= 3 * STATE
+    found = grad(f, budget=Budget("100 MiB", disk=refused.value.least_disk))(U)
+    assert np.array_equal(found, grad(f)(U))

@@ -126,7 +126,7 @@ def first_steps(
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
         if allowed is not None and options.storage is None:
-            _check_disk(plan, disk)
+            _check_disk(plan, disk, allowed)
     except BudgetError as error:
         measured.first.close()
         memory = error.least - outside["held"]
@@ -230,8 +230,8 @@ def _refusal(
         smallest: Makes the plan that would fit just so.
         waits: Where it is noted with that plan, if it can wait until the step around is measured; else None.
     """
-    if waits is None and not within.refused:
-        return error
+    if error.least_disk or (waits is None and not within.refused):
+        return error  # a want of disk is told at once: no memory does instead of it, whatever the step around takes
     try:
         plan = smallest()
     except BudgetError:
@@ -269,14 +269,16 @@ def _measure_first(
     return first, sizes, plain, held - freed, values
 
 
-def _check_disk(plan: Plan, disk: DiskPart) -> None:
+def _check_disk(plan: Plan, disk: DiskPart, allowed: Budget) -> None:
     """Raise if a plan, of a schedule that was asked for, stores more on disk than there is."""
     if agree(plan.predicted_disk_bytes > disk.left):
+        least = plan.predicted_disk_bytes + max(0, allowed.disk - disk.left)  # beside what others have of it
         raise BudgetError(
             f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
-            f"disk, and the budget has {disk.left} bytes of it left. Give it as many, or another schedule.",
+            f"disk, and the budget has {disk.left} bytes of it left. Give the budget {least} bytes of disk, or the "
+            "loop another schedule.",
             plan.predicted_peak_bytes,
-            plan.predicted_disk_bytes,
+            least,
         )
 
 

@@ -113,4 +113,5 @@ def _refusal(plan: Plan, least: int) -> BudgetError:
 def _with_more(error: BudgetError, why: str, least: int) -> BudgetError:
     """Return a refusal that names a larger least, and says why."""
     reason = str(error).partition(" Give at least")[0]
-    return BudgetError(f"{reason} {why} Give at least {least} bytes ({format_bytes(least)}) of memory.", least)
+    message = f"{reason} {why} Give at least {least} bytes ({format_bytes(least)}) of memory."
+    return BudgetError(message, least, error.least_disk)
