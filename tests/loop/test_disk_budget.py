@@ -15,7 +15,7 @@ import pytest
 from tests.measure import peak_bytes
 from tests.scale import FULL, sample
 
-from ebbtide import Budget, BudgetError, grad, timeloop
+from ebbtide import Budget, BudgetError, grad, timeloop, vjp
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, StorageFullError
@@ -309,3 +309,30 @@ def test_a_schedule_that_lacks_disk_says_so(name: str) -> None:
     assert refused.value.least_disk >= 3 * STATE
     found = grad(f, budget=Budget("100 MiB", disk=refused.value.least_disk))(U)
     assert np.array_equal(found, grad(f)(U))
+
+
+@pytest.mark.parametrize("states", sample([14, 20, 24, 36, 44, 60], 2))
+def test_retained_pulls_page_again(states: int, tmp_path: Path) -> None:
+    """What a retained sweep has read back makes room for the next one: as many as are asked for, within the budget."""
+
+    def f(u: Any) -> Any:
+        y = u
+        for _ in range(40):
+            y = np.sin(y)
+        return np.sum(y) + np.sum(timeloop(lambda u, i: 1.1 * np.sin(u), u, 40) ** 2)
+
+    expected, budget, found = grad(f)(U), Budget(states * STATE, "1 GiB", tmp_path), list[Any]()
+
+    def call() -> None:
+        found.clear()
+        pull = vjp(f, U, retain=True, budget=budget)[1]
+        for _ in range(4):
+            found[:] = [*found[-1:], pull(1.0)[0]]
+
+    alone = peak_bytes(lambda: f(U))
+    call()
+    assert all(np.array_equal(one, expected) for one in found)
+    found.clear()
+    # The gradient of the pull before is the caller's.
+    assert peak_bytes(call) - alone <= budget.memory + 2 * STATE
+    found.clear()

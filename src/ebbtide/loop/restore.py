@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.errors import MutationError
+from ebbtide.errors import ReleasedValueError
 from ebbtide.loop import ahead
 from ebbtide.loop.journal_entries import Forward
 from ebbtide.loop.resume import Resumption, from_leaves
@@ -166,11 +166,14 @@ def begin_again(rule: Any, prefix: Position | None) -> None:
         prefix: What is kept of its first steps; None if it is not retained.
 
     Raises:
-        MutationError: It is not.
+        ReleasedValueError: It is not.
         StorageError: What was kept is lost.
     """
     if prefix is None:
-        raise MutationError("The reverse sweep of a time loop cannot be run again: its snapshots are gone.")
+        raise ReleasedValueError(
+            "The reverse sweep of a time loop cannot be run again: its snapshots are gone, as an earlier call of the "
+            "pullback failed or consumed them. Call vjp again for another pullback."
+        )
     if prefix.state is not None:
         state = rule.snapshots.get_state(prefix.state, keep=True)
         if state is None:

@@ -265,12 +265,15 @@ class Room:
                 self._prepare(rule, index, record)
         with self._ledger.beside(alone) if (alone := rule.plan.sizes.alone) else nullcontext():
             found = record.sweep(rule.cotangent, seeds, retain=retain)
+            if retain and record.tape.pager is not None:
+                record.tape.pager.put_back()
         self.waiting.hold(found[0])
         return found
 
     def _prepare(self, rule: Any, index: int, record: TapedStep) -> None:
         """Make room for the sweep of a step."""
         ledger, pager, sizes = self._ledger, record.tape.pager, rule.plan.sizes
+        pager.budget = pager.budget or self._allowed  # of a retained step it may have fitted in the sweep before
         limit = ledger.limit + sizes.alone
         over = ledger.live + sizes.sweep - sizes.saved - limit
         if over > 0:

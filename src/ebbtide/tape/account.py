@@ -76,6 +76,7 @@ class Account:
     def settle(self, seeds: list[Any], leaves: list[Node]) -> None:
         """Raise `BudgetError` if the sweep from these seeds to these leaves would pass the budget."""
         if self.pager is not None:
+            self.pager.budget = self.pager.budget or self.budget  # it may have fitted in the sweep before
             _settle(self.pager, seeds, leaves)
 
     def at_work(self) -> AbstractContextManager[None]:

@@ -73,7 +73,7 @@ class Pager:
         self._around, self._step, self.pinned = around, step, frozenset[int]()
         self._measures, self._margin = False, 0
         self.overhead = Overhead(ledger)
-        self._cells: deque[weakref.ref[SavedValue]] = deque()
+        self._cells = deque[weakref.ref[SavedValue]]()
         self._excluded: dict[int, weakref.ref[np.ndarray]] = {}
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
@@ -171,8 +171,8 @@ class Pager:
 
     def is_callers(self, array: Any) -> bool:
         """Return whether an array is not counted because it is the caller's."""
-        known = self._excluded.get(id(owner := owner_of(array)))
-        return (known is not None and known() is owner) or (self._around is not None and self._around.is_callers(array))
+        known, around = self._excluded.get(id(owner := owner_of(array))), self._around
+        return (known is not None and known() is owner) or (around is not None and around.is_callers(array))
 
     def find(self, array: Any, *, own: bool = True) -> Any:
         """Return the saved value that there is of an array already; that of pagers around alone if not *own*."""
@@ -288,9 +288,8 @@ class Pager:
 
     def _give_up_buffers(self, need: int) -> None:
         """Give up buffers until *need* more bytes fit, where paging was not enough."""
-        limit = self.ledger.limit
         for pages in self._buffers():
-            if limit is not None and self.ledger.live + need > limit:
+            if (limit := self.ledger.limit) is not None and self.ledger.live + need > limit:
                 pages.give_up()
 
     def page_oldest(self, keep: Any, spared: list[tuple[Pager, Any]]) -> bool:
@@ -298,9 +297,9 @@ class Pager:
         around = self._around
         if around is not None and around.ledger is self.ledger and around.page_oldest(keep, spared):
             return True
-        budget = self.budget
-        while self._cells and budget is not None and self._passed is None:
-            reference = self._cells.popleft()
+        budget = self.budget if self._passed is None else None
+        while (cells := self._cells or (self.pages and self.pages.back)) and budget is not None:
+            reference = cells.popleft()
             cell = reference()
             if cell is None or cell.value is None or not is_pageable(cell):
                 continue
@@ -311,24 +310,30 @@ class Pager:
             return True
         return False
 
+    def put_back(self) -> None:
+        """Page what a sweep has read and left in memory, as it is retained: the next one begins with as much room."""
+        back = deque[weakref.ref[SavedValue]]() if self.pages is None else self.pages.back
+        for cell in [back.popleft()() for _ in range(len(back))]:
+            if self.budget is not None and cell is not None and cell.value is not None and is_pageable(cell):
+                self._page(cell, self.budget)
+
     def refusal(self, node: Node, need: int) -> BudgetError:
         """Return the error for an operation that needs more bytes than there can be."""
         assert self.ledger.limit is not None
         assert self.budget is not None
         least = self.ledger.live + need - self.ledger.limit + self.budget.memory
-        return BudgetError(
-            f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to "
-            f"disk, more than the {self.ledger.limit} of the budget. Give at least {least} bytes "
-            f"({format_bytes(least)}) of memory.",
-            least,
+        text = (
+            f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to disk, "
+            f"more than the {self.ledger.limit} of the budget. Give at least {least} bytes ({format_bytes(least)}) of "
+            "memory."
         )
+        return BudgetError(text, least)
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
-        if self.pages is None:
-            self.pages = Pages(self.ledger, budget)
+        self.pages = pages = self.pages or Pages(self.ledger, budget)
         while True:
             try:
-                self.pages.put(cell, self._cells)
+                pages.put(cell)
                 return
             except StorageFullError:
                 if self.ledger.quota is not None and self.ledger.quota.relieve():
@@ -376,12 +381,11 @@ class Pager:
             bare: Whether time loops give up all that they can do without.
             beside: Bytes that are held and are in another ledger.
         """
-        ledger = self.ledger
-        live = ledger.live + beside
+        holds, live = self.ledger.holds, self.ledger.live + beside
         pages = self._buffers() if paged else []
         if paged:
-            live -= pageable_bytes([node for node, *_ in seeds], ledger.holds) + sum([p.buffer_nbytes for p in pages])
-        forecast = Forecast(live, paged, bare, ledger.holds)
+            live -= pageable_bytes([node for node, *_ in seeds], holds) + sum([p.buffer_nbytes for p in pages])
+        forecast = Forecast(live, paged, bare, holds)
         forecast.run(seeds, given, leaves)
         if paged and not self._measures:
             # Loops, programs and checkpointed functions have room for the interpreter in what they say to need.
@@ -393,8 +397,7 @@ class Pager:
         """Remove all files and forget all values."""
         if self.pages is not None:
             self.pages.close()
-        self._cells.clear()
-        self._known.clear()
+        for kept in (self._cells, self._known, self._excluded):
+            kept.clear()
         self._sizes = Sizes()
-        self._excluded.clear()
         self.overhead.clear()

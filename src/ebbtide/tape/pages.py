@@ -36,6 +36,7 @@ class Pages:
         budget: How much disk there is, and where; its quota is the ledger's, if that has one.
 
     Attributes:
+        back: The values that are in memory again.
         buffer_nbytes: Bytes of the buffer, counted in the ledger.
         storage_nbytes: Bytes of the storage itself, counted there, too.
 
@@ -45,7 +46,7 @@ class Pages:
     """
 
     __slots__ = (
-        "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "buffer_nbytes",
+        "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "back", "buffer_nbytes",
         "storage_nbytes",
     )  # fmt: skip
 
@@ -56,6 +57,7 @@ class Pages:
         self._keys = 0
         # Values that may come back, the oldest first.
         self._waiting: dict[int, weakref.ref[SavedValue]] = {}
+        self.back: deque[weakref.ref[SavedValue]] = deque()
         self._largest = 0
         self._most = budget.memory // _PART
         self.buffer_nbytes = self.storage_nbytes = 0
@@ -65,13 +67,12 @@ class Pages:
         """The bytes that the values take on disk."""
         return 0 if self._storage is None else self._storage.nbytes
 
-    def put(self, cell: SavedValue, back: deque[weakref.ref[SavedValue]]) -> None:
+    def put(self, cell: SavedValue) -> None:
         """
         Page a value: it leaves memory, and comes back when the cell is opened.
 
         Args:
             cell: The saved value, one plain array.
-            back: Where the cell is noted when its value is in memory again.
 
         Raises:
             StorageError: It cannot be written, or an earlier one could not; as it was, the value is in memory then.
@@ -100,6 +101,8 @@ class Pages:
         self._ledger.let_go(cell)
         cell.value = None
         self._largest = max(self._largest, nbytes)
+
+        back = self.back
 
         def load(waiting: SavedValue) -> Any:
             array = self._load(key).reshape(shape).transpose(order)
@@ -167,6 +170,7 @@ class Pages:
     def close(self) -> None:
         """Remove the file and forget the values."""
         self._waiting.clear()
+        self.back.clear()
         self._ledger.add(BUFFERS, -self.buffer_nbytes - self.storage_nbytes)
         self.buffer_nbytes = self.storage_nbytes = self._most = 0
         if self._storage is not None:
