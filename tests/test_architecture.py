@@ -38,6 +38,7 @@ RANKS = MappingProxyType(
         "storage": 3,
         "ledger": 2,
         "bound": 1,
+        "entry": 0,
         "timeline": 1,
         "quota": 0,
         "unfinished": 1,

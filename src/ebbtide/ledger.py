@@ -11,11 +11,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, final
 
 from ebbtide.bound import Bound
+from ebbtide.entry import SavedEntry
 from ebbtide.quota import Quota
 from ebbtide.timeline import Timeline
 from ebbtide.unfinished import Unfinished
@@ -25,37 +26,6 @@ COTANGENTS = "cotangents"
 SNAPSHOTS = "snapshots"
 BUFFERS = "I/O buffers"
 KINDS = (SAVED, COTANGENTS, SNAPSHOTS, BUFFERS)
-
-
-@dataclass(slots=True)
-class SavedEntry:
-    """What one line of the user's program saves: bytes, number, and the most bytes held at a time."""
-
-    operation: str
-    location: str
-    reason: str
-    shape: tuple[int, ...]
-    dtype: str
-    count: int = 0
-    bytes: int = 0
-    _live: int = field(default=0, repr=False)
-    _living: int = field(default=0, repr=False)
-
-    def take(self, nbytes: int) -> None:
-        """Count one more buffer."""
-        self.count += 1
-        self._living += 1
-        self._live += nbytes
-        self.bytes = max(self.bytes, self._live)
-
-    def drop(self, nbytes: int) -> None:
-        """Count one buffer less among those that are held."""
-        self._living -= 1
-        self._live -= nbytes
-
-    def now(self) -> SavedEntry | None:
-        """Return the entry of what is held now, its number and bytes; None if nothing is."""
-        return replace(self, count=self._living, bytes=self._live) if self._living else None
 
 
 @final

@@ -152,7 +152,7 @@ class OneInside:
 
 def _with_less(position: Position, spare: bool) -> tuple[Position | None, bool]:
     """Return where a loop stands that gave up one thing (None for no way), and whether its initial state is beside."""
-    kept = ahead.find_cheapest(position)
+    kept = ahead.Cheapest().take(position)
     if kept is not None:
         return replace(position, snapshots=tuple([one for one in position.snapshots if one is not kept])), spare
     is_there = spare or position.snapshots[:1] == (Snapshot(0),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.budget import format_bytes
-from ebbtide.ledger import SavedEntry
+from ebbtide.entry import SavedEntry
 
 
 def lines_of(entries: list[SavedEntry], most: int) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any, final
 from ebbtide.arrays.context import current, entered
 from ebbtide.bound import Bound
 from ebbtide.budget import format_bytes
-from ebbtide.ledger import KINDS, Ledger, SavedEntry
+from ebbtide.entry import SavedEntry
+from ebbtide.ledger import KINDS, Ledger
 from ebbtide.profiling.lines import lines_of
 from ebbtide.profiling.loops import LoopReport
 from ebbtide.profiling.peak import Peak, measured_peak

@@ -6,7 +6,8 @@ from typing import Any, final
 
 from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import Signature
-from ebbtide.ledger import Ledger, SavedEntry
+from ebbtide.entry import SavedEntry
+from ebbtide.ledger import Ledger
 from ebbtide.tape.node import Node
 
 

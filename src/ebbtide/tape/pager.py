@@ -72,15 +72,13 @@ class Pager:
         self.ledger, self.budget, self.strict = ledger, budget, strict
         self._around, self._step, self.pinned = around, step, frozenset[int]()
         self._measures, self._margin = False, 0
-        self.overhead = Overhead(ledger)
+        self.overhead, self._entries, self._sizes, self._slivers = Overhead(ledger), Entries(ledger), Sizes(), Slivers()
         self._cells = deque[weakref.ref[SavedValue]]()
         self._excluded: dict[int, weakref.ref[np.ndarray]] = {}
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
-        self._entries = Entries(ledger)
         self.pages: Pages | None = None
         self._passed: str | None = None
-        self._sizes, self._slivers = Sizes(), Slivers()
 
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
@@ -142,8 +140,7 @@ class Pager:
     @property
     def _pages_now(self) -> bool:
         """Return whether values are paged when there is no room."""
-        budget = self.budget
-        return budget is not None and self.ledger.limit is not None and budget.disk > 0 and self._passed is None
+        return self.ledger.limit is not None and bool(self.budget and self.budget.disk) and self._passed is None
 
     def _hold_parameter(self, node: Node, array: np.ndarray) -> None:
         """Count an array in the parameters of an operation: conditions and indices, which live as long as its node."""
@@ -198,8 +195,8 @@ class Pager:
         owner: Any = owner_of(plain[0])
         is_plain = array is plain[0]
         stays = is_plain and id(owner) in self.ledger.kept  # which no page would free
-        is_sized = is_plain and (self._passed is not None or not stays)
-        cell.type = form if type(form := form_of(array)) is Form or is_sized else None
+        has_form = type(form := form_of(array)) is Form
+        cell.type = form if has_form or (is_plain and not (stays and self._passed is None)) else None
         if is_plain and self.on_disk and not stays and self._slivers.take(array, owner):
             cell.value = owner = np.array(array)
         if len(plain) > 1 or self._passed is not None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ebbtide.budget import format_bytes
-from ebbtide.ledger import BUFFERS, SNAPSHOTS, SavedEntry
+from ebbtide.entry import SavedEntry
+from ebbtide.ledger import BUFFERS, SNAPSHOTS
 from ebbtide.profiling.lines import lines_of
 from ebbtide.profiling.loops import LoopReport
 from ebbtide.profiling.report import profile
