@@ -23,7 +23,7 @@ from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
 from ebbtide.loop.inputs import Inputs, frozen
-from ebbtide.loop.kept import KeptStep, Mark, contiguous, most_kept, stacked_rows, whole
+from ebbtide.loop.linear_steps import KeptStep, RestartState, contiguous, most_kept, stacked_rows, whole
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
@@ -61,8 +61,8 @@ class LinearLoop(LinearRule):
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_keeps", "_kept", "_kinds", "_limit", "_marks",
-        "_most", "_noting", "_owners", "_places", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch",
+        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_keeps", "_kept", "_kinds", "_limit", "_most",
+        "_noting", "_owners", "_places", "_states", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch",
         "emitted", "steps",
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ class LinearLoop(LinearRule):
         self._owners: set[int] = set()  # of the arrays that are kept
         self._active: list[int] = []  # leaves of the state that have tangents after the steps that are kept
         self._keeps = True  # whether the next step is kept if there is room
-        self._marks: list[Mark] = []  # the last one is where the steps begin that are not kept, if there are any
+        self._states: list[RestartState] = []  # after the last one steps are not kept
         self._noting = Pushing(tape, stepper.constancy)  # what the steps use that run again
         self._statics: dict[int, TracedArray] = {}  # static tangents by the address of their nodes
         self._places: list[int | None] = []  # of each leaf of the state among the operands
@@ -130,7 +130,7 @@ class LinearLoop(LinearRule):
                 self._watch.passed()
         values = [split(self._trace, leaf)[0] for leaf in state]
         self._verifier.ended(self.steps, values)
-        if self._marks:
+        if self._states:
             self._statics = self._noting.statics | self._statics
             self._stepper.end_forward(self._noting.met, self.steps * bytes_of(values))
         if self._limit is not None:
@@ -157,14 +157,14 @@ class LinearLoop(LinearRule):
         values = [value for value, _ in self._noting.pairs(self._trace, after + output)]
         return [writable(value, self._trace) for value in values[: len(state)]], values[len(state) :]
 
-    def _mark(self, state: list[Any], unread: int = 0) -> None:
+    def _restart_from(self, state: list[Any], unread: int = 0) -> None:
         """Have a place to run again from before the present step, whose input is *unread* if it was read already."""
-        if self._marks and self._marks[-1].first == self.steps:
+        if self._states and self._states[-1].first == self.steps:
             return
         readings = self._stepper.inputs.readings
         read = 0 if readings is None else readings.total ^ unread
         nbytes = bytes_of([split(self._trace, leaf)[0] for leaf in state])
-        self._marks.append(Mark(self.steps, state, nbytes, read))
+        self._states.append(RestartState(self.steps, state, nbytes, read))
         self._count(nbytes)
 
     def _keep(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -173,13 +173,13 @@ class LinearLoop(LinearRule):
         if self._limit is not None:
             nbytes = bytes_of([split(self._trace, leaf)[0] for leaf in state])
             if not self.steps & (self.steps - 1):  # so few that they take little
-                since = self._marks[-1].first if self._marks else 0
+                since = self._states[-1].first if self._states else 0
                 if not self.steps or sum([one.nbytes for one in self._kept[since:]]) >= nbytes:
-                    self._mark(state)
+                    self._restart_from(state)
             # Beside what is kept there are a state with its tangents, and the one after it.
             room = self._limit - tape.ledger.live - 4 * nbytes
         if self.steps >= self._most or (room is not None and room <= 0):
-            self._mark(state)
+            self._restart_from(state)
             self._keeps = False
             return self._pass(state)
         meet = None if room is None else self._noting.meet_operand  # the step may have to run again
@@ -198,7 +198,7 @@ class LinearLoop(LinearRule):
         self._statics = {key: outside for key, (_, outside) in inner.statics.items()} | self._statics
         if inner.room is not None and inner.room < 0:
             readings = self._stepper.inputs.readings
-            self._mark(state, 0 if readings is None else readings.latest)
+            self._restart_from(state, 0 if readings is None else readings.latest)
             self._keeps = False
         else:
             inputs = [leaf._node for leaf in leaves.values()] + [node for node, _ in inner.statics.values()]
@@ -224,20 +224,20 @@ class LinearLoop(LinearRule):
     @property
     def sheddable(self) -> int:
         """The bytes that it can do without."""
-        rest = [mark.nbytes for mark in self._marks[1:]]
-        return sum(rest) + sum([step.nbytes for step in self._kept]) if self._marks and self._kept else 0
+        rest = [start.nbytes for start in self._states[1:]]
+        return sum(rest) + sum([step.nbytes for step in self._kept]) if self._states and self._kept else 0
 
     def shed(self, nbytes: int) -> int:
         """Give up at least so many bytes if it can: the last of the steps that are kept; return how many."""
         ledger = self._tape.ledger
         before = ledger.live
-        while self._kept and self._marks and before - ledger.live < nbytes:
+        while self._kept and self._states and before - ledger.live < nbytes:
             # New lists, as a push may be at the old ones.
-            marks = [mark for mark in self._marks if mark.first < len(self._kept)]
-            gone = self._kept[marks[-1].first :]
-            self._count(-sum([mark.nbytes for mark in self._marks[len(marks) :]]) - sum([one.nbytes for one in gone]))
+            states = [start for start in self._states if start.first < len(self._kept)]
+            gone = self._kept[states[-1].first :]
+            self._count(-sum([one.nbytes for one in [*self._states[len(states) :], *gone]]))
             self._owners.difference_update(*[one.owners for one in gone])
-            self._marks, self._kept = marks, self._kept[: marks[-1].first]
+            self._states, self._kept = states, self._kept[: states[-1].first]
         return before - ledger.live
 
     def operands(self, state: list[Any]) -> list[Node]:
@@ -283,25 +283,25 @@ class LinearLoop(LinearRule):
         state, given = found[:count], dict(zip(self._statics, found[count:], strict=True))
         found.clear()
         outputs: list[list[Any]] = []
-        kept, marks = self._kept, self._marks
+        kept, states = self._kept, self._states
         for step in kept:
             results = step.push(state, given)
             state = [None if t is None else contiguous(t) for t in results[:count]]
             outputs.append(results[count:])
             results.clear()
         if len(kept) < self.steps:
-            state = self._push_rest(marks[-1], state, given, outputs)
+            state = self._push_rest(states[-1], state, given, outputs)
         columns = zip(*outputs, strict=True)
         rows = [stacked_rows(column, kind) for column, kind in zip(columns, self._kinds[count:], strict=True)]
         return [whole(t, kind) for t, kind in zip(state, self._kinds, strict=False)] + rows
 
     def _push_rest(
-        self, mark: Mark, tangents: list[Any], given: dict[int, Any], outputs: list[list[Any]]
+        self, start: RestartState, tangents: list[Any], given: dict[int, Any], outputs: list[list[Any]]
     ) -> list[Any]:
-        """Run the steps from a mark on, with tangents."""
-        first, count = mark.first, len(mark.state)
-        values = [split(self._trace, leaf)[0] for leaf in mark.state]
-        stepper = self._stepper.again(first, mark.read)
+        """Run the steps from a state on, with tangents."""
+        first, count = start.first, len(start.state)
+        values = [split(self._trace, leaf)[0] for leaf in start.state]
+        stepper = self._stepper.again(first, start.read)
         stepper.begin_reverse(self._noting.met)
         again = pushing(self._trace, self._tape, stepper.constancy, given, self._around)
         with again as capture, self._watch.sweep("forward", self.steps - first):

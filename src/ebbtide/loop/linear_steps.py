@@ -47,9 +47,9 @@ class KeptStep:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RestartState:
     """
-    A place in a loop from which steps can run again.
+    A state of a loop from which steps can run again.
 
     Args:
         first: The step there.
