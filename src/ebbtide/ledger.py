@@ -42,10 +42,11 @@ class Peak:
 class _Ticket(weakref.ref[Any]):
     """A weak reference to the holder of a buffer that knows what to uncount when the holder dies."""
 
-    __slots__ = ("holder", "owner")
+    __slots__ = ("holder", "kept", "owner")
 
     holder: int
     owner: int
+    kept: int  # the address under which it is in `Ledger.kept`; 0 if it is not
 
 
 @final
@@ -314,11 +315,13 @@ class Ledger:
         """
         key = id(owner)
         ticket = _Ticket(holder, self._uncount)
-        ticket.holder, ticket.owner = id(holder), key
+        ticket.holder, ticket.owner, ticket.kept = id(holder), key, 0
         self._tickets[id(holder)] = ticket
         self.share(SAVED, key, owner.nbytes, entry)
 
-    def keep(self, owners: dict[int, Any], make: Callable[[Any], Any], nbytes: int) -> list[Any]:
+    def keep(
+        self, owners: dict[int, Any], make: Callable[[Any], Any], nbytes: int, counted: Callable[[Any], Any]
+    ) -> list[Any]:
         """
         Count buffers that an operation keeps to be run again; return their holders, which it has to keep.
 
@@ -326,6 +329,7 @@ class Ledger:
             owners: The arrays that own the memory, by their address.
             make: Makes the holder of one, which keeps it alive; operations that keep the same have the same holder.
             nbytes: Bytes of all that the operation keeps, which the function alone holds at a time, too.
+            counted: Returns what stands for one where it was saved.
         """
         self.alone = max(self.alone, nbytes)
         found = []
@@ -333,8 +337,9 @@ class Ledger:
             ticket = self.kept.get(key)
             holder = None if ticket is None else ticket()
             if holder is None:
-                self.hold(holder := make(owner), owner)
-                self.kept[key] = self._tickets[id(holder)]
+                self.hold(holder := make(owner), counted(owner))
+                ticket = self.kept[key] = self._tickets[id(holder)]
+                ticket.kept = key
             found.append(holder)
         return found
 
@@ -387,6 +392,6 @@ class Ledger:
     def _drop(self, ticket: _Ticket) -> None:
         if self._tickets.pop(ticket.holder, None) is None:
             return
-        if self.kept.get(ticket.owner) is ticket:
-            del self.kept[ticket.owner]
+        if ticket.kept and self.kept.get(ticket.kept) is ticket:
+            del self.kept[ticket.kept]
         self.unshare(SAVED, ticket.owner)

@@ -425,7 +425,7 @@ def test_what_names_no_directory_is_refused(path: Any, call: str) -> None:
 @pytest.mark.parametrize("call", ["gradient", "loop"])
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("missing/run", "No such file"), ("file", "it is no directory"), ("link", "it is no directory"),
+    [("missing/run", "No such file"), ("file", "Not a directory"), ("link", "Not a directory"),
      ("file/run", "Not a directory"), ("closed", "Permission denied"), ("closed/run", "Permission denied")],
 )  # fmt: skip
 def test_a_directory_that_cannot_be_used_is_told(

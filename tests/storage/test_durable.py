@@ -427,7 +427,7 @@ def test_a_durable_storage_needs_a_directory(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("file", "link"):
-        with pytest.raises(StorageError, match=rf"{name} for storage: it is no directory\. Give .* as directory="):
+        with pytest.raises(StorageError, match=rf"{name} for storage: Not a directory\. Give .* as directory="):
             Disk(tmp_path / name, durable=True)
 
 

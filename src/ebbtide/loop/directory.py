@@ -19,7 +19,7 @@ from ebbtide.arrays.context import Context, current, entered
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.durable import is_held
-from ebbtide.storage.failures import StorageLockedError, describe_cause, make_error
+from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
 from ebbtide.storage.marks import NEWEST, read_record
 from ebbtide.storage.places import NO_NAME, RANK, find_absolute
 from ebbtide.storage.removal import is_of_rank, remove_empty
@@ -115,8 +115,9 @@ class ResumeDirectory:
         """Raise in the place of an error of the storage if it is about the directory, which was given as `resume=`."""
         if isinstance(error, StorageLockedError) and is_held(self.path):
             raise StorageLockedError(
-                f"The directory {self.path} is used by another time loop or call of this process, and it holds one run "
-                "at a time. Give each loop another directory, or one for all loops of a gradient as grad(f, resume=).",
+                f"The directory {self.path} is used by another time loop or call of this process ({error.pid}), and it "
+                "holds one run at a time. Give each loop another directory, or one for all loops of a gradient as "
+                "grad(f, resume=).",
                 error.host,
                 error.pid,
             ) from None
@@ -285,10 +286,11 @@ class ResumeDirectory:
 
 def _unusable(path: Path, cause: OSError) -> StorageError:
     """Return the error for a directory that cannot be made or written."""
+    number = unusable_number(cause)
     return make_error(
-        f"Cannot use the directory {path} to resume from: {describe_cause(cause)}. Give one that may be written, or "
-        "made in one that exists, as resume=.",
-        cause.errno,
+        f"Cannot use the directory {path} to resume from: {os.strerror(number)}. Give one that may be written, or made "
+        "in one that exists, as resume=.",
+        number,
     )
 
 

@@ -22,7 +22,7 @@ from typing import final
 from weakref import ref
 
 from ebbtide.errors import StorageError
-from ebbtide.storage.failures import StorageLockedError, describe_cause, make_error
+from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
 from ebbtide.storage.marks import LOCK, OWNER, find_foreign, find_parts, is_ours, read_record
 from ebbtide.storage.places import Owner, is_in_place, is_lockable, take_lock, this_process
 from ebbtide.storage.system import open_file
@@ -68,10 +68,11 @@ class DirectoryLock:
             self.abandon()
             if isinstance(cause, StorageError) or not isinstance(cause, OSError):
                 raise
+            number = unusable_number(cause)
             raise make_error(
-                f"Cannot use the directory {directory} for storage: {describe_cause(cause)}. Give a directory that may "
+                f"Cannot use the directory {directory} for storage: {os.strerror(number)}. Give a directory that may "
                 "be written as directory=.",
-                cause.errno,
+                number,
             ) from cause
 
     def _take_what_is_there(self) -> None:

@@ -96,9 +96,9 @@ class StorageLockedError(StorageError):
         return type(self), (str(self), self.host, self.pid)
 
 
-def describe_cause(cause: OSError) -> str | None:
-    """Return why a directory cannot be used, as the system says it; of a file or a broken link, that it is none."""
-    return "it is no directory" if isinstance(cause, FileExistsError) else cause.strerror
+def unusable_number(cause: OSError) -> int:
+    """Return the system's number of why a directory cannot be used: of a file or a broken link, that it is none."""
+    return errno.ENOTDIR if isinstance(cause, FileExistsError) else cause.errno or errno.EIO
 
 
 def make_error(message: str, number: int | None) -> StorageError:

@@ -72,7 +72,7 @@ class Kept:
         nbytes = sum([owner.nbytes for owner in new.values()])
         self._known.update(new)
         self.nbytes += nbytes
-        self.cells += self._pager.ledger.keep(new, _cell_of, self.nbytes)
+        self.cells += self._pager.ledger.keep(new, _cell_of, self.nbytes, self._pager.counted_as)
         return nbytes
 
 

@@ -55,14 +55,15 @@ class Pager:
     Attributes:
         pinned: Addresses of arrays that others hold, which would stay in memory when they are paged.
         pages: What went to disk; None if nothing did.
+        passed: What passed the budget, and where; None if nothing did.
 
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
     """
 
     __slots__ = (
-        "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_passed", "_sizes",
-        "_slivers", "_step", "budget", "ledger", "overhead", "pages", "pinned", "strict",
+        "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_sizes",
+        "_slivers", "_step", "budget", "ledger", "overhead", "pages", "passed", "pinned", "strict",
     )  # fmt: skip
 
     def __init__(
@@ -78,20 +79,15 @@ class Pager:
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
         self.pages: Pages | None = None
-        self._passed: str | None = None
+        self.passed: str | None = None
 
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
         """Return a pager that keeps no value and counts, in a ledger of its own, what a tape would save."""
         made = cls(Ledger(watched=True, unfinished=around.ledger.unfinished), None, around=around)
-        made._passed, made._measures = "", True
+        made.passed, made._measures = "", True
         made.overhead = Overhead(made.ledger, around)
         return made
-
-    @property
-    def passed(self) -> str | None:
-        """What passed the budget, and where; None if nothing did."""
-        return self._passed
 
     @property
     def bounded(self) -> bool:
@@ -124,7 +120,7 @@ class Pager:
         operation that is made of others takes one array more than NumPy's own.
         """
         ledger = self.ledger
-        if not self._pages_now and (ledger.limit is None or self._passed is not None or not ledger.lenders):
+        if not self._pages_now and (ledger.limit is None or self.passed is not None or not ledger.lenders):
             return
         arrays = [a for a in values if type(a) is np.ndarray]
         saved = [a for k in signature.saves if k >= 0 and type(a := values[k]) is np.ndarray]
@@ -140,7 +136,7 @@ class Pager:
     @property
     def _pages_now(self) -> bool:
         """Return whether values are paged when there is no room."""
-        return self.ledger.limit is not None and bool(self.budget and self.budget.disk) and self._passed is None
+        return self.ledger.limit is not None and bool(self.budget and self.budget.disk) and self.passed is None
 
     def _hold_parameter(self, node: Node, array: np.ndarray) -> None:
         """Count an array in the parameters of an operation: conditions and indices, which live as long as its node."""
@@ -171,6 +167,10 @@ class Pager:
         known, around = self._excluded.get(id(owner := owner_of(array))), self._around
         return (known is not None and known() is owner) or (around is not None and around.is_callers(array))
 
+    def counted_as(self, owner: Any) -> Any:
+        """Return what stands in the ledger for an array that owns its memory: itself, or a size where it is passed."""
+        return owner if self.passed is None else self._sizes.find([owner])
+
     def find(self, array: Any, *, own: bool = True) -> Any:
         """Return the saved value that there is of an array already; that of pagers around alone if not *own*."""
         known, around = self._known.get(id(array)) if own else None, self._around
@@ -196,15 +196,15 @@ class Pager:
         is_plain = array is plain[0]
         stays = is_plain and id(owner) in self.ledger.kept  # which no page would free
         has_form = type(form := form_of(array)) is Form
-        cell.type = form if has_form or (is_plain and not (stays and self._passed is None)) else None
+        cell.type = form if has_form or (is_plain and not (stays and self.passed is None)) else None
         if is_plain and self.on_disk and not stays and self._slivers.take(array, owner):
             cell.value = owner = np.array(array)
-        if len(plain) > 1 or self._passed is not None:
+        if len(plain) > 1 or self.passed is not None:
             owner = cell.size = self._sizes.find([owner, *[owner_of(part) for part in plain[1:]]])
-        if self._passed is None or not (stays or self._would_be_paged(cell)):
+        if self.passed is None or not (stays or self._would_be_paged(cell)):
             self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
-        if self._passed is not None:
+        if self.passed is not None:
             cell.value, cell.dropped = None, True
         return cell
 
@@ -256,7 +256,7 @@ class Pager:
     def enforce(self, need: int, node: Node, keep: Any = ()) -> None:
         """Page the oldest saved values until *need* more bytes fit."""
         ledger, budget = self.ledger, self.budget
-        if budget is None or ledger.limit is None or self._passed is not None or ledger.live + need <= ledger.limit:
+        if budget is None or ledger.limit is None or self.passed is not None or ledger.live + need <= ledger.limit:
             return
         if self._step:
             ledger.relieve(ledger.live + need - ledger.limit)
@@ -294,7 +294,7 @@ class Pager:
         around = self._around
         if around is not None and around.ledger is self.ledger and around.page_oldest(keep, spared):
             return True
-        budget = self.budget if self._passed is None else None
+        budget = self.budget if self.passed is None else None
         while (cells := self._cells or (self.pages and self.pages.back)) and budget is not None:
             reference = cells.popleft()
             cell = reference()
@@ -348,7 +348,7 @@ class Pager:
 
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
-        self._passed = f"{node.name} at {node.line}"
+        self.passed = f"{node.name} at {node.line}"
         cells = [reference() for _, reference in self._known.values()]
         for cell in [cell for cell in cells if cell is not None and cell.value is not None]:
             if cell.size is None:
