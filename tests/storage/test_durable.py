@@ -18,6 +18,7 @@ from ebbtide import cli
 from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, StorageLockedError
 from ebbtide.storage import places as places_module
+from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.listing import clean, find_storages, list_storage
 from ebbtide.storage.system import POSIX
 
@@ -429,6 +430,43 @@ def test_a_durable_storage_needs_a_directory(tmp_path):
     for name in ("file", "link"):
         with pytest.raises(StorageError, match=rf"{name} for storage: Not a directory\. Give .* as directory="):
             Disk(tmp_path / name, durable=True)
+
+
+@pytest.mark.parametrize("who", ["process", "command"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("name", ["owner", "lock", "owner."])
+def test_killed_while_the_directory_is_erased(name, moment, who, tmp_path, monkeypatch):
+    """Whichever file was the last to go, the next process and `ebbtide clean` know what is left, and leave nothing."""
+    directory = tmp_path / "run"
+
+    def dying(done):
+        def call(path, *arguments, **options):
+            is_here = path.name == name or (name == "owner." and path.name.startswith(name))
+            if is_here and moment == "before":
+                os._exit(0)
+            done(path, *arguments, **options)
+            if is_here:
+                os._exit(0)
+
+        return call
+
+    child = os.fork()
+    if not child:
+        lock = DirectoryLock(directory)
+        lock.take()
+        monkeypatch.setattr(Path, "rename", dying(Path.rename))
+        monkeypatch.setattr(Path, "unlink", dying(Path.unlink))
+        lock.erase([])
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    if who == "command":
+        assert clean(directory) == ([] if (name, moment) == ("owner.", "after") else [directory])
+    else:
+        lock = DirectoryLock(directory)
+        lock.take()
+        assert lock.erase([])
+        lock.release()
+    assert not directory.exists() or list(directory.iterdir()) == []
 
 
 # What dead processes leave.

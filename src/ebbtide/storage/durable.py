@@ -154,10 +154,23 @@ class DirectoryLock:
         Raises:
             OSError: The system refuses.
         """
-        for name in (*names, OWNER, *([] if self._is_lock_theirs else [LOCK])):
+        for name in names:
             if not self.is_valid():
                 return False
             (self._directory / name).unlink(missing_ok=True)
+        if not self.is_valid():
+            return False
+        # Who finds an empty lock alone, as this process was killed, has to take it for the user's. So whose it is stays
+        # until the lock is gone, by a name under which no other process has its own.
+        owner = self._directory / OWNER
+        last = _free_name(owner)
+        with suppress(FileNotFoundError):
+            owner.rename(last)
+        try:
+            if not self._is_lock_theirs and self.is_valid():
+                (self._directory / LOCK).unlink(missing_ok=True)
+        finally:
+            last.unlink(missing_ok=True)
         return True
 
     def abandon(self) -> None:
@@ -232,11 +245,17 @@ def read_owner(directory: Path) -> Owner | None:
     return None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by one with another text; at no time is there a part of it."""
+def _free_name(path: Path) -> Path:
+    """Return the name of a part of a file, which nothing has."""
     number = os.getpid()
     while os.path.lexists(other := path.with_name(f"{path.name}.{number}")):
         number += 1  # somebody else's
+    return other
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by one with another text; at no time is there a part of it."""
+    other = _free_name(path)
     try:
         other.write_text(text, encoding="utf-8")
         other.replace(path)

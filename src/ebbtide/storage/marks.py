@@ -41,6 +41,8 @@ def is_ours(directory: Path) -> bool:
         return True
     # Without entries there is nothing to be lost but the user's: two empty files, which were made one after the other.
     is_lock_alone = _is_empty(directory / LOCK) and not os.path.lexists(directory / OWNER)
+    if has_only_name(directory):
+        return True
     if not is_lock_alone or (os.path.lexists(directory / NEWEST) and not _is_empty(directory / NEWEST)):
         return False
     return bool(find_parts(directory)) or ((directory / SEGMENT).is_file() and not begin.strip(b"\0"))
@@ -63,6 +65,11 @@ def find_parts(directory: Path) -> list[Path]:
         and place.is_file()
         and _PART_BEGIN.startswith(_read(place, len(_PART_BEGIN)) or b"")
     ]
+
+
+def has_only_name(directory: Path) -> bool:
+    """Return whether all that tells of a storage is the name of its owner, which is the last to go."""
+    return not os.path.lexists(directory / LOCK) and any(_tells(part, _OWNERS) for part in find_parts(directory))
 
 
 def holds_only_ours(directory: Path) -> bool:

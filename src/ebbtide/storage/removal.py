@@ -11,7 +11,7 @@ from pathlib import Path
 from ebbtide.errors import StorageError
 from ebbtide.storage.durable import describe_lock, is_held, read_owner, remove_parts
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.marks import LOCK, NEWEST, OWNER, holds_only_ours, is_ours, is_segment
+from ebbtide.storage.marks import LOCK, NEWEST, OWNER, has_only_name, holds_only_ours, is_ours, is_segment
 from ebbtide.storage.places import RANK, Owner, is_in_place, is_locked, owner_in_name, take_lock, this_process
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import open_file
@@ -39,7 +39,7 @@ def is_storage(path: Path) -> bool:
     """Return whether a directory is one of a storage, scratch or durable; a kill may have left it without entries."""
     with suppress(OSError):
         if path.is_dir():
-            return _is_scratch(path) or (is_ours(path) if (path / SEGMENT).is_file() else _has_only_lock(path))
+            return _is_scratch(path) or (is_ours(path) if (path / SEGMENT).is_file() else _has_no_entries(path))
     return False
 
 
@@ -47,8 +47,8 @@ def _is_scratch(path: Path) -> bool:
     return owner_in_name(path) is not None and not path.is_symlink()
 
 
-def _has_only_lock(path: Path) -> bool:
-    return (path / LOCK).exists() and holds_only_ours(path)
+def _has_no_entries(path: Path) -> bool:
+    return ((path / LOCK).exists() or has_only_name(path)) and holds_only_ours(path)
 
 
 def is_of_rank(path: Path) -> bool:
