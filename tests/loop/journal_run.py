@@ -141,7 +141,7 @@ def state_at(journal, index, start, c):
 
 # Kills.
 
-CALLS = ("unlink", "rmdir", "replace", "mkdir", "ftruncate", "open")
+CALLS = ("unlink", "rmdir", "rename", "replace", "mkdir", "ftruncate", "open")
 
 
 def deadly(at):

@@ -344,6 +344,11 @@ def test_what_cannot_be_removed_is_told(number: int, tmp_path: Path) -> None:
         else:
             assert cli.main(["clean", str(path)]) == 0
         assert not path.exists()
+    # Where its owner keeps its name the lock goes as well: alone it would be taken for the user's.
+    with trouble.Events(1, trouble.fail(number), ("rename",)).installed() as events:
+        assert trouble.gradient("revolve", path) == expected
+    assert events.count == 1
+    assert not path.exists()
 
 
 def test_an_interrupt_of_the_end_gives_the_directory_free(tmp_path: Path) -> None:

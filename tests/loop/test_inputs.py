@@ -428,4 +428,4 @@ def test_what_is_kept_of_inputs():
             readings.read(index, *row)
 
     assert peak_bytes(read) < 12 * 1024
-    assert readings.spacing == 32
+    assert readings.sums.spacing == 32

@@ -143,5 +143,5 @@ def test_steps_that_the_forward_sweep_taped_are_compared() -> None:
     for _ in range(2):
         with pytest.raises(DeterminismError, match=r"Step 2 .*steps 2 to 2"):
             verifier.taped(2, [np.zeros(3)])
-        verifier.swept(2)
+        verifier.swept(2, 0)
         verifier.begin()  # another sweep is compared, too

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide import DeterminismError, grad, timeloop
+from ebbtide import DeterminismError, grad, linearize, timeloop, vjp
 from ebbtide.loop.verify import Waypoints
-from ebbtide.schedules import Online, Revolve
+from ebbtide.schedules import Mixed, Online, Revolve, StoreAll
+from tests.measure import peak_bytes
 
 STEPS = 400
 U = np.linspace(0.2, 1.1, 5)
@@ -72,6 +73,76 @@ def test_they_take_little_room(width: int) -> None:
         assert waypoints.find_change(step, checks) is None
         checks[-1] += 2
         assert waypoints.find_change(step, checks) == width - 1
+
+
+@pytest.mark.parametrize("width", [1, 3, 20, 2000])
+def test_they_are_thinned_where_they_are(width: int) -> None:
+    """To give up each second one takes nothing: in 10,240 steps the first time, where the others hold 8 KiB."""
+    waypoints, checks = Waypoints(width), [7] * width
+
+    def run() -> None:
+        for step in range(10, 30_001, 10):
+            if step % waypoints.spacing == 0:
+                waypoints.find_change(step, checks)
+
+    assert peak_bytes(run) < (12 if width < 2000 else 64) * 1024
+    assert waypoints.spacing > 10
+
+
+def test_a_long_loop_has_the_peak_of_a_short_one() -> None:
+    """What compares the steps that run again takes no more of 12,000 steps than of 2,000, outputs included."""
+
+    def run(steps: int) -> None:
+        def last(u: Any) -> Any:
+            return timeloop(lambda v, i: (0.9999 * v, v[0]), u, steps, schedule=Revolve(15), outputs=True)[0]
+
+        _, pull = vjp(lambda u: np.sum(last(u)), U)
+        pull(1.0)
+
+    run(10)
+    few, many = (peak_bytes(lambda n=n: run(n)) for n in (2_000, 12_000))
+    assert many - few < 8 * 10_000 + 12 * 1024  # the outputs, and one table
+
+
+@pytest.mark.parametrize("schedule", [Revolve(5), StoreAll(), Mixed(20)], ids=str)
+@pytest.mark.parametrize("steps", [300, 1_500])
+def test_another_output_is_told(schedule: Any, steps: int) -> None:
+    """An output that is another one when its step runs again is an error, also if there is no sum for each step."""
+    runs = [0] * steps
+
+    def step(u: Any, i: Any) -> Any:
+        runs[i] += 1
+        return 0.999 * u, np.sum(u) * (2.0 if i == 77 and runs[i] > 1 else 1.0)
+
+    def objective(u: Any) -> Any:
+        return np.sum(timeloop(step, u, steps, schedule=schedule, outputs=True)[1])
+
+    if schedule == StoreAll():
+        grad(objective)(U)
+        assert runs[77] == 1
+        return
+    with pytest.raises(DeterminismError, match="another output") as caught:
+        grad(objective)(U)
+    first, last = map(int, re.findall(r"steps (\d+) to (\d+)", str(caught.value))[0])
+    assert first <= 77 <= last
+
+
+def test_another_output_of_a_pushforward_is_told() -> None:
+    """Steps that a pushforward runs again compare their outputs, in a sum where they are many."""
+    runs = [0] * 1_500
+
+    def step(u: Any, i: Any) -> Any:
+        runs[i] += 1
+        return 0.999 * u, np.sum(u) * (2.0 if i == 77 and runs[i] > 2 else 1.0)
+
+    def outputs(u: Any) -> Any:
+        return timeloop(step, u, len(runs), schedule=Revolve(5), outputs=True)[1]
+
+    _, push = linearize(outputs, U)
+    first = push(U)
+    assert runs[77] == 2 and np.all(np.isfinite(first))
+    with pytest.raises(DeterminismError, match="another output"):
+        push(U)
 
 
 def test_a_run_that_goes_on_has_none_before_its_beginning() -> None:

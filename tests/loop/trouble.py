@@ -35,7 +35,7 @@ LATE = np.linspace(0.0, 1.0, 12)
 FORCING = np.sin(np.arange(STEPS))
 # Calls of a storage, and those of Python's that make and remove files. Their order is that of the run.
 CALLS = ("pwrite", "allocate", "punch", "synchronize")
-OTHERS = ("open", "unlink", "rmdir", "replace", "mkdir", "ftruncate")
+OTHERS = ("open", "unlink", "rmdir", "rename", "replace", "mkdir", "ftruncate")
 
 
 def objective(u: Any, k: Any, late: Any, forcing: Any, name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from copy import copy
 from typing import Any, final
@@ -17,12 +16,11 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError, TraceError
 from ebbtide.loop.state import CHANGEABLE, checksums_of, owned
 from ebbtide.loop.structures import Structures
+from ebbtide.loop.sums import Sums
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.region import Region, shown
 from ebbtide.tape.tangent import TangentTrace
 
-# Of this many sums those of neighboring steps become one.
-_MOST = 512
 _KNOWN = (np.ndarray, np.generic, TracedArray, np.random.Generator, bool, int, float, complex, str)
 
 
@@ -31,46 +29,30 @@ class Readings:
     """
     Checksums of what steps read, by which is told what has changed when they run again.
 
-    A short loop has one for each step. In one of 512 steps or more, a sum of those of neighboring steps is kept. It is
-    compared when the reverse sweep has passed all of these, each of which it has once, whatever runs again.
-
     Args:
         mode: The forward mode whose tangents are not compared, as they are others in each run; None for no such one.
 
     Attributes:
         latest: The checksum of what was read last, for `swept`.
-        total: A sum of the checksums of all that was read.
-        spacing: How many steps share a sum.
+        sums: These checksums.
 
     Memory:
-        8 bytes for each sum, at most 4 KiB, and that of `Structures`.
+        That of `Sums` and of `Structures`.
     """
 
-    __slots__ = (
-        "_begin", "_end", "_in_order", "_line", "_mode", "_structures", "_sum", "_sums", "latest", "spacing", "total",
-    )  # fmt: skip
+    __slots__ = ("_line", "_mode", "_structures", "latest", "sums")
 
     def __init__(self, mode: TangentTrace | None = None) -> None:
         self._line = user_line()
         self._mode = mode
-        self._in_order = False  # whether the steps run again one after the other, from the first
-        self._sum: int | None = None  # of the steps of a row that the sweep has passed
-        self._begin = self._end = 0  # the steps of which there are checksums
-        self._sums, self.spacing = array("q"), 1
         self._structures = Structures()
-        self.latest = self.total = 0
+        self.latest = 0
+        self.sums = Sums()
 
     def again(self, first: int, total: int) -> Readings:
-        """
-        Return those of steps that run again in their order; others may run meanwhile.
-
-        Args:
-            first: The first of them.
-            total: The sum of what the steps before it read.
-        """
+        """Return those of steps that run again in their order; see `Sums.again`."""
         made = copy(self)
-        passed = np.frombuffer(self._sums, np.int64)[: (first - self._begin) // self.spacing]
-        made._in_order, made._sum = True, total ^ int(np.bitwise_xor.reduce(passed))
+        made.sums = self.sums.again(first, total)
         return made
 
     def read(self, index: int, leaves: list[Any], structure: Any) -> None:
@@ -92,38 +74,13 @@ class Readings:
         if not structure.is_leaf():
             checks.append(self._structures.tell(structure))
         self.latest = found = hash((index, *checks))
-        if self._in_order:
-            self._compare(index, found)
-            return
-        if index < self._end:
-            if self.spacing == 1 and index >= self._begin and self._sums[index - self._begin] != found:
-                raise self._changed(index, index)
-            return
-        if index > self._end:  # a run that was resumed begins later
-            self._begin, self._sums, self.spacing, self.total = index, array("q"), 1, 0
-        self._end = index + 1
-        place = (index - self._begin) // self.spacing
-        if place == len(self._sums):
-            self._sums.append(0)
-        self._sums[place] ^= found
-        self.total ^= found
-        if len(self._sums) == _MOST and (self._end - self._begin) % self.spacing == 0:
-            before = np.frombuffer(self._sums, np.int64)
-            self._sums = array("q", (before[::2] ^ before[1::2]).tobytes())
-            self.spacing *= 2
-
-    def _compare(self, index: int, found: int) -> None:
-        """Check what steps read that share a sum, when the last of them has read its own."""
-        place, rest = divmod(index - self._begin, self.spacing)
-        self._sum = found ^ (self._sum or 0)
-        if rest == self.spacing - 1 or index == self._end - 1:
-            passed, self._sum = self._sum, 0
-            if passed != self._sums[place]:
-                raise self._changed(index - rest, index)
+        changed = self.sums.meet(index, found)
+        if changed is not None:
+            raise self._changed(*changed)
 
     def swept(self, index: int, found: int) -> None:
         """
-        Check what steps read that share a sum, when the last of them has been swept.
+        Check what a step read that has been swept; see `Sums.swept`.
 
         Args:
             index: The step that was swept.
@@ -132,17 +89,9 @@ class Readings:
         Raises:
             MutationError: One of them read something else than at first.
         """
-        if index < self._begin:
-            return
-        place, rest = divmod(index - self._begin, self.spacing)
-        if rest == self.spacing - 1 or index == self._end - 1:
-            self._sum = 0
-        if self._sum is not None:  # else the sweep was taken up among them
-            self._sum ^= found
-            if not rest:
-                passed, self._sum = self._sum, None
-                if passed != self._sums[place]:
-                    raise self._changed(index, min(index + self.spacing, self._end) - 1)
+        changed = self.sums.swept(index, found)
+        if changed is not None:
+            raise self._changed(*changed)
 
     def _changed(self, first: int, last: int) -> MutationError:
         which = f"The input of step {first}" if first == last else f"An input of the steps {first} to {last}"
@@ -179,7 +128,7 @@ class Inputs:
         self._region = region
 
     def again(self, first: int, total: int) -> Inputs:
-        """Return them for steps that run again in their order; see `Readings.again`."""
+        """Return them for steps that run again in their order; see `Sums.again`."""
         made = copy(self)
         made.readings = None if self.readings is None else self.readings.again(first, total)
         return made

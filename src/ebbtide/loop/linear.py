@@ -162,9 +162,9 @@ class LinearLoop(LinearRule):
         if self._states and self._states[-1].first == self.steps:
             return
         readings = self._stepper.inputs.readings
-        read = 0 if readings is None else readings.total ^ unread
+        read = 0 if readings is None else readings.sums.total ^ unread
         nbytes = bytes_of([split(self._trace, leaf)[0] for leaf in state])
-        self._states.append(RestartState(self.steps, state, nbytes, read))
+        self._states.append(RestartState(self.steps, state, nbytes, read, self._verifier.total))
         self._count(nbytes)
 
     def _keep(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -301,7 +301,7 @@ class LinearLoop(LinearRule):
         """Run the steps from a state on, with tangents."""
         first, count = start.first, len(start.state)
         values = [split(self._trace, leaf)[0] for leaf in start.state]
-        stepper = self._stepper.again(first, start.read)
+        stepper, verifier = self._stepper.again(first, start.read), self._verifier.again(first, start.emitted)
         stepper.begin_reverse(self._noting.met)
         again = pushing(self._trace, self._tape, stepper.constancy, given, self._around)
         with again as capture, self._watch.sweep("forward", self.steps - first):
@@ -312,11 +312,11 @@ class LinearLoop(LinearRule):
                 after, output = stepper.plain(index, state, None)
                 pairs = capture.pairs(self._trace, after + output)
                 values, tangents = ([pair[k] for pair in pairs[:count]] for k in range(2))
-                self._verifier.emitted(index, [value for value, _ in pairs[count:]])
+                verifier.emitted(index, [value for value, _ in pairs[count:]])
                 outputs.append([tangent for _, tangent in pairs[count:]])
                 self._watch.ran()
                 self._watch.passed()
-        self._verifier.ended(self.steps, values)
+        verifier.ended(self.steps, values)
         return tangents
 
 

@@ -55,13 +55,15 @@ class RestartState:
         first: The step there.
         state: The leaves of the state before it.
         nbytes: What these take.
-        read: Of the inputs of the steps before it, `Readings.total`.
+        read: Of the inputs of the steps before it, the sum of their checksums.
+        emitted: Of their outputs.
     """
 
     first: int
     state: list[Any]
     nbytes: int
     read: int
+    emitted: int
 
 
 def contiguous(tangent: Any) -> Any:

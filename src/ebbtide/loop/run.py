@@ -231,6 +231,7 @@ class LoopRule(JointRule):
         if first is not None:
             record, self.state, output = first.take()
             self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+            self.verifier.emitted(index, output)
             self._emit(index, output)
             del record, output
             self._count(index)
@@ -239,6 +240,7 @@ class LoopRule(JointRule):
         with self._region.running(self.bypass):
             while index < action.stop and not (watch and index > action.start and self._is_end()):
                 self.state, output = self.stepper.plain(index, self.state, self.bypass)
+                self.verifier.emitted(index, output)
                 self._emit(index, output)
                 del output
                 self._count(index)
@@ -263,6 +265,7 @@ class LoopRule(JointRule):
             done = self.room.judge(self, action, index, record)
             if index == self.position.steps - 1 and not self.position.open:
                 self.verifier.ended(self.position.steps, self.state)
+            record.emitted = self.verifier.emitted(index, output)
             if done.save:
                 self.records[index] = record
             elif done.snapshot and done.kind == "saved":
@@ -299,11 +302,8 @@ class LoopRule(JointRule):
         return after
 
     def _emit(self, index: int, output: list[Any]) -> None:
-        """Keep the output of a step; of one that is run again check that it is the same."""
-        if not self.stepper.outputs:
-            return
-        self.verifier.emitted(index, output)
-        if not self.position.forward_ended and self.links is None:
+        """Keep the output of a step that is run for the first time."""
+        if self.stepper.outputs and not self.position.forward_ended and self.links is None:
             known = None if self.position.open else self.plan.steps
             emit(self.emitted, index, known, output if known is not None else apart(output, self.state))
 
@@ -371,7 +371,7 @@ class LoopRule(JointRule):
             self.snapshots.put_away(index)
         elif record.tape.pager is not None:
             record.tape.pager.close()
-        self.verifier.swept(index)
+        self.verifier.swept(index, record.emitted)
         self.stepper.inputs.swept(index, record.read)
         collector.add(sums)
         if again is not None:

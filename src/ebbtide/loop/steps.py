@@ -44,6 +44,7 @@ class TapedStep:
         state_leaves: Leaves of the state that it started from; None for leaves that are no floating-point arrays.
         input_leaves: Leaves of its input.
         read: Of its input, `Readings.latest`; 0 where that is not compared.
+        emitted: Of its output, what `Verifier.emitted` returned.
         nbytes: What it saves, as the ledger counts it, and snapshots that loops in it cannot do without; 0 where nobody
             looks.
         within: These snapshots.
@@ -58,6 +59,7 @@ class TapedStep:
     state_leaves: list[Node | None]
     input_leaves: list[Node | None]
     read: int = 0
+    emitted: int = 0
     nbytes: int = 0
     within: int = 0
 
@@ -187,7 +189,7 @@ class Stepper:
             self.kept.reach(inputs)
 
     def again(self, first: int, total: int) -> Stepper:
-        """Return one that compares steps that run again in their order with this one; see `Readings.again`."""
+        """Return one that compares steps that run again in their order with this one; see `Sums.again`."""
         made = copy(self)
         made.inputs, made.constancy = self.inputs.again(first, total), self.constancy.again()
         return made

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from copy import copy
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.errors import DeterminismError
 from ebbtide.loop.state import checksums_of
+from ebbtide.loop.sums import Sums
 
 # States between which there are as many steps have a checksum for each leaf, as far as these are no more than so many.
 _SPACING, _MOST = 10, 1024
@@ -49,10 +51,13 @@ class Waypoints:
         return None
 
     def _thin(self) -> None:
-        """Keep each second one."""
-        width = self._width
-        kept = [self._checks[place : place + width] for place in range(width, len(self._checks), 2 * width)]
-        self._checks, self.spacing = array("q", [one for part in kept for one in part]), 2 * self.spacing
+        """Keep each second one; in its place, as lists of them took 80 KiB where budgets have room for 8."""
+        checks, width = self._checks, self._width
+        left = len(checks) // width // 2
+        for k in range(left):
+            checks[k * width : (k + 1) * width] = checks[(2 * k + 1) * width : (2 * k + 2) * width]
+        del checks[left * width :]
+        self.spacing *= 2
 
 
 @final
@@ -72,7 +77,7 @@ class Verifier:
 
     Memory:
         The checksums of the states that taped steps started from until the step before has been swept, those of
-        `Waypoints`, and 8 bytes for each step with an output.
+        `Waypoints`, and of outputs those of `Sums`.
     """
 
     __slots__ = ("_active", "_begun", "_last", "_names", "_outputs", "_row", "_starts", "_starts_again", "waypoints")
@@ -87,7 +92,18 @@ class Verifier:
         self._row = -1  # the step that the forward sweep taped last
         self._begun = 0  # where the steps that run now began
         self._last: Any = None
-        self._outputs: array[int] | None = array("q") if outputs and active else None
+        self._outputs = Sums() if outputs and active else None
+
+    def again(self, first: int, total: int) -> Verifier:
+        """Return one for steps that run again in their order; see `Sums.again`, here of outputs."""
+        made = copy(self)
+        made._outputs = None if self._outputs is None else self._outputs.again(first, total)
+        return made
+
+    @property
+    def total(self) -> int:
+        """A sum of the checksums of the outputs of all steps."""
+        return 0 if self._outputs is None else self._outputs.total
 
     def start_of(self, index: int) -> tuple[Any, ...]:
         """Return the checksums of what a step started from that is swept; none where nobody has taken them."""
@@ -144,21 +160,26 @@ class Verifier:
             if found != expected:
                 raise self._changed(index, expected, found)
 
-    def swept(self, index: int) -> None:
-        """Forget what the step after one that was swept started from."""
+    def swept(self, index: int, found: int) -> None:
+        """Forget what the step after one that was swept started from; check its output, of which `emitted` *found*."""
         self._starts_again.pop(index + 1, None)
+        if self._outputs is not None:
+            self._check_outputs(self._outputs.swept(index, found))
 
-    def emitted(self, index: int, output: list[Any]) -> None:
-        """Note the output of a step, or check it if the step ran before."""
+    def emitted(self, index: int, output: list[Any]) -> int:
+        """Note the output of a step, or check it if the step ran before; return its checksum, 0 for none."""
         if self._outputs is None:
-            return
+            return 0
         # A number of Python's comes back as one of NumPy's where a run is resumed.
         kept = [np.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf for leaf in output]
-        check = hash(tuple(checksums_of(kept)))
-        if index == len(self._outputs):
-            self._outputs.append(check)
-        elif self._outputs[index] != check:
-            raise self._error(index, "another output")
+        check = hash((index, *checksums_of(kept)))  # with the step, as in a sum two equal ones are none
+        self._check_outputs(self._outputs.meet(index, check))
+        return check
+
+    def _check_outputs(self, changed: tuple[int, int] | None) -> None:
+        if changed is not None:
+            self._begun = min(self._begun, changed[0])
+            raise self._error(changed[1], "another output")
 
     def _changed(self, index: int, expected: list[Any], found: list[Any]) -> DeterminismError:
         pairs = zip(self._names, expected, found, strict=True)

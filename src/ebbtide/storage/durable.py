@@ -163,14 +163,17 @@ class DirectoryLock:
         # Who finds an empty lock alone, as this process was killed, has to take it for the user's. So whose it is stays
         # until the lock is gone, by a name under which no other process has its own.
         owner = self._directory / OWNER
-        last = _free_name(owner)
-        with suppress(FileNotFoundError):
+        last: Path | None = _free_name(owner)
+        try:
             owner.rename(last)
+        except OSError:
+            last = None  # there is none, or it keeps its name, by which `release` removes it
         try:
             if not self._is_lock_theirs and self.is_valid():
                 (self._directory / LOCK).unlink(missing_ok=True)
         finally:
-            last.unlink(missing_ok=True)
+            if last is not None:
+                last.unlink(missing_ok=True)
         return True
 
     def abandon(self) -> None:
