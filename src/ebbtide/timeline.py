@@ -19,11 +19,14 @@ class Timeline:
     Args:
         kinds: The number of kinds.
 
+    Attributes:
+        most: For each kind the most bytes that were held of it, exactly.
+
     Memory:
         200 KiB, allocated when it is made: to watch does not change what is watched.
     """
 
-    __slots__ = ("_count", "_held", "_largest", "_phases", "_skipped", "_start", "_stride", "_times")
+    __slots__ = ("_count", "_held", "_largest", "_phases", "_skipped", "_start", "_stride", "_times", "most")
 
     def __init__(self, kinds: int) -> None:
         self._times = np.zeros(_MOST_POINTS)
@@ -33,12 +36,14 @@ class Timeline:
         self._count = 0
         self._stride = 1
         self._skipped = 0
+        self.most = [0] * kinds
         self._largest: tuple[float, list[int], bool] | None = None
 
     def record(self, held: list[int], phase: str) -> None:
         """Add a point; of the points that are thinned out, the one with most bytes stays."""
         if self._largest is None or sum(held) >= sum(self._largest[1]):
             self._largest = (time.perf_counter() - self._start, held, phase == "reverse")
+        self.most = list(map(max, self.most, held))
         self._skipped += 1
         if self._skipped < self._stride:
             return

@@ -83,7 +83,7 @@ def energy(kind: str, loop: Any, u: Any, c: Any) -> Any:
     """A scalar of the last state."""
     twofold = kind in ("two levels", "long range")
     step = lambda state, x: KINDS[kind](state, x, c)
-    last = loop(step, (u, u) if twofold else u, STEPS, inputs=FORCING if kind == "forcing" else None)
+    last = loop(step, (u, u) if twofold else u, STEPS, inputs=FORCING.astype(u.dtype) if kind == "forcing" else None)
     return np.sum((last[0] if twofold else last) ** 2)
 
 
@@ -110,6 +110,17 @@ def test_original_control_new_control_and_again(kind, control, place, tmp_path):
             for k in (0, 1, 0):
                 assert_same_bits(gradient(*POINTS[k]), expected(kind, control)[k])
             assert storage is None or storage.keys() == ()
+
+
+@pytest.mark.parametrize(("kind", "place"), sample(list(product(KINDS, PLACES)), 3))
+def test_single_precision(kind, place, tmp_path):
+    """A state of float32 comes back in its bits, compressed or not, and its gradient is one of float32."""
+    u, c = (one.astype(np.float32) for one in POINTS[0])
+    reference = grad(partial(energy, kind, Counted(StoreAll())), (0, 1))(u, c)
+    assert [one.dtype for one in reference] == [np.float32, np.float32]
+    with PLACES[place](tmp_path) or nullcontext() as storage:
+        for schedule in (*SCHEDULES, *MORE, MULTISTAGE):
+            assert_same_bits(grad(partial(energy, kind, Counted(schedule, storage)), (0, 1))(u, c), reference)
 
 
 @pytest.mark.parametrize(("kind", "control"), list(product(KINDS, CONTROLS)))

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 from ebbtide import DeterminismError, grad, linearize, timeloop, vjp
 from ebbtide.loop.verify import Waypoints
 from ebbtide.schedules import Mixed, Online, Revolve, StoreAll
-from tests.measure import peak_bytes
 
 STEPS = 400
 U = np.linspace(0.2, 1.1, 5)
@@ -140,7 +140,8 @@ def test_another_output_of_a_pushforward_is_told() -> None:
 
     _, push = linearize(outputs, U)
     first = push(U)
-    assert runs[77] == 2 and np.all(np.isfinite(first))
+    assert runs[77] == 2
+    assert np.all(np.isfinite(first))
     with pytest.raises(DeterminismError, match="another output"):
         push(U)
 

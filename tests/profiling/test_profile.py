@@ -297,6 +297,12 @@ def test_timeline_is_thinned():
     points = p.timeline.points
     assert 1000 <= len(points) <= 4096
     assert max(sum(held) for _, held, _ in points) >= 0.999 * p.held_bytes
+    # Of each kind the most is known exactly: the last sine's value, its cotangent and what that becomes.
+    assert 6000 * x.nbytes <= p.held_by_kind["saved values"] <= p.held_bytes
+    assert x.nbytes <= p.held_by_kind["cotangents"] <= 3 * x.nbytes
+    assert p.held_by_kind["snapshots"] == p.held_by_kind["I/O buffers"] == 0
+    assert "of cotangents" in str(p)
+    assert "of snapshots" not in str(p)
     assert [phase for _, _, phase in points] == sorted((phase for _, _, phase in points))
     times = [time for time, _, _ in points]
     assert times == sorted(times)

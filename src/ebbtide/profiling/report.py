@@ -116,6 +116,11 @@ class Profile:
         return found, dict(self._ledger.held), nbytes
 
     @property
+    def held_by_kind(self) -> dict[str, int]:
+        """The most bytes that were held of each kind by the ledger, not all at the same time."""
+        return dict(zip(KINDS, self.timeline.most, strict=True))
+
+    @property
     def timeline(self) -> Timeline:
         """Bytes held by kind over time."""
         assert self._ledger.timeline is not None
@@ -217,6 +222,7 @@ class Profile:
         lines = [
             f"peak          {format_bytes(self.peak_bytes):>12}  measured in the block{told}",
             f"held          {format_bytes(self.held_bytes):>12}  at most by the library, by its ledger",
+            *[f"              {format_bytes(most):>12}  of {kind}" for kind, most in self.held_by_kind.items() if most],
             f"predicted     {format_bytes(self.predicted_peak_bytes):>12}  beyond the function alone",
             f"steps         {self.steps_forward:>12,}  run forward, {self.predicted_steps_forward:,} predicted",
             f"written       {format_bytes(self.bytes_written):>12}  to disk, in {self.disk_writes:,} parts",
