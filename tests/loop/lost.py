@@ -1,7 +1,10 @@
-"""What kills cost a gradient over 1000 steps: each is an exception in the step, after which the call is made again."""
+"""What kills cost a gradient over 1000 steps: by SIGKILL in a step of a process of its own; another one goes on."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +27,20 @@ class StopError(Exception):
 
 
 class Job:
-    """A job that may run so many steps; it is no part of the step's code."""
+    """A job that may run so many steps, and is killed then, or ends by an error; it is no part of the step's code."""
 
-    def __init__(self, most: int = 10**9) -> None:
-        self.most, self.ran = most, 0
+    def __init__(self, most: int = 10**9, *, kills: bool = False) -> None:
+        self.most, self.kills = most, kills
+        self._ran = np.frombuffer(mmap.mmap(-1, 8), np.int64)  # of a forked process, too
+
+    ran = property(lambda self: int(self._ran[0]))
 
     def step(self) -> None:
         """Count a step."""
-        self.ran += 1
+        self._ran += 1
         if self.ran > self.most:
+            if self.kills:
+                os.kill(os.getpid(), signal.SIGKILL)
             raise StopError
 
 
@@ -49,6 +57,26 @@ def run(job: Job, directory: Path | None, every: int) -> Any:
         return np.sum(timeloop(step, u, STEPS, **options) ** 2)
 
     return np.stack(grad(objective, argnums=(0, 1))(U, U))
+
+
+def run_apart(most: int, directory: Path, every: int) -> tuple[int, Any]:
+    """How many steps a forked process ran, and the gradient; None if it was killed, as it may run so many."""
+    job = Job(most, kills=True)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, run(job, directory, every).tobytes())
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001 - the parent tells it
+            os.write(2, f"{error!r}\n".encode())
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        found = answer.read()
+    status = os.waitpid(child, 0)[1]
+    assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL, status
+    return job.ran, np.frombuffer(found).reshape(2, -1) if status == 0 else None
 
 
 @contextmanager
@@ -75,12 +103,11 @@ def losses(directory: Path, *, every: int, kills: int, seed: int) -> list[float]
     count, expected = whole(every)
     random, found = np.random.default_rng(seed), list[float]()
     for part in bar(range(kills), "random kills"):
-        one, two = Job(int((part + random.random()) / kills * (count - 1)) + 1), Job()
-        try:
-            run(one, directory, every)
-        except StopError:
-            assert np.array_equal(run(two, directory, every), expected)
-            found.append((one.ran - 1 + two.ran - count) / count)
+        ran, gradient = run_apart(int((part + random.random()) / kills * (count - 1)) + 1, directory, every)
+        assert gradient is None
+        again, gradient = run_apart(10**9, directory, every)
+        assert np.array_equal(gradient, expected)
+        found.append((ran - 1 + again - count) / count)
     assert len(found) == kills
     return found
 
@@ -90,9 +117,8 @@ def count_legs(directory: Path, *, every: int, share: float = 0.1) -> int:
     """How many jobs a gradient takes that may each run a part of the steps of an undisturbed run."""
     count, expected = whole(every)
     for leg in range(1, 100):
-        try:
-            found = run(Job(int(count * share)), directory, every)
-        except StopError:
+        _, found = run_apart(int(count * share), directory, every)
+        if found is None:
             continue
         assert np.array_equal(found, expected)
         return leg
