@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from ebbtide.schedules import (
     action_from_json,
     action_to_json,
 )
+from ebbtide.schedules.revolve import count_forward
 from ebbtide.testing import check_schedule
 
 FAR = 10**6
@@ -151,6 +153,21 @@ def test_another_number_of_snapshots_midway(before, after):
     position, _ = run_until(Online(after), 800, position)
     assert len(position.snapshots) == after
     check_schedule(Online(after), 800, start=position.ended(800), slots={"memory": after})
+
+
+@pytest.mark.parametrize("slots", [1, 2, 6, 15])
+@pytest.mark.parametrize("stop", [90, 263])
+def test_of_far_too_many_the_cheapest_is_given_up(slots, stop):
+    """Each deletion leaves the fewest forward steps, also where more snapshots are too many than there are slots."""
+    position, _ = run_until(Online(22), stop)
+    while len(position.snapshots) > slots:
+        held = [kept.step for kept in position.snapshots]
+        left = []
+        for gone in held[1:]:
+            ends = [*(step for step in held if step != gone), max(stop, held[-1])]
+            left.append(sum(count_forward(b - a, slots - k) for k, (a, b) in enumerate(pairwise(ends)) if b > a))
+        assert Online(slots).next_action(position) == Delete(step=held[1 + left.index(min(left))])
+        position = position.after(Online(slots).next_action(position))
 
 
 def test_few_steps_more_with_slots_added_midway():

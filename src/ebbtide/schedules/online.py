@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -13,7 +12,7 @@ from ebbtide.schedules.position import Position
 from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.revolve import Revolve, count_tail
 from ebbtide.schedules.snapshots import Snapshots, remove
-from ebbtide.schedules.thinning import Thinned, count, count_intervals, find_least
+from ebbtide.schedules.thinning import Thinned, count
 
 # So many first steps are saved as they run. One step run for nothing is 2 for 1 at one step and 4 for 3 at two; at
 # three it is 6 for 5.
@@ -135,18 +134,22 @@ class Online(Schedule):
         if steps <= _EARLY:
             return self.forward_steps(steps)
         # Without a free slot, the first `snapshots` steps are stored, and one of them is given up for each later one.
-        thinned = Thinned(list(range(self.snapshots))) if 1 < self.snapshots < steps else None
-        while thinned is not None and (place := _find_next(thinned, steps)) < steps:
+        if self.snapshots == 1:
+            return steps + count(steps, 1)
+        thinned = Thinned(list(range(min(self.snapshots, steps))), self.snapshots)
+        while self.snapshots < steps and (place := _find_next(thinned, steps)) < steps:
             thinned.replace(thinned.find_spare(place - thinned.steps[-1]), place)
-        held = list(range(min(self.snapshots, steps))) if thinned is None else list(thinned.steps)
-        left = self._count_left(held, steps)
-        while len(held) > 1:
-            spare, without = self._find_spare(held, steps)
+
+        def tail(latest: int, slots: int) -> int:
+            return count(steps - latest, slots)
+
+        while True:
+            spare, without, left = thinned.find_least(tail)
             if without >= left:
-                break
-            del held[spare]
-            left = without
-        return steps + left
+                return steps + left
+            if len(thinned.steps) == 2:
+                return steps + without
+            thinned.give_up(spare)
 
     def peak_snapshots(self, steps: int) -> int:
         """
@@ -184,22 +187,23 @@ class Online(Schedule):
         if state == latest or len(snapshots) + 1 < self.snapshots:
             return run(state, min(state + 1, steps - 1), snapshot=state > latest)
         if thinned is None:
-            thinned = Thinned([*(kept.step for kept in snapshots), state])
+            thinned = Thinned([*(kept.step for kept in snapshots), state], self.snapshots)
         after = _find_next(thinned, steps)
         self._last[:] = [(snapshots, thinned, 0)]
         return run(state, min(after, steps - 1), snapshot=True)
 
     def _make_room(self, position: Position) -> Action | None:
         """Delete what is of no use or too many, and store the initial state if it is only in hand."""
-        snapshots, state, count = position.snapshots, position.state, len(position.snapshots)
+        snapshots, state, held = position.snapshots, position.state, len(position.snapshots)
         if position.saved_snapshots:
             return delete(next(kept.step for kept in snapshots if kept.kind == "saved"))
-        if count > self.snapshots:
-            held = [kept.step for kept in snapshots]
-            return delete(held[self._find_spare(held, max(held[-1], state or 0))[0]])
-        if count and snapshots[0].step == 0:
+        if held > self.snapshots:
+            thinned = Thinned([kept.step for kept in snapshots], self.snapshots)
+            stop = max(thinned.steps[-1], state or 0)
+            return delete(thinned.steps[thinned.find_least(lambda latest, slots: count(stop - latest, slots))[0]])
+        if held and snapshots[0].step == 0:
             return None
-        if count == self.snapshots:
+        if held == self.snapshots:
             # The initial state is only in hand, and needs a slot.
             return delete(snapshots[0].step)
         return run(0, 1, snapshot=True) if state == 0 else None
@@ -209,7 +213,7 @@ class Online(Schedule):
         if self.snapshots == 1:
             return run(state, steps - 1)
         if thinned is None:
-            thinned = Thinned([kept.step for kept in snapshots])
+            thinned = Thinned([kept.step for kept in snapshots], self.snapshots)
         length = state - thinned.steps[-1]
         spare = thinned.find_spare(length) if thinned.pays(length) else 0
         self._last[:] = [(snapshots, thinned, spare)]
@@ -239,32 +243,36 @@ class Online(Schedule):
                 thinned.replace(spare, state)
         return thinned if follows else None
 
-    def _find_spare(self, held: Sequence[int], stop: int) -> tuple[int, int]:
-        """The place of the snapshot to do without, and how many forward steps then reverse all steps below `stop`."""
-        return find_least(held, self.snapshots, lambda latest, slots: count(stop - latest, slots))
-
     def _find_hindrance(self, position: Position) -> int | None:
         """The length is known: a snapshot without which fewer forward steps are left, if there is one."""
-        state, end = position.state, position.end
+        snapshots, state, end = position.snapshots, position.state, position.end
         # At the end of the forward sweep `EndForward` comes first.
         if state != end if position.forward_ended and state is not None else state == end:
             return None
-        held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
-        others = len(held) < len(position.snapshots) or held[:1] != [0]
-        if others or len(held) < 2:
+        if len(snapshots) < 2 or position.saved_snapshots or snapshots[0].step > 0:
             return None
+        thinned = self._recall_known(snapshots, position.before)
+        place, without, left = thinned.find_least(lambda latest, slots: count_tail(end, state, latest, max(1, slots)))
+        self._last[:] = [(snapshots, thinned, place)]
+        return thinned.steps[place] if without < left else None
 
-        def tail(latest: int, slots: int) -> int:
-            return count_tail(end, state, latest, max(1, slots))
-
-        place, without = find_least(held, self.snapshots, tail)
-        left = count_intervals(held, self.snapshots) + tail(held[-1], self.snapshots - len(held) + 1)
-        return held[place] if without < left else None
-
-    def _count_left(self, held: Sequence[int], stop: int) -> int:
-        """Forward steps to reverse all steps below `stop`."""
-        tail = count(stop - held[-1], self.snapshots - len(held) + 1)
-        return count_intervals(held, self.snapshots) + tail
+    def _recall_known(self, snapshots: Snapshots, before: Snapshots | None) -> Thinned:
+        """Return what was found for these snapshots, or for those before the last change, with that change made."""
+        try:
+            known, thinned, spare = self._last.pop()
+        except IndexError:
+            return Thinned([kept.step for kept in snapshots], self.snapshots)
+        same = len(known) == len(thinned.steps)
+        if same and known is snapshots:
+            return thinned
+        more, latest = len(snapshots) - len(known), snapshots[-1].step
+        if same and known is before and more == 1 and latest > thinned.steps[-1]:
+            thinned.store(latest)
+            return thinned
+        if same and known is before and more == -1 and _is_without(snapshots, known, spare, before):
+            thinned.give_up(spare)
+            return thinned
+        return Thinned([kept.step for kept in snapshots], self.snapshots)
 
     def _require_initial(self, position: Position) -> None:
         """Fail before any work is done if there is no way back to step 0: saved values are given up."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from math import isqrt
 from typing import final
 
@@ -11,10 +10,12 @@ from ebbtide.schedules.revolve import count_forward
 
 
 def count(length: int, slots: int) -> int:
-    """Forward steps to reverse `length` steps from a snapshot before them, with `slots` states in all."""
-    # Without and with up to three repetitions, where nearly all intervals are, by hand.
+    """Forward steps to reverse `length` steps from a snapshot before them, with `slots` states in all, at least one."""
     if length <= 1:
         return length
+    if slots <= 1:
+        return length * (length + 1) // 2
+    # Without and with up to three repetitions, where nearly all intervals are, by hand.
     if length <= slots + 1:
         return 2 * length - 1
     if 2 * length <= (slots + 1) * (slots + 2):
@@ -25,62 +26,58 @@ def count(length: int, slots: int) -> int:
         # The least number of repetitions r with (r + 1)(r + 2)/2 >= length.
         repetitions = (isqrt(8 * length - 7) - 1) // 2
         return length * (repetitions + 1) - repetitions * (repetitions + 1) * (repetitions + 2) // 6
-    return length * (length + 1) // 2 if slots <= 1 else count_forward(length, slots)
-
-
-def count_intervals(held: Sequence[int], snapshots: int) -> int:
-    """Forward steps to reverse all intervals between neighboring snapshots, from the last to the first."""
-    return sum(_count_each([stop - start for start, stop in pairwise(held)], snapshots))
-
-
-def find_least(held: Sequence[int], snapshots: int, count_tail: Callable[[int, int], int]) -> tuple[int, int]:
-    """The place, not the first, of the snapshot without which the fewest forward steps are left, and their number."""
-    *early, last = _count_without(held, snapshots)
-    slots = snapshots - len(held) + 2
-    tail = count_tail(held[-1], slots)
-    totals = [*(forward + tail for forward in early), last + count_tail(held[-2], slots)]
-    least = min(totals)
-    # Of equal ones the first: early intervals have the most states, so that they bear it best to become longer.
-    return totals.index(least) + 1, least
+    return count_forward(length, slots)
 
 
 @final
 class Thinned:
     """
-    All slots are taken: what it takes to reverse the steps from the latest snapshot on with a slot of another one.
+    What it takes to reverse the intervals between snapshots, with all of these or without one.
 
     Sums over intervals, from the first one on, are kept, as a sweep asks again and again after one snapshot was given
-    up and one stored: `replace` adds up only the intervals from there on.
+    up or stored: only the intervals from there on are added up again.
 
     Args:
         steps: The steps of the snapshots, two or more.
+        slots: The largest number of snapshots.
 
     Memory:
         Holds a few numbers for each snapshot.
     """
 
-    __slots__ = ("_early", "_gap", "_kept", "_last", "_near", "_sums", "spare", "steps")
+    __slots__ = ("_early", "_gap", "_kept", "_last", "_near", "_slots", "_sums", "_tail", "spare", "steps")
 
-    def __init__(self, steps: list[int]) -> None:
+    def __init__(self, steps: list[int], slots: int) -> None:
         self.steps = steps
+        self._slots = slots
         # Of so many first intervals: forward steps with as many states as there are, and with one more; those without
         # one snapshot, less all intervals with one state more: the least, and the place of that snapshot, 0 for none.
         self._sums = [(0, 0, 0, 0)]
         self._near = 1
         self._add()
 
-    def replace(self, place: int, step: int) -> None:
-        """Give up the snapshot at a place, not the first, and store one of a later step than all others."""
-        del self.steps[place]
+    def store(self, step: int) -> None:
+        """Store a snapshot of a later step than all others."""
         self.steps.append(step)
+        self._add()
+
+    def give_up(self, place: int) -> None:
+        """Give up the snapshot at a place, not the first; two or more are left."""
+        del self.steps[place]
         del self._sums[place:]
         self._add()
 
+    def replace(self, place: int, step: int) -> None:
+        """Give up the snapshot at a place, not the first, and store one of a later step than all others."""
+        del self.steps[place]
+        del self._sums[place:]
+        self.store(step)
+
     def _add(self) -> None:
         """Add up all intervals that are not yet in the sums."""
-        steps, sums = self.steps, self._sums
-        first, slots = len(sums) - 1, len(steps)
-        whole, end, start = slots - 1, steps[-1], steps[first]
+        steps, sums, slots = self.steps, self._sums, self._slots
+        first, whole = len(sums) - 1, len(steps) - 1
+        end, start = steps[-1], steps[first]
         here, one_more, least, spare = sums[-1]
         # The interval before, and the sum up to it.
         length, earlier = (start - steps[first - 1], sums[-2][0]) if first > 0 else (0, 0)
@@ -107,15 +104,34 @@ class Thinned:
         rest = whole + 1 - len(sums)
         self._gap = end - steps[-2]
         self._last = here + rest - 1 if rest else earlier
-        self._kept = self._last + count(self._gap, 2)
+        # The states of the steps behind the latest snapshot if another one is given up.
+        self._tail = slots - whole + 1
+        self._kept = self._last + count(self._gap, self._tail)
         self._early, self.spare = least + one_more + rest, spare
+
+    def find_least(self, count_tail: Callable[[int, int], int]) -> tuple[int, int, int]:
+        """
+        Return the place, not the first, of the snapshot without which the fewest forward steps are left.
+
+        Args:
+            count_tail: Forward steps from a snapshot, the last one, to the end, with so many states.
+
+        Returns:
+            The place, the number of steps without it, and the number with all.
+        """
+        latest, states = self.steps[-1], self._tail
+        kept = self._kept + count_tail(latest, states - 1)
+        last, early = self._last + count_tail(self.steps[-2], states), self._early + count_tail(latest, states)
+        if self.spare > 0 and early <= last:
+            return self.spare, early, kept
+        return len(self.steps) - 1, last, kept
 
     def pays(self, length: int) -> bool:
         """
         Return whether to store a snapshot so many steps after the latest.
 
-        If the loop ended one step later: that step is all that follows the new snapshot, and the others follow the
-        latest that is left, with two states.
+        All slots are taken. If the loop ended one step later: that step is all that follows the new snapshot, and the
+        others follow the latest that is left, with two states.
         """
         if length <= 0:
             return False
@@ -163,25 +179,3 @@ def find_first(holds: Callable[[int], bool], most: int, near: int = 1) -> int:
         else:
             low = middle
     return high
-
-
-def _count_each(lengths: Sequence[int], slots: int) -> list[int]:
-    """Forward steps of intervals one after the other, each of which has one state less than the one before."""
-    return [count(length, max(1, slots - index)) for index, length in enumerate(lengths)]
-
-
-def _count_without(held: Sequence[int], snapshots: int) -> list[int]:
-    """
-    The same without one snapshot, for each but the first: two intervals join, later ones have one state more.
-
-    The last number is that without the last snapshot, and the interval before it.
-    """
-    lengths = [stop - start for start, stop in pairwise(held)]
-    one_more = _count_each(lengths, snapshots + 1)
-    joined = _count_each([first + second for first, second in pairwise(lengths)], snapshots)
-    before, after, found = 0, sum(one_more) - one_more[0], list[int]()
-    for one, more, kept in zip(joined, one_more[1:], _count_each(lengths, snapshots), strict=False):
-        after -= more
-        found.append(before + one + after)
-        before += kept
-    return [*found, before]
