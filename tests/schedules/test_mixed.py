@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import math
 import pickle
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -260,6 +261,56 @@ def test_more_slots_than_rows(slots):
     """Of many slots each state counts where little is free: never more steps than with restart states alone."""
     for steps in (slots + 100, 3 * slots):
         assert Mixed(slots).forward_steps(steps) <= Revolve(slots).forward_steps(steps)
+
+
+def left_with(schedule, position, held, free):
+    """About how many forward steps are left with some snapshots, summed up one by one from the last to the first."""
+    table = MixedTable(position.steps, schedule.units, schedule.restart, schedule.saved)
+    end, state, total = position.end, position.state, 0.0
+
+    def cost(units, length, most):
+        found = table.cost(table.row(units), length)
+        return found if found < math.inf else most * (most + 1) / 2
+
+    if state is not None and position.snapshots[-1].step < state < end:
+        total, end = cost(free, end - state, end - held[-1].step), state
+    for place in range(len(held) - 1, -1, -1):
+        kept = held[place]
+        saved = kept.kind == "saved"
+        size = (schedule.saved if saved else schedule.restart) * (kept.tier == "memory")
+        start = kept.step + saved
+        if start < end:
+            total += cost(max(free, 0) + size, end - start, end - start)
+            total += saved * (start - (held[place - 1].step if place else 0))
+        free, end = free + size, kept.step
+    return total
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_given_up_leaves_the_fewest_steps(seed):
+    """Of what is in memory behind the way back that is given up whose loss is least, if that is worth its room."""
+    generator = random.Random(seed)
+    steps = generator.randint(4, 90)
+    schedule = Mixed(generator.randint(9, 30), generator.randint(1, 4), generator.randint(1, 4))
+    places = sorted(generator.sample(range(1, steps - 1), min(steps - 2, generator.randint(1, 12))))
+    kinds, tiers = ["restart", "restart", "saved"], ["memory", "memory", "memory", "disk"]
+    held = (Snapshot(0), *(Snapshot(step, generator.choice(kinds), generator.choice(tiers)) for step in places))
+    position = Position(steps=steps, state=generator.choice([None, steps - 1, places[-1]]), snapshots=held)
+    free = schedule.free(position)
+    spare = [kept for kept in held[1:] if kept.tier == "memory"]
+    without = [
+        left_with(
+            schedule,
+            position,
+            [kept for kept in held if kept is not gone],
+            free + (schedule.saved if gone.kind == "saved" else schedule.restart),
+        )
+        for gone in spare
+    ]
+    expected = spare[without.index(min(without))].step if spare else None
+    if free >= 0 and spare and min(without) >= left_with(schedule, position, held, free):
+        expected = None
+    assert schedule.find_surplus(position, free) == expected
 
 
 MANY = (Mixed(1000), Mixed(600, 1, 7), Hierarchical(2, 500), Hierarchical(10, 1000))

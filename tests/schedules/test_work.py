@@ -12,7 +12,21 @@ import pytest
 
 from ebbtide.loop import ahead
 from ebbtide.loop.less import give_up_one
-from ebbtide.schedules import Delete, Mixed, Online, Periodic, Position, Revolve, Schedule, Snapshot, StoreAll
+from ebbtide.schedules import (
+    Action,
+    Costs,
+    Delete,
+    Forward,
+    Hierarchical,
+    Mixed,
+    Online,
+    Periodic,
+    Position,
+    Revolve,
+    Schedule,
+    Snapshot,
+    StoreAll,
+)
 from ebbtide.schedules.revolve import keep_best
 from ebbtide.schedules.snapshots import Stack
 
@@ -122,6 +136,42 @@ def test_one_of_many_snapshots_is_given_up_by_few_sums():
     position = Position(steps=3000, state=None, forward_ended=True, snapshots=tuple(map(Snapshot, range(0, 3000, 10))))
     for schedule in (Revolve(299), Revolve(100), Online(200)):
         assert count_calls(lambda one=schedule: one.next_action(position)) <= 300 * 30
+
+
+def surplus_of(schedule: Schedule, position: Position) -> Action | None:
+    """The first action, the table of the schedule already made."""
+    follow(schedule, Position(steps=position.steps), 1)
+    count = count_calls(lambda: schedule.next_action(position))
+    assert count <= len(position.snapshots) * 10
+    return schedule.next_action(position)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tier"),
+    [(Mixed(399), "memory"), (Mixed(1000, 3, 2), "memory"), (Hierarchical(2, 399, Costs(write=2, read=2)), "disk")],
+    ids=str,
+)
+def test_one_of_many_snapshots_is_given_up_by_one_look_at_the_table(schedule, tier):
+    """What is left without each of hundreds of snapshots is found for all of them at once."""
+    held = tuple([Snapshot(10 * k, tier=tier) for k in range(400)])
+    action = surplus_of(schedule, Position(steps=4100, state=4000, snapshots=held))
+    assert isinstance(action, Delete)
+
+
+def test_a_length_that_becomes_known_takes_few_sums_for_each_action():
+    """With hundreds of snapshots the rest of the forward sweep looks at what changed, not at all that is stored."""
+    schedule, held = Online(600), tuple([Snapshot(20 * k) for k in range(400)])
+    position = Position(steps=20_000, state=8000, snapshots=held)
+    while not isinstance(schedule.next_action(position), Forward):
+        position = position.after(schedule.next_action(position))
+
+    def go_on() -> None:
+        nonlocal position
+        for _ in range(150):
+            position = position.after(schedule.next_action(position))
+
+    assert count_calls(go_on) <= 150 * 80
+    assert len(position.snapshots) > 500
 
 
 @pytest.mark.parametrize("snapshots", [55, 52, 28, 10])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf
 from typing import cast, final
+
+import numpy as np
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
@@ -16,6 +17,7 @@ from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.hierarchical_table import HierarchicalTable
 from ebbtide.schedules.position import Position
 from ebbtide.schedules.records import make_plain
+from ebbtide.schedules.splits import leave_out_each
 
 
 @final
@@ -179,24 +181,25 @@ class Hierarchical(Schedule):
 
         If there are not too many, only of one whose slot is worth more for the steps ahead.
         """
-        held = [kept.step for kept in position.snapshots if kept.tier == "disk"]
         table, first, end, state = self._table(position.steps), position.snapshots[0].step, position.end, position.state
+        held = np.array([kept.step for kept in position.snapshots if kept.tier == "disk"])
+        if len(held) == 0:
+            return None
         in_hand = state is not None and position.snapshots[-1].step < state < end
 
-        def left(gone: int | None) -> float:
-            """The cost of the steps ahead and of all intervals between the others."""
-            places = [step for step in held if step != gone]
-            total, stop = 0.0, end
-            if in_hand and state is not None:
-                total, stop = table.fresh(max(0, self.disk - len(places)), end - state), state
-            for place, (start, after) in enumerate(pairwise([*places, stop])):
-                total += table.stored(max(1, self.disk - place), after - start)
-            return total
+        def ahead(count: int) -> float:
+            """The cost from the working state on with so many snapshots on disk."""
+            return table.fresh(max(0, self.disk - count), end - state) if in_hand and state is not None else 0.0
 
-        # The first of all is the way back to the first steps.
-        least, surplus = left(None) if len(held) <= self.disk else inf, None
-        for step in held:
-            if step != first and (cost := left(step)) < least * (1 - 1e-12):
+        stops = np.append(held[1:], end if state is None or not in_hand else state)
+        slots = self.disk - np.arange(len(held))
+        here, more = (table.all_stored(np.maximum(1, slots + one), stops - held) for one in (0, 1))
+        joined = table.all_stored(np.maximum(1, slots[:-1]), stops[1:] - held[:-1])
+        without = np.append(more[1:].sum(), leave_out_each(here, more, joined)) + ahead(len(held) - 1)
+        least, surplus = float(here.sum()) + ahead(len(held)) if len(held) <= self.disk else inf, None
+        for step, cost in zip(held.tolist(), without.tolist(), strict=True):
+            # The first of all is the way back to the first steps.
+            if step != first and cost < least * (1 - 1e-12):
                 least, surplus = cost, step
         return surplus
 

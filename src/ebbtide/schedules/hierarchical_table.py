@@ -96,6 +96,11 @@ class HierarchicalTable:
         known = self._known.get((row, length))
         return sum_up((row, length), self._known, self._needs, self._total) if known is None else known
 
+    def all_stored(self, disk: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return `stored` of many intervals at once, of numbers of slots of at least 1."""
+        rows = np.minimum(disk, self.disk) - 1
+        return self._splits.costs_of(rows, lengths, lambda row, length: self.stored(row + 1, length))
+
     def fresh(self, disk: int, length: int) -> float:
         """Return O: the state in hand is not stored, and so many slots on disk are free."""
         alone = self.alone(length, self.memory)

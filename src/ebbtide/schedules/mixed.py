@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
-from ebbtide.schedules.mixed_table import MixedTable
+from ebbtide.schedules.mixed_table import MixedTable, run_each
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.records import make_plain
+from ebbtide.schedules.splits import leave_out_each
+
+_Numbers = NDArray[np.int64]
 
 
 @final
@@ -263,33 +269,59 @@ class Mixed(Schedule):
             The step; None if there is no such snapshot beside the first.
         """
         base, snapshots = count_base(position), position.snapshots
-        first = next((kept for kept in snapshots if kept.kind == "restart" and kept.step <= base), None)
-        usable = [kept for kept in snapshots if first is not None and kept.step > first.step and self._size(kept) > 0]
-        # All that is held may be needed to come back to the first steps.
-        least, step = self._left(list(snapshots), position, free) if free >= 0 else inf, None
-        for gone in usable:
-            left = self._left([kept for kept in snapshots if kept is not gone], position, free + self._size(gone))
-            if left < least:
-                least, step = left, gone.step
-        return step
+        first = next((kept.step for kept in snapshots if kept.kind == "restart" and kept.step <= base), None)
+        if first is None:
+            # All that is held may be needed to come back to the first steps.
+            return None
+        steps = np.array([kept.step for kept in snapshots])
+        saved = np.array([kept.kind == "saved" for kept in snapshots])
+        sizes = np.array([self._size(kept) for kept in snapshots])
+        whole, without = self._left(position, steps, saved, sizes, free)
+        places = np.flatnonzero((steps[1:] > first) & (sizes[1:] > 0))
+        if len(places) == 0:
+            return None
+        least = places[without[places].argmin()]
+        return int(steps[1 + least]) if free < 0 or without[least] < whole else None
 
-    def _left(self, held: list[Snapshot], position: Position, free: int) -> float:
-        """About how many forward steps are left with these snapshots."""
-        table, end, state, total = self._table(position.steps), position.end, position.state, 0.0
-        if state is not None and position.snapshots[-1].step < state < end:
-            total += _at_most(table.cost(table.row(free), end - state), end - held[-1].step)
-            end = state
-        for index in range(len(held) - 1, -1, -1):
-            kept = held[index]
-            start = kept.step + (kept.kind == "saved")
-            row = table.row(max(free, 0) + self._size(kept))
-            if start < end:
-                total += _at_most(table.cost(row, end - start), end - start)
-                if kept.kind == "saved":
-                    total += start - (held[index - 1].step if index > 0 else 0)
-            free += self._size(kept)
-            end = kept.step
-        return total
+    def _left(
+        self, position: Position, steps: _Numbers, saved: NDArray[np.bool_], sizes: _Numbers, free: int
+    ) -> tuple[float, NDArray[np.float64]]:
+        """About how many forward steps are left with all snapshots, and without each but the first."""
+        table, end, state, latest = self._table(position.steps), position.end, position.state, int(steps[-1])
+        in_hand = state is not None and latest < state < end
+
+        def ahead(units: int, last: int) -> float:
+            """From the working state on, to which a last snapshot leads back."""
+            if state is None or not in_hand:
+                return 0.0
+            cost = table.cost(table.row(units), end - state)
+            return cost if cost < inf else run_each(end - last)
+
+        starts, stops = steps + saved, np.append(steps[1:], end if state is None or not in_hand else state)
+        # Each is run with what is free behind it, and with its own units. Saved values are made from the one before.
+        behind, lengths = free + sizes.sum() - np.cumsum(sizes), stops - starts
+        again = starts - np.append(0, steps[:-1])
+
+        def count(more: int) -> NDArray[np.float64]:
+            """Forward steps of each interval."""
+            cost = table.costs_of(np.maximum(behind + more, 0) + sizes, lengths)
+            return cost + np.where(saved & (lengths > 0), again, 0)
+
+        here = count(0)
+        joined = table.costs_of((np.maximum(behind, 0) + sizes)[:-1], stops[1:] - starts[:-1])
+        joined += np.where(saved[:-1], again[:-1], 0)
+        # The saved values after one that is gone are made from the one before that.
+        joined[:-1] += np.where((saved & (lengths > 0))[2:], steps[1:-1] - steps[:-2], 0)
+
+        def leave_out(size: int) -> NDArray[np.float64]:
+            """All forward steps without each snapshot but the first, if it is of this size."""
+            return leave_out_each(here, count(size), joined) + ahead(free + size, latest)
+
+        without = np.where(sizes[1:] == self.restart, leave_out(self.restart), leave_out(self.saved))
+        if len(without) > 0:
+            units = free + int(sizes[-1])
+            without[-1] += ahead(units, int(steps[-2])) - ahead(units, latest)
+        return float(here.sum()) + ahead(free, latest), without
 
     def _is_short(self, position: Position, state: int, free: int) -> bool:
         """Whether the last of the steps ahead costs more in the first sweep than it would with all units."""
@@ -321,8 +353,3 @@ def _latest_restart(snapshots: Sequence[Snapshot]) -> Snapshot | None:
         if kept.kind == "restart":
             return kept
     return None
-
-
-def _at_most(cost: float, length: int) -> float:
-    """The cost, or that of running each step from the first one on if nothing can be stored."""
-    return cost if cost < inf else length * (length + 1) / 2

@@ -5,13 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.schedules.revolve import split
 from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, Splits, sum_up
+
+T = TypeVar("T", float, NDArray[np.float64])
 
 # No table tells more numbers of free units apart; those between two of them count as the lower one.
 MOST_LEVELS = 512
@@ -74,6 +76,12 @@ class MixedTable:
         known = self._known.get((row, length))
         return sum_up((row, length), self._known, self._needs, self._total) if known is None else known
 
+    def costs_of(self, free: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return many costs at once for numbers of free units, where nothing can be stored those of `run_each`."""
+        rows = np.maximum(0, np.searchsorted(self._levels, free, side="right") - 1)
+        found = self._splits.costs_of(rows, lengths, self.cost)
+        return np.where(found < inf, found, run_each(lengths.astype(np.float64)))
+
     def _places(self, key: tuple[int, int]) -> Iterator[tuple[int, int]]:
         """Beyond the table yield the lengths and the places, which are those of `Revolve`."""
         row, length = key
@@ -102,6 +110,11 @@ class MixedTable:
     def _above(self, row: int) -> int:
         """Return the row that is left when a restart state is stored."""
         return self.row(self._levels[row] - self._restart)
+
+
+def run_each(length: T) -> T:
+    """Return the number of forward steps if each step is run from the first one on."""
+    return length * (length + 1) / 2
 
 
 def count_bytes(steps: int, rows: int) -> tuple[int, int]:

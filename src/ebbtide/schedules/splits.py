@@ -47,6 +47,15 @@ class Splits:
         """Return one place."""
         return self.places.item(row, length)
 
+    def costs_of(
+        self, rows: NDArray[np.int64], lengths: NDArray[np.int64], beyond: Callable[[int, int], float]
+    ) -> NDArray[np.float64]:
+        """Return many costs at once, nothing for lengths below 1; `beyond` gives one of a length beyond the table."""
+        found = self.costs[rows, np.clip(lengths, 0, self.steps)]
+        for place in np.flatnonzero(lengths > self.steps).tolist():
+            found[place] = beyond(int(rows[place]), int(lengths[place]))
+        return found
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +146,21 @@ class _Search:
         offset = total.argmin(axis=1)
         self._start = np.maximum(offset + 1 - self._window // 2, 1)
         return total[self._rows, offset], offset + 1
+
+
+def leave_out_each(
+    here: NDArray[np.float64], more: NDArray[np.float64], joined: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """
+    Return the costs of all intervals without one snapshot, for each but the first.
+
+    Args:
+        here: The costs of the intervals that begin at each snapshot.
+        more: The same with the room of one snapshot more.
+        joined: The costs of those that begin at each but the last, each joined with the one after it.
+    """
+    before, after = np.cumsum(here) - here, np.cumsum(more[::-1])[::-1] - more
+    return before[:-1] + joined + after[1:]
 
 
 def sum_up(
