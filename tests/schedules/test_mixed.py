@@ -5,6 +5,7 @@ import math
 import pickle
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -324,3 +325,18 @@ def test_tables_that_end_before_many_slots_do(schedule, steps):
     for _ in range(5):
         position = position.after(schedule.next_action(position))
     assert position.snapshots
+
+
+def test_what_is_remembered_beyond_the_table_is_bounded(monkeypatch):
+    """Of a long first sweep few sums are kept, and the actions are those of one that remembers all."""
+    monkeypatch.setattr("ebbtide.schedules.mixed_table.MOST_STEPS", 50)
+    position, most, schedule, asked = Position(steps=3000), 0, Mixed(60), Mixed(60)
+    trace = [position]
+    while not position.forward_ended:
+        position = position.after(schedule.next_action(position))
+        trace.append(position)
+    monkeypatch.setattr("ebbtide.schedules.splits.MOST_SUMS", 200)
+    for before, after in pairwise(trace):
+        assert before.after(asked.next_action(before)) == after
+        most = max(most, len(asked._tables[0]._known))
+    assert most < len(schedule._tables[0]._known) / 2

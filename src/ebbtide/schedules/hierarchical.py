@@ -40,8 +40,8 @@ class Hierarchical(Schedule):
     Memory:
         Who follows it holds at most `memory` restart states in memory and `disk` on disk, the working state, and the
         saved values of one step. The schedule itself holds a table of 12 bytes for each step and each slot on disk, at
-        most 50 MB, and one more where another schedule's saved values take slots in memory; it is made at the first
-        question and is no part of ==, repr and pickle.
+        most 50 MB, and 15 MB for longer loops, and one more where another schedule's saved values take slots in memory;
+        it is made at the first question and is no part of ==, repr and pickle.
 
     Source:
         Herrmann and Pallez, H-Revolve, ACM TOMS 46 (2020), doi 10.1145/3378672. Loops of more steps than the table has

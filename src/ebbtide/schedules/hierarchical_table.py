@@ -30,7 +30,7 @@ class HierarchicalTable:
         costs: What a forward step, a write and a read cost.
 
     Memory:
-        12 bytes for each slot on disk and length; at most 50 MB.
+        12 bytes for each slot on disk and length; at most 50 MB, and 15 MB for lengths beyond these.
     """
 
     __slots__ = ("_known", "_splits", "costs", "disk", "memory", "steps")

@@ -45,7 +45,7 @@ class Mixed(Schedule):
     Memory:
         Who follows it holds snapshots of at most `units`, the working state, and the saved values of one step.
         The schedule itself holds a table of 12 bytes for each step and each number of free units that can occur, at
-        most 50 MB; it is made at the first question and is no part of ==, repr and pickle.
+        most 50 MB, and 15 MB for longer loops; it is made at the first question and is no part of ==, repr and pickle.
 
     Source:
         Maddison, Step-based checkpointing with high-level algorithmic differentiation, J. Comput. Sci. 82 (2024),

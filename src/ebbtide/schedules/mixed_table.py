@@ -40,7 +40,8 @@ class MixedTable:
         saved: The size of what one step saves.
 
     Memory:
-        12 bytes for each row (a number of free units that can occur) and length; at most 50 MB.
+        12 bytes for each row (a number of free units that can occur) and length; at most 50 MB, and 15 MB for lengths
+        beyond these.
     """
 
     __slots__ = ("_known", "_levels", "_restart", "_splits", "exact", "steps")

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 FULL, REFRESH = 768, 64
 # A table has so many lengths and so many cells at most; longer loops are split as Revolve does until they fit.
 MOST_STEPS, MOST_CELLS = 2**15, 2**22
+# Sums beyond a table that are remembered, of 180 bytes each. One question asks for a few thousand.
+MOST_SUMS = 2**16
 
 
 @final
@@ -174,16 +176,18 @@ def sum_up(
 
     Args:
         key: What it is of.
-        known: Those that have been made; extended.
+        known: Those that have been made; extended, and emptied before if they are more than `MOST_SUMS`.
         needs: Returns of what other ones a sum is made.
         total: Makes it, when they are known.
     """
-    waiting = [key]
+    if len(known) > MOST_SUMS:
+        known.clear()
+    waiting, found = [key], 0.0
     while waiting:
         missing = [other for other in needs(waiting[-1]) if other not in known]
         if missing:
             waiting += missing
         else:
             last = waiting.pop()
-            known[last] = total(last)
-    return known[key]
+            known[last] = found = total(last)
+    return found
