@@ -134,8 +134,8 @@ def test_all_are_given_up_by_one_look():
 def test_one_of_many_snapshots_is_given_up_by_few_sums():
     """With one slot less, or far fewer, a schedule compares each of hundreds of snapshots a few times."""
     position = Position(steps=3000, state=None, forward_ended=True, snapshots=tuple(map(Snapshot, range(0, 3000, 10))))
-    for schedule in (Revolve(299), Revolve(100), Online(200)):
-        assert count_calls(lambda one=schedule: one.next_action(position)) <= 300 * 30
+    for schedule in (Revolve(299), Revolve(100), Online(200), Hierarchical(100, 0), Periodic(5000, 100)):
+        assert count_calls(lambda one=schedule: one.next_action(position)) <= 300 * 7
 
 
 def surplus_of(schedule: Schedule, position: Position) -> Action | None:

@@ -49,16 +49,16 @@ def _find_reach(steps: int, snapshots: int) -> tuple[int, int]:
     # The reach of `low` is too short, that of `high` is not.
     while high - low > 1:
         middle = (low + high) // 2
-        if count_reach(snapshots, middle) < steps:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if count_reach(snapshots, middle) < steps else (low, middle)
     return high, count_reach(snapshots, high)
 
 
 def count_forward(steps: int, snapshots: int) -> int:
     """All runs of all of `steps` steps with `snapshots` states, the first one included."""
-    snapshots = max(1, min(snapshots, steps))
+    if snapshots <= 1:
+        return steps * (steps + 1) // 2
+    if 0 < steps <= snapshots + 1:  # by hand, as most intervals of many are
+        return 2 * steps - 1
     repetitions, reach = _find_reach(steps, snapshots)
     return steps + repetitions * steps - reach * repetitions // (snapshots + 1)
 
