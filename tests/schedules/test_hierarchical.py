@@ -175,6 +175,20 @@ def test_longer_than_the_table(monkeypatch):
     assert math.isclose(cost_of(count, costs, 500), schedule.predicted_time(500, costs))
 
 
+def test_beyond_the_table_no_more_is_taken_than_predicted(monkeypatch):
+    """Of loops longer than the table the prediction is a bound, by at most a hundredth above what is done."""
+    monkeypatch.setattr("ebbtide.schedules.hierarchical_table.MOST_STEPS", 40)
+    costs, exact = Costs(forward=0.013, write=0.21, read=0.077), 0
+    for disk in (3, 7, 16):
+        schedule = Hierarchical(1, disk, costs)
+        for steps in range(41, 100):
+            count = check_schedule(schedule, steps, slots={"memory": 1, "disk": disk})
+            ratio = schedule.predicted_time(steps, costs) / cost_of(count, costs, steps)
+            assert 1 - 1e-12 <= ratio <= 1.01
+            exact += ratio <= 1 + 1e-12
+    assert exact > 100
+
+
 @pytest.mark.parametrize(("memory", "disk"), [(2, 5), (5, 2), (0, 3), (3, 0)])
 def test_fewer_slots_midway(memory, disk):
     """After the number of slots in either tier is lowered, what is too much is deleted, and nothing stored above it."""

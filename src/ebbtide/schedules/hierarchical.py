@@ -85,6 +85,9 @@ class Hierarchical(Schedule):
         Args:
             steps: The number of steps of the loop.
             costs: What steps and transfers cost.
+
+        Returns:
+            The time; of a loop that is longer than the table it may be a little more than what following takes.
         """
         same = (costs.forward, costs.write, costs.read) == (self.costs.forward, self.costs.write, self.costs.read)
         if not same or steps == 0:
