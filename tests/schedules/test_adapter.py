@@ -220,6 +220,10 @@ def test_the_number_of_steps_is_checked():
         from_checkpoint_schedules(SingleDiskStorageSchedule())
     with pytest.raises(ScheduleError, match="10 steps, and steps=11"):
         from_checkpoint_schedules(TheirRevolve(10, 3), 11)
+    for wrong in ("10", 2.5, -2, True):
+        for theirs in (TheirRevolve(10, 3), SingleDiskStorageSchedule()):
+            with pytest.raises(ScheduleError, match=f"number of steps of a loop cannot be {wrong!r}"):
+                from_checkpoint_schedules(theirs, wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_what_has_been_begun_is_refused():

@@ -220,10 +220,15 @@ def action_to_json(action: Action) -> dict[str, int | bool | str]:
     Returns:
         The fields of the action, and its class under the key `"action"`.
 
+    Raises:
+        ScheduleError: It is no action.
+
     Example:
         >>> action_to_json(Copy(step=3))
         {'action': 'Copy', 'step': 3}
     """
+    if not isinstance(action, _KINDS):
+        raise ScheduleError(f"{action!r} is no action. Those are {', '.join(kind.__name__ for kind in _KINDS)}.")
     fields = {field.name: getattr(action, field.name) for field in dataclasses.fields(action)}
     return {"action": type(action).__name__, **fields}
 

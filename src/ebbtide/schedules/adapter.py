@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, cast, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Reverse
+from ebbtide.schedules.asked import steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.no_reverse import NoReverse
 from ebbtide.schedules.position import Position
@@ -54,6 +55,8 @@ class Recorded(Schedule):
 
     def __post_init__(self) -> None:
         make_plain(self, "steps")
+        if not isinstance(cast("object", self.actions), Sequence):
+            raise ScheduleError(f"The actions of Recorded cannot be {self.actions!r}. Give a sequence of actions.")
         object.__setattr__(self, "actions", tuple(self.actions))
         position = Position(steps=self.steps)
         for index, action in enumerate(self.actions):
@@ -136,6 +139,7 @@ def from_checkpoint_schedules(schedule: Any, steps: int | None = None) -> Schedu
         return StoreAll()
     if name == "NoneCheckpointSchedule":
         return NoReverse()
+    steps = None if steps is None else steps_of(steps)
     known = None if schedule.max_n is None else int(schedule.max_n)
     if (known is None and steps is None) or (None not in (known, steps) and known != steps):
         raise ScheduleError(

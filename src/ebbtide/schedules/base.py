@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from ebbtide.schedules.actions import Action
+from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
 from ebbtide.schedules.simulate import simulate
@@ -45,8 +46,11 @@ class Schedule(ABC):
 
         Returns:
             All runs of all steps, those whose values are saved included.
+
+        Raises:
+            ScheduleError: `steps` is no whole number, or negative.
         """
-        return self.forward_steps_left(Position(steps=steps))
+        return self.forward_steps_left(Position(steps=steps_of(steps)))
 
     def forward_steps_left(self, position: Position) -> int:
         """
@@ -59,8 +63,9 @@ class Schedule(ABC):
             All runs of all steps from here on.
 
         Raises:
-            ScheduleError: The position cannot be completed.
+            ScheduleError: It is no position, or it cannot be completed.
         """
+        check_position(position)
         return simulate(self.next_action, position).forward_steps
 
     def peak_snapshots(self, steps: int) -> int:
@@ -69,8 +74,11 @@ class Schedule(ABC):
 
         Args:
             steps: The number of steps of the loop.
+
+        Raises:
+            ScheduleError: `steps` is no whole number, or negative.
         """
-        return simulate(self.next_action, Position(steps=steps)).peak_snapshots
+        return simulate(self.next_action, Position(steps=steps_of(steps))).peak_snapshots
 
     def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
         """
@@ -87,7 +95,11 @@ class Schedule(ABC):
 
         Returns:
             The size, in this unit.
+
+        Raises:
+            ScheduleError: `steps` or a size is no number, or negative; there is no such tier.
         """
+        steps, restart, saved = steps_and_sizes(steps, tier, restart, saved)
         found = simulate(self.next_action, Position(steps=steps), restart=restart, saved=saved)
         return found.peak_memory if tier == "memory" else found.peak_disk
 
@@ -101,7 +113,11 @@ class Schedule(ABC):
 
         Returns:
             The sum of the costs of all runs, reversals, writes to disk and reads from it, in the unit of `costs`.
+
+        Raises:
+            ScheduleError: `steps` is no whole number, or negative; the costs are no `Costs`.
         """
+        steps = steps_of_time(steps, costs)
         found = simulate(self.next_action, Position(steps=steps))
         return costs.time(
             forward=found.forward_steps, reverse=steps, writes=found.disk_writes, reads=found.disk_reads

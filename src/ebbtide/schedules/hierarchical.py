@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import cast, final
+from typing import final
 
 import numpy as np
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
+from ebbtide.schedules.asked import check_costs, steps_of_time
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import describe_loss, restart_action
@@ -63,8 +64,7 @@ class Hierarchical(Schedule):
 
     def __post_init__(self) -> None:
         make_plain(self, "memory", "disk")
-        if not isinstance(cast("object", self.costs), Costs):
-            raise ScheduleError(f"The costs of Hierarchical cannot be {self.costs!r}. Give Costs.")
+        check_costs(self.costs, "Hierarchical")
         if min(self.memory, self.disk) < 0 or self.memory + self.disk < 1:
             raise ScheduleError(
                 f"Hierarchical needs at least one slot, in memory or on disk, not {self.memory} and {self.disk}. "
@@ -89,6 +89,7 @@ class Hierarchical(Schedule):
         Returns:
             The time; of a loop that is longer than the table it may be a little more than what following takes.
         """
+        steps = steps_of_time(steps, costs)
         same = (costs.forward, costs.write, costs.read) == (self.costs.forward, self.costs.write, self.costs.read)
         if not same or steps == 0:
             # Not `super()`: a class with slots is made anew, and does not find itself in it.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
+from ebbtide.schedules.asked import steps_and_sizes, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.mixed_table import MixedTable, run_each
@@ -118,6 +119,7 @@ class Mixed(Schedule):
             >>> Mixed(10).forward_steps(1000)
             3921
         """
+        steps = steps_of(steps)
         table = self._table(steps)
         if not table.exact:
             return self.forward_steps_left(Position(steps=steps))
@@ -133,6 +135,7 @@ class Mixed(Schedule):
             >>> Mixed(10).peak(1000, restart=80, saved=80)
             880
         """
+        steps, restart, saved = steps_and_sizes(steps, tier, restart, saved)
         if tier != "memory" or steps == 0:
             return 0
         # A unit of snapshots takes the most bytes of both kinds.

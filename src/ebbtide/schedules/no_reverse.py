@@ -7,6 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward
+from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
@@ -52,7 +53,7 @@ class NoReverse(Schedule):
             >>> NoReverse().forward_steps(100)
             100
         """
-        return steps
+        return steps_of(steps)
 
     def forward_steps_left(self, position: Position) -> int:
         """
@@ -65,14 +66,17 @@ class NoReverse(Schedule):
             >>> NoReverse().forward_steps_left(Position(steps=9, state=4))
             5
         """
+        check_position(position)
         return 0 if position.forward_ended or position.state is None else position.steps - position.state
 
     def peak_snapshots(self, steps: int) -> int:
         """Return 0: it stores no snapshot."""
+        steps_of(steps)
         return 0
 
     def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
         """Return 0: it makes a loop hold nothing but the working state, whatever the arguments."""
+        steps_and_sizes(steps, tier, restart, saved)
         return 0
 
     def predicted_time(self, steps: int, costs: Costs) -> float:
@@ -87,4 +91,5 @@ class NoReverse(Schedule):
             >>> NoReverse().predicted_time(100, Costs(forward=0.5))
             50.0
         """
+        steps = steps_of_time(steps, costs)
         return costs.time(forward=steps)

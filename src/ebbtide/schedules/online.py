@@ -7,6 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward, copy, delete, run
+from ebbtide.schedules.asked import steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.position import Position
 from ebbtide.schedules.records import make_plain
@@ -131,6 +132,7 @@ class Online(Schedule):
             >>> Online(5).forward_steps_open(100), Revolve(5).forward_steps(100)
             (423, 416)
         """
+        steps = steps_of(steps)
         if steps <= _EARLY:
             return self.forward_steps(steps)
         # Without a free slot, the first `snapshots` steps are stored, and one of them is given up for each later one.
@@ -162,7 +164,7 @@ class Online(Schedule):
             >>> Online(10).peak_snapshots(1000), Online(10).peak_snapshots(4)
             (10, 3)
         """
-        return max(0, min(self.snapshots, steps - 1))
+        return max(0, min(self.snapshots, steps_of(steps) - 1))
 
     def _next_open(self, position: Position) -> Action:
         """The forward sweep of a loop that may end after any step."""

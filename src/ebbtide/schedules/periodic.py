@@ -7,6 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, move, run
+from ebbtide.schedules.asked import steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.block import block_action, make_way_back
 from ebbtide.schedules.continuing import restart_action
@@ -72,12 +73,12 @@ class Periodic(Schedule):
         Args:
             steps: The number of steps of the loop.
         """
-        whole, last = self._divide(steps)
+        whole, last = self._divide(steps_of(steps))
         return whole * (self.interval + count_forward(self.interval, self.snapshots)) + _count(last, self.snapshots)
 
     def peak_snapshots(self, steps: int) -> int:
         """Return the largest number of snapshots in memory and on disk at the same time, or at most one more."""
-        whole, last = self._divide(steps)
+        whole, last = self._divide(steps_of(steps))
         in_last, in_whole = (min(self.snapshots, max(0, length - 1)) for length in (last, self.interval))
         return max(whole + in_last, whole - 1 + in_whole if whole else 0)
 
@@ -89,6 +90,7 @@ class Periodic(Schedule):
             >>> Periodic(50, 10).peak(1000), Periodic(50, 10).peak(1000, "disk")
             (11, 19)
         """
+        steps, restart, saved = steps_and_sizes(steps, tier, restart, saved)
         whole, last = self._divide(steps)
         if tier != "memory":
             return whole * restart
@@ -110,7 +112,7 @@ class Periodic(Schedule):
             >>> Periodic(50, 10).predicted_time(1000, Costs(write=50, read=170))
             4710.0
         """
-        whole, last = self._divide(steps)
+        whole, last = self._divide(steps_of_time(steps, costs))
         forward = max(costs.time(forward=self.interval) + costs.write_exposed, costs.write)
         work = costs.time(forward=count_forward(self.interval, self.snapshots), reverse=self.interval)
         return whole * (forward + max(work + costs.read_exposed, costs.read)) + costs.time(

@@ -23,15 +23,28 @@ def make_plain(one: Any, *names: str) -> None:
     """
     for name in names:
         value = getattr(one, name)
-        if type(value) is int:
-            continue
-        try:
-            plain = None if isinstance(value, bool) else index(value)
-        except TypeError:
-            plain = None
-        if plain is None:
-            raise ScheduleError(f"The {name} of {type(one).__name__} cannot be {value!r}. Give a whole number.")
-        object.__setattr__(one, name, plain)
+        if type(value) is not int:
+            object.__setattr__(one, name, plain_integer(value, f"The {name} of {type(one).__name__}"))
+
+
+def plain_integer(value: Any, what: str) -> int:
+    """
+    Return a whole number as Python's own integer.
+
+    Args:
+        value: The number.
+        what: What it is, for the message.
+
+    Raises:
+        ScheduleError: It is no whole number.
+    """
+    try:
+        plain = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        plain = None
+    if plain is None:
+        raise ScheduleError(f"{what} cannot be {value!r}. Give a whole number.")
+    return plain
 
 
 def make_flags(one: Any, *names: str) -> None:

@@ -11,6 +11,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Forward, copy, delete, move, run
+from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.costs import Costs
@@ -262,7 +263,7 @@ class Revolve(Schedule):
             >>> Revolve(5).forward_steps(1000)
             7284
         """
-        return count_forward(steps, self.snapshots)
+        return count_forward(steps_of(steps), self.snapshots)
 
     def peak_snapshots(self, steps: int) -> int:
         """
@@ -275,7 +276,7 @@ class Revolve(Schedule):
             >>> Revolve(10).peak_snapshots(1000), Revolve(10).peak_snapshots(4)
             (10, 3)
         """
-        return max(0, min(self.snapshots, steps - 1))
+        return max(0, min(self.snapshots, steps_of(steps) - 1))
 
     def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
         """
@@ -285,16 +286,12 @@ class Revolve(Schedule):
             >>> Revolve(10).peak(1000, restart=80, saved=240)
             1040
         """
+        steps, restart, saved = steps_and_sizes(steps, tier, restart, saved)
         return self.peak_snapshots(steps) * restart + min(1, steps) * saved if tier == "memory" else 0
 
     def predicted_time(self, steps: int, costs: Costs) -> float:
-        """
-        Return the time of a whole gradient, without any transfer.
-
-        Args:
-            steps: The number of steps of the loop.
-            costs: What steps cost.
-        """
+        """Return the time of a whole gradient, without any transfer; see `Schedule.predicted_time`."""
+        steps = steps_of_time(steps, costs)
         return costs.time(forward=self.forward_steps(steps) if steps else 0, reverse=steps)
 
     def forward_steps_left(self, position: Position) -> int:
@@ -317,6 +314,7 @@ class Revolve(Schedule):
             >>> Revolve(5).forward_steps_left(Position(steps=1000))
             7284
         """
+        check_position(position)
         followed = 0
         while position.end > 0 and not self._keeps_to_plan(position):
             action = self.next_action(position)

@@ -7,6 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
+from ebbtide.schedules.asked import steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.costs import Costs
@@ -64,10 +65,11 @@ class StoreAll(Schedule):
             >>> StoreAll().forward_steps(100)
             100
         """
-        return steps
+        return steps_of(steps)
 
     def peak_snapshots(self, steps: int) -> int:
         """Return the number of steps but one with the tier `"disk"`, 0 with `"memory"`."""
+        steps = steps_of(steps)
         return max(0, steps - 1) if self.tier == "disk" else 0
 
     def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
@@ -78,6 +80,7 @@ class StoreAll(Schedule):
             >>> StoreAll().peak(100, saved=8), StoreAll("disk").peak(100, saved=8)
             (800, 8)
         """
+        steps, restart, saved = steps_and_sizes(steps, tier, restart, saved)
         if self.tier == "disk":
             return (max(0, steps - 1) if tier == "disk" else min(1, steps)) * saved
         return steps * saved if tier == "memory" else 0
@@ -90,6 +93,7 @@ class StoreAll(Schedule):
             steps: The number of steps of the loop.
             costs: What steps and transfers cost.
         """
+        steps = steps_of_time(steps, costs)
         transfers = self.peak_snapshots(steps)
         return costs.time(forward=steps, reverse=steps, writes=transfers, reads=transfers)
 
