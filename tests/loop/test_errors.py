@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ebbtide import (
     StorageError,
     TraceError,
     grad,
+    jit,
     jvp,
     stop_gradient,
     timeloop,
@@ -91,12 +93,13 @@ def test_outputs_of_no_steps():
         timeloop(lambda u, i: (u, u), U0, 0, outputs=True)
 
 
-@pytest.mark.parametrize("state", ["text", object(), np.array([None]), {1, 2}])
+@pytest.mark.parametrize("state", ["text", Fraction(1, 2), object(), np.array([None]), {1, 2}])
 def test_state_that_is_no_array(state):
-    """Leaves of a state are arrays and numbers."""
-    for call in (lambda: timeloop(lambda u, i: u, (U0, state), 2), lambda: run(lambda u, i: u[0], (U0, U0), 2)):
-        with pytest.raises(TypeError):
-            call()
+    """Leaves of a state are arrays and numbers, also where the loop is a part of a program."""
+    loop = lambda u: timeloop(lambda s, i: s, {"u": u, "other": state}, 2)["u"]
+    for call in (loop, jit(loop), grad(lambda u: np.sum(loop(u))), lambda u: jvp(loop, (u,), (u,))):
+        with pytest.raises(TypeError, match=r"A leaf of the state (is a|has the dtype)"):
+            call(U0)
 
 
 @pytest.mark.parametrize("make", [deque, lambda x: dict(enumerate(x)), lambda x: type("S", (), vars_of(x))()])
@@ -107,6 +110,29 @@ def test_traced_inputs_in_an_unknown_sequence(make):
     plain = make([0.5, 2.0, 3.0])
     found = grad(lambda u: np.sum(timeloop(lambda u, x: u * x, u, 3, inputs=plain)))(U0)
     np.testing.assert_array_equal(found, np.full(5, 3.0))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_arrays_of_objects_as_inputs(verify):
+    """An array of objects is no array of numbers: traced arrays among them would lose their derivative in silence."""
+
+    def f(c, inputs):
+        return np.sum(timeloop(lambda u, x: u * x, U0, 3, inputs=inputs([c, 2.0, c]), verify=verify))
+
+    def objects(rows):
+        found = np.empty(3, object)
+        for k, row in enumerate(rows):
+            found[k] = row
+        return found
+
+    for call in (lambda: f(2.0, objects), lambda: grad(f)(2.0, objects), lambda: jit(f, 1)(2.0, objects)):
+        with pytest.raises(TypeError, match=r"inputs= is an array of dtype object, .*list\(inputs\)"):
+            call()
+    assert grad(f)(2.0, list) == pytest.approx(4 * 2 * np.sum(U0))
+    rows = [np.array([1.0], object)] * 3
+    for call in (timeloop, run):
+        with pytest.raises(TypeError, match="A leaf of the inputs has the dtype object"):
+            call(lambda u, x: u * x, U0, 3, inputs=rows)
 
 
 def vars_of(rows: Any) -> dict[str, Any]:
@@ -146,13 +172,37 @@ def test_step_that_is_no_function_of_state_and_input(call):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [(lambda u: None, "returned None, .*`return`"), (lambda u: u > 5.0, r"of shape \(5,\), .*np.any"),
-     (lambda u: np.zeros(0), r"of shape \(0,\)")],
+     (lambda u: np.zeros(0), r"of shape \(0,\)"), (lambda u: "no", "an object of type str"),
+     (lambda u: [u[0] > 5.0], "an object of type list")],
 )  # fmt: skip
 def test_condition_without_an_answer(answer, text, call):
     """A condition says with one value whether the loop ends: nothing, or one for each element, is an error."""
     with pytest.raises(TypeError, match=f"until= at .*{text}") as raised:
         call(lambda u, i: u, U0, None, until=answer, max_steps=STEPS)
     assert line_of(answer) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [run, timeloop, lambda *a, **k: jvp(lambda u: timeloop(*a, **k), (U0,), (U0,)),
+     lambda step, u, *a, **k: jit(lambda u: timeloop(step, u, *a, **k))(u),
+     lambda step, u, *a, **k: vmap(lambda u: timeloop(step, u, *a, **k))(np.stack([u, u]))],
+)  # fmt: skip
+def test_functions_that_cannot_be_called(call):
+    """A condition and a function of inputs are functions of one argument; errors in them are their own."""
+    for wrong in (3, "until", [True]):
+        with pytest.raises(TypeError, match=r"until= takes a function until\(state\), and was given .* type \w+, "):
+            call(lambda u, i: u, U0, None, until=wrong, max_steps=STEPS)
+    never, several = lambda: False, lambda u, v: False
+    for wrong, reason in ((never, "too many"), (several, "missing")):
+        with pytest.raises(TypeError, match=rf"until= at .* called as until\(state\) \({reason}.*whether") as raised:
+            call(lambda u, i: u, U0, None, until=wrong, max_steps=STEPS)
+        assert line_of(wrong) in str(raised.value)
+        with pytest.raises(TypeError, match=rf"inputs= at .* called as inputs\(i\) \({reason}.*number") as raised:
+            call(lambda u, x: u, U0, STEPS, inputs=wrong)
+        assert line_of(wrong) in str(raised.value)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        call(lambda u, x: u, U0, STEPS, inputs=lambda i: i + sorted)
 
 
 def test_condition_of_one_element():

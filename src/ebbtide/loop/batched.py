@@ -10,6 +10,7 @@ import numpy as np
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
 from ebbtide.arrays.context import beneath
+from ebbtide.arrays.functions import is_users
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
@@ -17,7 +18,7 @@ from ebbtide.loop.collect import Seen
 from ebbtide.loop.condition import ask
 from ebbtide.loop.differing import OneForAll
 from ebbtide.loop.options import Options
-from ebbtide.loop.returned import is_users, refuse_structure
+from ebbtide.loop.returned import refuse_structure
 from ebbtide.loop.state import refuse_class
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle

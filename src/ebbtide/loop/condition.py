@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.containers import map_vectors, unflatten
+from ebbtide.arrays.functions import line_of_function
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import MutationError
-from ebbtide.loop.returned import line_of_function
 from ebbtide.loop.state import CHANGEABLE, checksums_of, owned
 from ebbtide.program.constant import stop_gradient
 
@@ -33,7 +33,7 @@ def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> An
 
     Raises:
         MutationError: It wrote into the state, or drew from a generator in it: steps that are run again would not.
-        TypeError: It returned nothing, or an array of no or several elements.
+        TypeError: It returned nothing, or an object that is no number, or an array of no or several elements.
     """
     shown = [_shown(leaf) for leaf in state]
     try:
@@ -55,6 +55,8 @@ def _refuse_undecided(condition: Callable[[Any], Any], found: Any) -> None:
         what, advice = "None", "is there a `return` in it?"
     elif prod(shape) != 1:
         what, advice = f"an array of shape {shape}", "make one of all elements by np.all or np.any, or take a norm."
+    elif not hasattr(found, "shape") and not isinstance(found, (bool, int, float, complex)):
+        what, advice = f"an object of type {type(found).__name__}", "compare it with something."
     else:
         return
     raise TypeError(

@@ -87,7 +87,7 @@ def _run_first(
     def run(arrays: list[Any]) -> list[Any]:
         # Copies: a step may write into what it is given, if that is no number.
         arrays = [array if array._node.is_number else array.copy() for array in arrays]
-        state = [owned(leaf) if isinstance(leaf, CHANGEABLE) else leaf for leaf in leaves]
+        state = [leaf if known else owned(leaf) for leaf, known in zip(leaves, symbolic, strict=True)]
         for number, array in zip(given, arrays, strict=False):
             state[number] = array
         row = [owned(leaf, "the inputs") if isinstance(leaf, CHANGEABLE) else leaf for leaf in x]

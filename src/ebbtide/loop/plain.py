@@ -10,6 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current, value_trace
+from ebbtide.arrays.functions import check_function, refuse_call
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import check_budget
@@ -56,14 +57,36 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
     return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after
 
 
-def check_step(step: Any) -> None:
-    """Raise if a step is no function."""
+def check_functions(step: Any, until: Any) -> None:
+    """Raise if a step or a condition is no function."""
     if not callable(step):
         kind = "array" if isinstance(step, (np.ndarray, TracedArray)) else type(step).__name__
         raise TypeError(
             f"timeloop at {user_line()} was given an object of type {kind} for its step. Its first argument is the "
             "function step(state, x) that returns the new state, its second one the initial state."
         )
+    if until is not None:
+        check_function(until, "until=", "until(state)")
+
+
+def refuse_calls(step: Any, until: Any, inputs: Any, error: TypeError) -> None:
+    """
+    Do nothing if the functions of a loop can be called as they are, so that an error is of what they do.
+
+    Raises:
+        TypeError: One cannot.
+    """
+    takes = (
+        "A step takes the state and its input, which is the number of the step where the loop has no inputs=, and "
+        "returns the new state."
+    )
+    refuse_call(step, error, "The step", "step(state, x)", takes, 2)
+    if until is not None:
+        takes = "It takes the state, and says whether the loop ends there."
+        refuse_call(until, error, "The condition until=", "until(state)", takes, 1)
+    if callable(inputs):
+        takes = "It takes the number of a step, and returns its input."
+        refuse_call(inputs, error, "The function inputs=", "inputs(i)", takes, 1)
 
 
 def check_length(steps: Any, until: Any, max_steps: Any) -> int:
@@ -90,7 +113,13 @@ def count_inputs(inputs: Any) -> int:
 
 
 def _refuse_unordered(inputs: Any, steps: int) -> None:
-    """Raise if inputs have a length and are no sequence: `inputs[i]` is nothing, or no input of a step."""
+    """Raise if inputs have a length and are no sequence of arrays: `inputs[i]` is nothing, or no input of a step."""
+    if isinstance(inputs, np.ndarray) and inputs.dtype.hasobject:
+        # A traced array among its objects would lose its derivative.
+        raise TypeError(
+            f"inputs= is an array of dtype {inputs.dtype}, and no array of numbers. Give its objects in a list: "
+            "list(inputs)."
+        )
     is_read_by_number = hasattr(inputs, "__getitem__") and not isinstance(inputs, str)
     keys = ""
     if isinstance(inputs, Mapping):

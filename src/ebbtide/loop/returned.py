@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import flatten, paths_of
-from ebbtide.arrays.location import is_ours, user_line
+from ebbtide.arrays.functions import is_users, line_of_function
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
 from ebbtide.loop.state import owned
 
 _NOTHING = flatten(None)[1]
-
-
-def is_users(function: Any) -> bool:
-    """Return whether it is known where in the user's code a function is."""
-    code = _code_of(function)
-    return code is not None and not is_ours(code.co_filename)
-
-
-def line_of_function(function: Any) -> str:
-    """Return file and line of the definition of a function of the user's, else of what the user runs now."""
-    code = _code_of(function)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None and is_users(function) else user_line()
-
-
-def _code_of(function: Any) -> Any:
-    function = inspect.unwrap(function)
-    while isinstance(function, partial):
-        function = function.func
-    if not hasattr(function, "__code__"):
-        function = type(function).__call__  # of an object that can be called
-    return getattr(function, "__code__", None)
 
 
 # The state.
@@ -162,29 +139,3 @@ def output_types(index: int, output: list[Any], known: list[Any]) -> list[Any]:
                 "are stacked: give them the same shape and dtype at each step."
             )
     return kinds
-
-
-# The call.
-
-
-def refuse_signature(step: Any, error: TypeError) -> None:
-    """
-    Do nothing if a step can be called with a state and an input, so that an error is of what it does.
-
-    Args:
-        step: The user's step.
-        error: What the loop has raised.
-
-    Raises:
-        TypeError: It cannot.
-    """
-    try:
-        inspect.signature(step).bind(None, None)
-    except ValueError:
-        return  # some functions in C have no signature
-    except TypeError as reason:
-        raise TypeError(
-            f"The step at {line_of_function(step)} cannot be called as step(state, x) ({reason}). A step takes the "
-            "state and its input, which is the number of the step where the loop has no inputs=, and returns the new "
-            "state."
-        ) from error

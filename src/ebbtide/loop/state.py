@@ -38,8 +38,7 @@ def owned(value: Any, place: str = "the state") -> Any:
             a class that computes in its own way.
     """
     if isinstance(value, (np.ndarray, np.void)):
-        if value.dtype.hasobject:
-            raise TypeError(f"A leaf of {place} has the dtype {value.dtype}; states are numeric arrays.")
+        refuse_objects(value, place)
         if isinstance(value, np.void):
             return value.copy()
         refuse_class(value, place)
@@ -60,6 +59,20 @@ def owned(value: Any, place: str = "the state") -> Any:
         "generators (np.random.Generator), an output one of arrays and numbers; keep other objects outside of them, "
         f"by a closure.{advice(value)}"
     )
+
+
+def refuse_objects(value: Any, place: str) -> None:
+    """
+    Do nothing for an array of numbers or of records of them.
+
+    Raises:
+        TypeError: It has Python objects.
+    """
+    if value.dtype.hasobject:
+        raise TypeError(
+            f"A leaf of {place} has the dtype {value.dtype}; states and inputs are numeric arrays. Give an array of "
+            "numbers."
+        )
 
 
 def refuse_class(value: Any, place: str = "the state") -> None:
@@ -150,6 +163,8 @@ def checksums_of(leaves: list[Any]) -> list[Any]:
         value = bottom(leaf)
         if not arrays and isinstance(value, (np.ndarray, np.generic)):
             arrays = [np.asarray(value)]  # of a number and an array without axes the same
+        for array in arrays:
+            refuse_objects(array, "the inputs")
         checks = [compute_crc32c_of_values(array) for array in arrays]
         found.append(checks[0] if len(checks) == 1 else tuple(checks) if checks else repr(value))
     return found

@@ -29,11 +29,10 @@ from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
 from ebbtide.loop.masked import masked_loop
 from ebbtide.loop.options import Options
-from ebbtide.loop.plain import check_arguments, check_length, check_step, run_plain
+from ebbtide.loop.plain import check_arguments, check_functions, check_length, refuse_calls, run_plain
 from ebbtide.loop.progress import Watch
 from ebbtide.loop.refused import RefusedLoop, run_on
 from ebbtide.loop.resume import Resumption, plain
-from ebbtide.loop.returned import refuse_signature
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
 from ebbtide.loop.snapshots import Snapshots
@@ -112,7 +111,8 @@ def timeloop(
     Raises:
         ValueError: The number of inputs is not *steps*.
         TypeError: The step is no function of state and input, or it returned another structure; a leaf is no array,
-            number or generator; *until* returned no truth value; *inputs* is a dict with other keys, a set or a string.
+            number or generator; *until* is no function of the state, or returned no truth value; *inputs* is a dict
+            with other keys, a set, a string, an array of objects, or no function of the step number.
         BudgetError: Not even one snapshot fits into the budget.
         MutationError: A static value or an input changed before the reverse sweep was over.
         DeterminismError: A step gave another result when it was run again.
@@ -131,7 +131,7 @@ def timeloop(
         >>> grad(lambda k: timeloop(lambda u, i: u * k, 1.0, 3))(2.0)
         np.float64(12.0)
     """
-    check_step(step)
+    check_functions(step, until)
     length = check_length(steps, until, max_steps)
     options = Options(
         until=until, max_steps=max_steps, outputs=outputs, schedule=schedule, costs=costs, storage=storage,
@@ -165,7 +165,7 @@ def timeloop(
             return run_plain(step, leaves, structure, length, inputs, options)
         return _taped_loop(context.tape, step, leaves, structure, length, inputs, options)
     except TypeError as error:
-        refuse_signature(step, error)
+        refuse_calls(step, until, inputs, error)
         raise
 
 

@@ -1,0 +1,79 @@
+"""Functions that users give: that they are some, where they are, and whether they can be called as they will be."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+from ebbtide.arrays.location import is_ours, user_line
+
+
+def check_function(given: Any, taker: str, call: str = "as its first argument") -> None:
+    """
+    Do nothing for a function, or another object that can be called.
+
+    Args:
+        given: What the user gave.
+        taker: Who was given it, for the message.
+        call: How it is called, or where it is given.
+
+    Raises:
+        TypeError: It cannot be called.
+
+    Example:
+        >>> check_function(len, "grad")
+    """
+    if not callable(given):
+        shape = getattr(given, "shape", None)
+        kind = f"{type(given).__name__} of shape {shape}" if shape else f"{type(given).__name__}, {given!r:.40},"
+        raise TypeError(
+            f"{taker} takes a function {call}, and was given an object of type {kind} at {user_line()}. Give the "
+            "function itself, and not what it returns."
+        )
+
+
+def refuse_call(function: Any, error: TypeError, name: str, call: str, takes: str, count: int) -> None:
+    """
+    Do nothing if a function can be called as it was, so that an error is of what it does.
+
+    Args:
+        function: The user's function.
+        error: What was raised.
+        name: What it is to the library, for the message.
+        call: How it is called.
+        takes: What it takes and returns, as a sentence.
+        count: The number of its arguments.
+
+    Raises:
+        TypeError: It cannot be called with so many.
+    """
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:
+        return  # some functions in C have no signature
+    except TypeError as reason:
+        raise TypeError(
+            f"{name} at {line_of_function(function)} cannot be called as {call} ({reason}). {takes}"
+        ) from error
+
+
+def is_users(function: Any) -> bool:
+    """Return whether it is known where in the user's code a function is."""
+    code = _code_of(function)
+    return code is not None and not is_ours(code.co_filename)
+
+
+def line_of_function(function: Any) -> str:
+    """Return file and line of the definition of a function of the user's, else of what the user runs now."""
+    code = _code_of(function)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None and is_users(function) else user_line()
+
+
+def _code_of(function: Any) -> Any:
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = function.func
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__  # of an object that can be called
+    return getattr(function, "__code__", None)
