@@ -12,8 +12,9 @@ import pytest
 from tests.scale import FULL
 
 import ebbtide
-from ebbtide import Budget, checkpoint, grad, jvp, profile
+from ebbtide import Budget, ReleasedValueError, checkpoint, grad, jvp, profile, vjp
 from ebbtide.arrays.context import current_or_none
+from ebbtide.schedules import Revolve, StoreAll
 
 THREADS, CALLS = 8, 1500 if FULL else 500
 
@@ -80,6 +81,32 @@ def test_all_kinds_of_call_in_threads(tmp_path):
         return wrong + len(list(directory.iterdir()))
 
     assert run_all(work) == [0] * THREADS
+
+
+@pytest.mark.usefixtures("short_switches")
+@pytest.mark.parametrize("budget", [None, Budget("8 MiB")], ids=["no bound", "budget"])
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(5)], ids=str)
+def test_one_pullback_in_threads(schedule, budget):
+    """Threads take turns with a pullback that is retained; of one that is not the first call has the cotangents."""
+    x = np.linspace(0.1, 0.9, 300)
+
+    def f(x):
+        return np.sum(ebbtide.timeloop(lambda u, _: u + 0.01 * np.sin(u), x, 60, schedule=schedule))
+
+    expected = grad(f)(x)
+    pullback = vjp(f, x, retain=True, budget=budget)[1]
+    for found in run_all(lambda _: [pullback(1.0)[0] for _ in range(3)]):
+        assert [np.array_equal(one, expected) for one in found] == [True] * 3
+    once = vjp(f, x, budget=budget)[1]
+
+    def pulled(_):
+        try:
+            return once(1.0)[0]
+        except ReleasedValueError:
+            return None
+
+    found = [one for one in run_all(pulled) if one is not None]
+    assert [np.array_equal(one, expected) for one in found] == [True]
 
 
 def test_gradients_inside_of_a_thread_inside_of_a_gradient():

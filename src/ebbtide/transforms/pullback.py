@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import RLock
 from typing import Any, final
 
 import numpy as np
@@ -28,7 +29,7 @@ def vjp(
     Args:
         f: A function of arrays and containers of arrays.
         *args: Its arguments, all differentiated.
-        retain: Keep the saved values, so that the pullback can be called several times.
+        retain: Keep the saved values, so that the pullback can be called several times, by several threads in turns.
         budget: The bytes that the run and the pullback may take; None for no bound.
 
     Returns:
@@ -69,11 +70,13 @@ class Pullback:
     """
     Takes a cotangent of the outputs of a function to the cotangents of its arguments.
 
+    Threads may share one: their calls wait for each other.
+
     Memory:
         Holds the tape of one run of the function until it is called, unless it retains it.
     """
 
-    __slots__ = ("__weakref__", "_consumer", "_kinds", "_recording", "_retain", "_roots", "_structure")
+    __slots__ = ("__weakref__", "_consumer", "_kinds", "_lock", "_recording", "_retain", "_roots", "_structure")
 
     def __init__(
         self, recording: Recording, structure: Any, roots: list[Any], kinds: list[ArrayType], retain: bool
@@ -84,6 +87,8 @@ class Pullback:
         self._roots = [node for node, _ in roots]
         self._kinds = kinds
         self._retain = retain
+        # A sweep takes the saved values and the snapshots of loops from place to place; two at a time would mix them.
+        self._lock = RLock()
 
     @property
     def depends(self) -> list[bool]:
@@ -135,24 +140,25 @@ class Pullback:
             >>> pullback.pull(given), given
             ((array([1., 1.]),), [])
         """
-        recording = self._held()
-        seeds = [
-            (node, seed_of(leaf, kind), False)
-            for node, kind, leaf in zip(self._roots, self._kinds, cotangents, strict=True)
-            if node is not None and leaf is not None
-        ]
-        cotangents.clear()
-        if self._retain if retain is None else retain:
-            return tuple(recording.gradients(seeds, retain=True))
-        recording.tape.consumer = self._consumer = f"the pullback called at {user_line()}"
-        self._recording, self._roots = None, []
-        try:
-            gradients = tuple(recording.gradients(seeds))
-        except BaseException:
-            recording.account.fail()
-            raise
-        recording.account.close()
-        return gradients
+        with self._lock:
+            recording = self._held()
+            seeds = [
+                (node, seed_of(leaf, kind), False)
+                for node, kind, leaf in zip(self._roots, self._kinds, cotangents, strict=True)
+                if node is not None and leaf is not None
+            ]
+            cotangents.clear()
+            if self._retain if retain is None else retain:
+                return tuple(recording.gradients(seeds, retain=True))
+            recording.tape.consumer = self._consumer = f"the pullback called at {user_line()}"
+            self._recording, self._roots = None, []
+            try:
+                gradients = tuple(recording.gradients(seeds))
+            except BaseException:
+                recording.account.fail()
+                raise
+            recording.account.close()
+            return gradients
 
     def _held(self) -> Recording:
         """Return the recording, unless it was consumed."""
@@ -165,7 +171,9 @@ class Pullback:
 
     def free(self) -> None:
         """Let go of all saved values; a later call raises."""
-        if self._recording is not None:
+        with self._lock:
+            if self._recording is None:
+                return
             self._recording.tape.consumer = self._consumer = f"free() at {user_line()}"
             self._recording.account.close()
             for node in self._roots:
