@@ -11,6 +11,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current_or_none, outside
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import BORROWED, Primitive, Pull, innermost, missing, needs_of, promoted
 from ebbtide.arrays.spaces import SPACES, VectorKind, advice
@@ -49,7 +50,8 @@ def primitive(
         A function with the parameters of *fun* that records this operation when a derivative is taken.
 
     Raises:
-        TypeError: There is not one rule for each parameter, or a rule asks for a value that there is not.
+        TypeError: There is not one rule for each parameter, or one is no function, or asks for a value that there is
+            not.
 
     Memory:
         A recorded call keeps exactly the values that the rules of its active operands name. A vector that *fun*
@@ -62,6 +64,9 @@ def primitive(
         >>> grad(cube)(2.0)
         np.float64(12.0)
     """
+    check_function(fun, "primitive")
+    if batch is not None:
+        check_function(batch, "batch=", "batch(mapped, *args)")
     signature = inspect.signature(fun)
     names = tuple(signature.parameters)
     name = getattr(fun, "__name__", "function")
@@ -294,7 +299,12 @@ def _copied(result: Any, args: tuple[Any, ...], kinds: Kinds) -> Any:
 
 def _rules(given: Any, names: tuple[str, ...], name: str, mode: str) -> list[Rule | None]:
     """Return one rule for each parameter."""
-    rules: list[Rule | None] = [None] * len(names) if given is None else [given] if callable(given) else list(given)
+    rules: list[Rule | None] = list(given) if isinstance(given, (tuple, list)) else [given]
+    if given is None:
+        return [None] * len(names)
+    for rule in rules:
+        if rule is not None:
+            check_function(rule, f"{mode}= of {name}", "for each parameter")
     if len(rules) != len(names):
         raise TypeError(
             f"{name} has {len(names)} parameters {names} and {len(rules)} {mode} rules. Give one for each, None for "

@@ -1,10 +1,13 @@
-"""Functions that users give: that they are some, where they are, and whether they can be called as they will be."""
+"""Functions that users give: that they are some, where they are, and which arguments they can be called with."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from ebbtide.arrays.location import is_ours, user_line
 
@@ -31,6 +34,33 @@ def check_function(given: Any, taker: str, call: str = "as its first argument") 
             f"{taker} takes a function {call}, and was given an object of type {kind} at {user_line()}. Give the "
             "function itself, and not what it returns."
         )
+
+
+def numbers_of_arguments(name: str, given: int | Sequence[int], *, negative: bool) -> tuple[int, ...]:
+    """
+    Return numbers of positional arguments as Python's own.
+
+    Args:
+        name: As what the user gave them, for the message.
+        given: One or several.
+        negative: Whether there are negative ones, which count from the last.
+
+    Raises:
+        TypeError: They are none.
+
+    Example:
+        >>> numbers_of_arguments("argnums", 0, negative=True), numbers_of_arguments("argnums", range(2), negative=True)
+        ((0,), (0, 1))
+    """
+    found: Any = (given,) if isinstance(given, (int, np.integer)) else given
+    numbers = list(cast("Iterable[Any]", found)) if isinstance(found, Iterable) else [None]
+    if not all(_is_number(number) and (negative or number >= 0) for number in numbers):
+        raise TypeError(f"{name}={given!r}: give the numbers of positional arguments, 0 for the first.")
+    return tuple([int(number) for number in numbers])
+
+
+def _is_number(number: Any) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
 def refuse_call(function: Any, error: TypeError, name: str, call: str, takes: str, count: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, final
 
 from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.functions import check_function
 from ebbtide.bound import Bound
 from ebbtide.budget import format_bytes
 from ebbtide.entry import SavedEntry
@@ -236,8 +237,7 @@ class Profile:
         return "\n".join(lines)
 
 
-@contextmanager
-def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
+def profile(on_plan: Callable[[Any], None] | None = None) -> AbstractContextManager[Profile]:
     """
     Measure what derivatives hold and do in the block.
 
@@ -245,8 +245,11 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
         on_plan: Called with the plan of each time loop when it is made, before the loop runs, and again when it
             changes, as where a loop has to do with less, is resumed, or is pulled once more.
 
-    Yields:
-        The profile, complete after the block.
+    Returns:
+        A context whose value is the profile, complete after the block.
+
+    Raises:
+        TypeError: *on_plan* is no function.
 
     Memory:
         See `Profile`. Python's `tracemalloc` runs in the block, which makes small operations slower.
@@ -261,6 +264,14 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> Iterator[Profile]:
         >>> p.peak_bytes > 8000
         True
     """
+    if on_plan is not None:
+        check_function(on_plan, "on_plan=", "on_plan(plan)")
+    return _profiled(on_plan)
+
+
+@contextmanager
+def _profiled(on_plan: Callable[[Any], None] | None) -> Iterator[Profile]:
+    """Measure what derivatives hold and do in the block; see `profile`."""
     ledger = Ledger(watched=True)
     ledger.timeline = Timeline(len(KINDS))
     ledger.entries = {}

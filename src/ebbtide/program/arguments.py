@@ -17,14 +17,6 @@ from ebbtide.program.tracing import name_argument
 _NUMBERS = frozenset({float, complex})
 
 
-def argument_numbers(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of positional arguments that the user gave as *name*."""
-    numbers = (given,) if isinstance(given, int) else tuple(given)
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise TypeError(f"{name}={given!r}: give the numbers of positional arguments, 0 for the first.")
-    return numbers
-
-
 def kind_of_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], static: tuple[int, ...]
 ) -> tuple[list[Any], Any]:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current
+from ebbtide.arrays.functions import check_function, numbers_of_arguments
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.budget import Budget, check_budget
@@ -19,7 +20,6 @@ from ebbtide.errors import TraceError
 from ebbtide.machine import Chain
 from ebbtide.program.aliases import AliasedProgram
 from ebbtide.program.arguments import (
-    argument_numbers,
     difference_of_kinds,
     form_of,
     form_of_results,
@@ -98,8 +98,9 @@ def jit(
         >>> slope(np.zeros(2))
         array([1., 1.])
     """
-    static = argument_numbers("static_argnums", static_argnums)
-    donated = argument_numbers("donate_argnums", donate_argnums)
+    check_function(f, "jit")
+    static = numbers_of_arguments("static_argnums", static_argnums, negative=False)
+    donated = numbers_of_arguments("donate_argnums", donate_argnums, negative=False)
     check_budget(budget)
     if executor not in _EXECUTORS:
         raise ValueError(f"executor={executor!r}: there are {', '.join(map(repr, _EXECUTORS))}.")
@@ -275,7 +276,7 @@ class Jitted:
                 function runs as it stands where it is differentiated.
         """
         known, values = self._look_up(args, {})
-        wanted = leaves_of(args, argument_numbers("argnums", argnums))
+        wanted = leaves_of(args, numbers_of_arguments("argnums", argnums, negative=False))
         if known is not None and known.derived is not None:
             active = tuple([place for place, number in enumerate(known.dynamic) if number in wanted])
             found = known.derived.core.reversed_for(active, values)

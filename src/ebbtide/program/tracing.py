@@ -14,6 +14,7 @@ import numpy as np
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.program.check import passed
@@ -161,6 +162,7 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
         >>> program.predict().peak_bytes
         72
     """
+    check_function(f, "trace")
     leaves, structure = flatten(args)
     names = [name_argument(f, path) for path in paths_of(structure)]
 

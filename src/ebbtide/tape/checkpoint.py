@@ -13,6 +13,7 @@ import numpy as np
 from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import flatten, has_vectors, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
@@ -62,6 +63,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         >>> grad(checkpoint(lambda x: np.sum(np.sin(x))))(np.zeros(2))
         array([1., 1.])
     """
+    check_function(f, "checkpoint")
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ import optree
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import VectorNode, flatten, objects_in, output_type, paths_of, unflatten
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.tape.recording import settle
@@ -54,6 +55,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         >>> vmap(np.dot, in_axes=(None, 1), out_axes=1)(np.eye(2), np.ones((2, 3))).shape
         (2, 3)
     """
+    check_function(f, "vmap")
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import flatten, output_type, single_output
+from ebbtide.arrays.containers import as_value, flatten, output_type, single_output
+from ebbtide.arrays.functions import check_function
 from ebbtide.budget import Budget
 from ebbtide.tape.account import account
 from ebbtide.tape.recording import Recording
@@ -54,6 +55,7 @@ def elementwise_grad(
         >>> elementwise_grad(np.sin)(np.array([0.0, np.pi]))
         array([ 1., -1.])
     """
+    check_function(f, "elementwise_grad")
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -113,12 +115,15 @@ def deriv(f: Callable[..., Any], argnum: int = 0, budget: Budget | None = None) 
         >>> deriv(lambda t: np.stack([np.cos(t), np.sin(t)]))(0.0)
         array([-0.,  1.])
     """
+    check_function(f, "deriv")
+    if not is_one(argnum):
+        raise TypeError(f"argnum={argnum!r}: give the number of one positional argument, 0 for the first.")
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        numbers = argument_numbers(int(argnum), args)
+        numbers = argument_numbers(argnum, args)
         leaves, structure = flatten(args[numbers[0]])
-        if structure.num_leaves != 1 or type_of(leaves[0]).shape:
+        if structure.num_leaves != 1 or np.shape(as_value(leaves[0], f"argument {numbers[0]}")):
             raise TypeError(
                 f"deriv needs one number as argument {numbers[0]}, and it was given {args[numbers[0]]!r:.60}. Use "
                 "jacobian for several numbers, or elementwise_grad."

@@ -10,6 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import as_value, check_vectors, flatten, output_types, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
@@ -130,7 +131,8 @@ def jvp(
 
     Raises:
         CotangentError: A tangent has another structure, shape or kind of dtype than its argument.
-        TypeError: An input is no floating-point number, or an output is no array and no number.
+        TypeError: An input is no floating-point number, or an output is no array and no number; or primals or tangents
+            are no tuple.
 
     Memory:
         A tangent beside each value that is alive; nothing is kept.
@@ -140,6 +142,13 @@ def jvp(
         >>> jvp(np.sin, (0.0,), (2.0,))
         (np.float64(0.0), np.float64(2.0))
     """
+    check_function(f, "jvp")
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            raise TypeError(
+                f"jvp takes a tuple of {name}, one for each argument of the function, and was given an object of type "
+                f"{type(given).__name__}. Write jvp(f, (x,), (v,))."
+            )
     point = Point(primals)
     directions = point.directions(tangents, "jvp")
     with account(budget) as acct:

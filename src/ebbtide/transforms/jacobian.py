@@ -12,6 +12,7 @@ from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import flatten, objects_in, output_types, unflatten
 from ebbtide.arrays.context import current
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
@@ -69,6 +70,7 @@ def jacobian(
         array([[2., 0.],
                [0., 4.]])
     """
+    check_function(f, "jacobian")
     if mode not in _MODES:
         raise ValueError(f"mode={mode!r} is none of {_MODES}.")
     if chunk_size is not None and (isinstance(chunk_size, bool) or int(chunk_size) != chunk_size or chunk_size < 1):
@@ -315,6 +317,7 @@ def hessian(
         array([[4., 2.],
                [2., 0.]])
     """
+    check_function(f, "hessian")
     both = jacobian(grad(f, argnums), argnums, "forward", chunk_size)
 
     @wraps(f)

@@ -10,6 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget, format_bytes
@@ -54,6 +55,7 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
         >>> pushforward(2.0), pushforward(3.0)
         (np.float64(2.0), np.float64(3.0))
     """
+    check_function(f, "linearize")
     point = Point(primals)
     with account(budget) as acct:
         acct.exclude(point.values)

@@ -11,6 +11,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import entered
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError, DeterminismError
@@ -53,12 +54,12 @@ def hvp(
         >>> hvp(lambda x: np.sum(x**3))(np.array([1.0, 2.0]), np.array([1.0, 0.0]))
         array([6., 0.])
     """
+    check_function(f, "hvp")
     gradient = grad(f, argnums, budget=budget)
 
     @wraps(f)
     def product(*args_and_vector: Any, **kwargs: Any) -> Any:
-        *args, vector = args_and_vector
-        chosen, point, directions, single = _chosen(gradient, argnums, args, kwargs, vector)
+        chosen, point, directions, single = _chosen("hvp", gradient, argnums, args_and_vector, kwargs)
         found = jvp(chosen, point, directions)[1]
         return _returned(found, point[0] if single else tuple(point), flatten(directions)[0])
 
@@ -106,11 +107,13 @@ def gauss_newton_product(
         >>> gauss_newton_product(np.sin)(np.array([0.0, 1.0]), np.array([1.0, 0.0]))
         array([1., 0.])
     """
+    check_function(residual, "gauss_newton_product")
+    if loss is not None:
+        check_function(loss, "loss=", "loss(outputs)")
 
     @wraps(residual)
     def product(*args_and_vector: Any, **kwargs: Any) -> Any:
-        *args, vector = args_and_vector
-        chosen, point, directions, single = _chosen(residual, argnums, args, kwargs, vector)
+        chosen, point, directions, single = _chosen("gauss_newton_product", residual, argnums, args_and_vector, kwargs)
         # One account of all its parts: what one of them keeps for a later one is taken from that.
         with account(budget) as acct, entered(ledger=acct.ledger, budget=acct.budget):
             value, tangent = jvp(chosen, point, directions)
@@ -129,9 +132,15 @@ def gauss_newton_product(
 
 
 def _chosen(
-    f: Callable[..., Any], argnums: int | Sequence[int], args: list[Any], kwargs: dict[str, Any], vector: Any
+    name: str, f: Callable[..., Any], argnums: int | Sequence[int], given: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], list[Any], Sequence[Any], bool]:
     """Return *f* as a function of the chosen arguments, their values, the directions, and whether it is one alone."""
+    if len(given) < 2:
+        raise TypeError(
+            f"The function of {name} was called with {len(given)} positional arguments: it takes those of the function "
+            "that it was made of and, after them, the vector."
+        )
+    *args, vector = given
     numbers = argument_numbers(argnums, tuple(args))
     single = is_one(argnums)
     if not single and not isinstance(vector, (tuple, list)):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten, output_types, unflatten
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.traced import TracedArray
@@ -49,6 +50,7 @@ def vjp(
         >>> pullback(np.ones(2))
         (array([1., 1.]),)
     """
+    check_function(f, "vjp")
     with account(budget) as acct:
         recording = Recording(f, args, {}, range(len(args)), acct)
         structure = recording.structure

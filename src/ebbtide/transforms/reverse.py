@@ -11,6 +11,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import flatten, output_type, single_output, unflatten
+from ebbtide.arrays.functions import check_function, numbers_of_arguments
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
@@ -22,7 +23,7 @@ from ebbtide.transforms.pullback import returned
 
 def argument_numbers(argnums: int | Sequence[int], args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return *argnums* as numbers of positional arguments, counted from the first."""
-    numbers = (int(argnums),) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
+    numbers = numbers_of_arguments("argnums", argnums, negative=True)
     for k in numbers:
         if not -len(args) <= k < len(args):
             raise TypeError(
@@ -114,6 +115,7 @@ def value_and_grad(
         >>> value_and_grad(lambda x: np.sum(x**2))(np.array([1.0, 2.0]))
         (np.float64(5.0), array([2., 4.]))
     """
+    check_function(f, "value_and_grad")
 
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -191,6 +193,7 @@ def grad(
         >>> grad(np.sin)(0.0)
         np.float64(1.0)
     """
+    check_function(f, "grad")
     both = value_and_grad(f, argnums, has_aux, budget, resume, holomorphic)
 
     @wraps(f)

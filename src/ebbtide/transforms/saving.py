@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from ebbtide.arrays.functions import check_function
 from ebbtide.budget import format_bytes
 from ebbtide.entry import SavedEntry
 from ebbtide.ledger import BUFFERS, SNAPSHOTS
@@ -89,6 +90,7 @@ def saved_values(
         >>> [(entry.operation, entry.reason, entry.bytes) for entry in found.entries]
         [('exp', 'output', 8000)]
     """
+    check_function(f, "saved_values")
     numbers = argument_numbers(range(len(args)) if argnums is None else argnums, args)
     chosen, point = chosen_of(f, numbers, args, kwargs), [args[k] for k in numbers]
     with profile() as measured:
@@ -131,4 +133,5 @@ def print_saved(
                bytes    count  dtype      shape            operation    reason     place
              7.8 KiB        1  float64    1000             sin          operand 0  ...
     """
+    check_function(f, "print_saved")
     print(saved_values(f, *args, argnums=argnums, **kwargs))  # noqa: T201 - what it is for
