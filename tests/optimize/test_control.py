@@ -105,7 +105,9 @@ def test_an_array_that_a_solve_keeps_is_copied():
         (np.zeros(3), np.ones(3, complex), ValueError, "complex128"),
         (np.zeros(3), np.ones(4), ValueError, r"\(4,\).*\(3,\)"),
         (np.zeros(3), np.ones((2, 3)), ValueError, r"\(2, 3\).*\(3,\)"),
+        (np.zeros(3), np.array([None] * 3), ValueError, "dtype object: an inner product"),
         ({"a": np.zeros(3)}, {"b": np.ones(3)}, ValueError, "structure"),
+        (np.zeros(3), lambda: 1.0, TypeError, r"function riesz= .*called as riesz\(c\) \(too many"),
     ],
 )
 def test_bad_controls_are_refused(value, riesz, error, text):

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ebbtide import Budget, BudgetError, grad, profile, timeloop
+from ebbtide import Budget, BudgetError, grad, hvp, profile, timeloop
 from ebbtide.optimize import Control, ReducedFunctional
 from ebbtide.schedules import Revolve, StoreAll
 
@@ -287,7 +287,7 @@ def test_memory_is_the_same_after_many_calls():
         ([U[1:], 0.4], ValueError, r"m\[0\] is of type float64\[15\], and its control of type float64\[16\]"),
         ([U, np.array([0.4])], ValueError, r"m\[1\]"),
         ([[U], 0.4], ValueError, "structure"),
-        ([U.astype(np.float32), 0.4], TypeError, r"float32.*x.astype\(np.float64\)"),
+        ([U.astype(np.float32), 0.4], TypeError, r"float32.*x.astype\('float64'\)"),
         ([U, 1], TypeError, r"m\[1\].*float\(1\)"),
     ],
 )
@@ -307,6 +307,7 @@ NO_NUMBERS = {
     "complex": lambda u: np.sum(u) * 1j,
     "nothing": lambda u: None,
     "text": lambda u: "a",
+    "object": lambda u: np.array(None),
 }
 
 
@@ -325,7 +326,32 @@ def test_bad_lists_of_controls_are_refused():
         ReducedFunctional(nonlinear, [])
     with pytest.raises(TypeError, match="Control 1 is a float"):
         ReducedFunctional(nonlinear, [Control(U), 1.3])
+    for wrong in (None, 3, Control):
+        with pytest.raises(TypeError, match=r"has no controls in .*write Control"):
+            ReducedFunctional(nonlinear, wrong)
     controls = [Control(U), Control(1.3)]
     functional = ReducedFunctional(nonlinear, controls)
     controls.clear()
     assert len(functional.derivative([U, 1.3])) == 2
+
+
+def test_what_is_no_functional_is_refused():
+    """What cannot be called with a value for each control, and what is no budget, is told when it is made."""
+    for wrong in (None, 3, "f"):
+        with pytest.raises(TypeError, match=r"ReducedFunctional takes a function .* type"):
+            ReducedFunctional(wrong, Control(U))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"cannot be called as f\(m0\) \(missing .*here there are 1"):
+        ReducedFunctional(nonlinear, Control(U))
+    with pytest.raises(TypeError, match=r"cannot be called as f\(m0, m1\) \(too many"):
+        ReducedFunctional(lambda u: np.sum(u**2), [Control(U), Control(1.3)])
+    with pytest.raises(TypeError, match=r"budget= takes an ebbtide.Budget, not '64 MiB'"):
+        ReducedFunctional(nonlinear, [Control(U), Control(1.3)], "64 MiB")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_wrapped_function_is_a_functional():
+    """What says that it wraps a function may take other arguments than that."""
+    product = hvp(lambda u: np.sum(u**3))
+    functional = ReducedFunctional(lambda u, v: np.sum(product(u, v)), [Control(U), Control(U)])
+    alone = ReducedFunctional(product, [Control(np.array(0.5)), Control(np.array(2.0))])
+    assert alone.value([np.array(0.5), np.array(2.0)]) == 6.0
+    assert functional.value([U, U]) == pytest.approx(6 * np.sum(U**2))

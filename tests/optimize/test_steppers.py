@@ -168,6 +168,41 @@ def test_refusals():
         optimizer.step(START, START, momentum(0.1).init(START))
 
 
+@pytest.mark.parametrize("make", [sgd, momentum, rmsprop, adam, adamw])
+@pytest.mark.parametrize("wrong", ["0.1", None, np.nan, [0.1], 1j, np.ones(2)], ids=str)
+def test_what_is_no_number(make, wrong):
+    """A learning rate is a number, for all steps or for one."""
+    with pytest.raises(ValueError, match=f"{make.__name__} was given learning_rate=.*: it has to be a number"):
+        make(wrong)
+    if wrong is not None and not isinstance(wrong, float):
+        optimizer = make(0.1)
+        with pytest.raises(TypeError, match=f"{make.__name__} was given learning_rate="):
+            optimizer.step(START, START, optimizer.init(START), wrong)
+    make(np.float32(0.1)).init(START)
+    make(np.array(0.1)).init(START)
+
+
+@pytest.mark.parametrize("decays", [3, None, (0.9,), (0.9, 0.99, 0.999), "ab", (0.9, "a"), (0.9, 1.0)], ids=str)
+def test_decays_of_adam(decays):
+    """They are two numbers."""
+    with pytest.raises(ValueError, match=r"adam was given decays?="):
+        adam(0.1, decays)
+
+
+def test_forms_of_a_step():
+    """A gradient or a sum that would fit by broadcasting is refused: the parameters would come out in another shape."""
+    optimizer = adam(0.1)
+    state = optimizer.init({"a": START})
+    for gradient in (START[:, None], START[:1], 1.0):
+        with pytest.raises(ValueError, match=r"parameters\['a'\] have the shape \(.*\), and the gradient has"):
+            optimizer.step({"a": START}, {"a": gradient}, state)
+    with pytest.raises(ValueError, match="a sum of the state has"):
+        optimizer.step({"a": START}, {"a": START}, optimizer.init({"a": START[:1]}))
+    for wrong in (None, 3, (1, 2), START):
+        with pytest.raises(TypeError, match=r"for its state. Start with init"):
+            optimizer.step({"a": START}, {"a": START}, wrong)
+
+
 def test_lbfgs():
     """It is the minimizer of SciPy under the name by which users look for it."""
     found = lbfgs(lambda m: np.sum((m["a"] - 1.0) ** 2), {"a": np.zeros(3)}, options={"maxiter": 50})

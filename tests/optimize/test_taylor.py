@@ -152,6 +152,51 @@ def test_distances_can_be_given():
             taylor_test(smooth, X, D, distances=bad)
 
 
+@pytest.mark.parametrize(
+    "distances",
+    [[0.1, np.nan], [np.nan, 0.1], [0.2, 0.1, np.nan], [np.inf, 0.1], [0.1], [0.1, 0.2], [0.1, 0.0], 3, "ab", [None, 1],
+     [0.1, 0.05j], []],
+    ids=str,
+)  # fmt: skip
+def test_distances_that_do_not_fall(distances):
+    """Distances are positive numbers, each smaller than the one before; what is none is told, with all of them."""
+    for call in (
+        lambda: taylor_test(lambda x: np.sum(x**2), X, D, distances=distances),
+        lambda: taylor_remainders(math.exp, 1.0, [1.0], distances),
+    ):
+        with pytest.raises(ValueError, match=r"distances=.*: give two or more positive numbers") as raised:
+            call()
+        assert repr(distances) in str(raised.value)
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">c16"])
+def test_other_orders_of_bytes_are_tested(dtype):
+    """Controls keep their order of bytes along the line."""
+    x, d = X.astype(dtype), D.astype(dtype)
+    f = lambda u: np.sum(np.abs(u) ** 4)
+    order = 1 if dtype == ">f4" else 2
+    assert taylor_test(f, x, d, order=order).passed
+    assert taylor_test(ReducedFunctional(f, Control(x)), x, d, order=order).passed
+    assert taylor_test(lambda u: f(u["a"]), {"a": x}, {"a": d}, order=order).passed
+    native = X.astype(x.dtype.newbyteorder("="))
+    with pytest.raises(TypeError, match=rf"Write x.astype\('{dtype}'\)"):
+        taylor_test(ReducedFunctional(f, Control(x)), native, d)
+
+
+def test_remainders_of_what_is_no_number():
+    """Values and derivatives are numbers, the function is one, and an order is one of the expansions."""
+    for value, derivatives in (("a", [1.0]), (1.0, 1.0), (1.0, ["a"]), (None, [1.0]), (1.0, None)):
+        with pytest.raises(ValueError, match=r"value=.*derivatives=.*: give numbers"):
+            taylor_remainders(math.exp, value, derivatives, DISTANCES)
+    with pytest.raises(TypeError, match="taylor_remainders takes a function"):
+        taylor_remainders(3, 1.0, [1.0], DISTANCES)  # pyright: ignore[reportArgumentType]
+    test = taylor_remainders(math.exp, 1.0, [1.0], DISTANCES)
+    for order in (2, -1):
+        for call in (test.rate, test.rates, test.judged, test.is_right, test.is_known, test.verdict):
+            with pytest.raises(ValueError, match=f"There is no order {order} in this test: .* from 0 to 1"):
+                call(order)
+
+
 def test_the_value_is_that_of_the_functional_and_m_is_kept():
     """The test writes into neither *m* nor the direction, and repeats bit for bit."""
     m, direction = X.copy(), D.copy()

@@ -63,23 +63,26 @@ def _is_number(number: Any) -> bool:
     return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
-def refuse_call(function: Any, error: TypeError, name: str, call: str, takes: str, count: int) -> None:
+def check_call(
+    function: Any, name: str, call: str, takes: str, count: int, error: TypeError | None = None
+) -> None:
     """
-    Do nothing if a function can be called as it was, so that an error is of what it does.
+    Do nothing if a function can be called with so many arguments.
 
     Args:
         function: The user's function.
-        error: What was raised.
         name: What it is to the library, for the message.
         call: How it is called.
         takes: What it takes and returns, as a sentence.
         count: The number of its arguments.
+        error: What a call of it has raised; None before there is one.
 
     Raises:
         TypeError: It cannot be called with so many.
     """
     try:
-        inspect.signature(function).bind(*[None] * count)
+        # What wraps a function may take other arguments than that, if the call has not been seen to fail.
+        inspect.signature(function, follow_wrapped=error is not None).bind(*[None] * count)
     except ValueError:
         return  # some functions in C have no signature
     except TypeError as reason:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current, value_trace
-from ebbtide.arrays.functions import check_function, refuse_call
+from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import check_budget
@@ -80,13 +80,13 @@ def refuse_calls(step: Any, until: Any, inputs: Any, error: TypeError) -> None:
         "A step takes the state and its input, which is the number of the step where the loop has no inputs=, and "
         "returns the new state."
     )
-    refuse_call(step, error, "The step", "step(state, x)", takes, 2)
+    check_call(step, "The step", "step(state, x)", takes, 2, error)
     if until is not None:
         takes = "It takes the state, and says whether the loop ends there."
-        refuse_call(until, error, "The condition until=", "until(state)", takes, 1)
+        check_call(until, "The condition until=", "until(state)", takes, 1, error)
     if callable(inputs):
         takes = "It takes the number of a step, and returns its input."
-        refuse_call(inputs, error, "The function inputs=", "inputs(i)", takes, 1)
+        check_call(inputs, "The function inputs=", "inputs(i)", takes, 1, error)
 
 
 def check_length(steps: Any, until: Any, max_steps: Any) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
+from ebbtide.arrays.functions import check_call
 from ebbtide.errors import CotangentError
 from ebbtide.optimize.vectors import conjugate, copied
 
@@ -33,7 +34,8 @@ class Control:
             and returns M^-1 conj(c), both of the structure of *value* (a solve with the mass matrix).
 
     Raises:
-        TypeError: A leaf of the value is no floating-point or complex array or number.
+        TypeError: A leaf of the value is no floating-point or complex array or number, or *riesz* is a function of
+            something else.
         ValueError: The weights do not fit the value, or are not positive.
 
     Memory:
@@ -63,7 +65,10 @@ class Control:
                     f"riesz={self.riesz!r}: give 'l2', positive weights, or a function that solves with the mass "
                     "matrix."
                 )
-        elif not callable(self.riesz):
+        elif callable(self.riesz):
+            takes = "It takes conj(c) of a cotangent c, and returns the gradient."
+            check_call(self.riesz, "The function riesz=", "riesz(c)", takes, 1)
+        else:
             _weights(self.riesz, structure, [type_of(x) for x in values])
 
     @property
@@ -142,8 +147,9 @@ def _weights(riesz: Any, structure: Any, kinds: Any) -> list[Any]:
     for leaf, kind, place in zip(given, kinds, paths_of(structure), strict=True):
         weights = np.asarray(leaf)
         if weights.dtype.kind not in "fiu" or not (np.all(weights > 0) and np.all(np.isfinite(weights))):
+            least = f", the least is {weights.min()!r}" if weights.dtype.kind in "fiub" else ""
             raise ValueError(
-                f"The weights{place} of a control are of dtype {weights.dtype}, the least is {weights.min()!r}: an "
+                f"The weights{place} of a control are of dtype {weights.dtype}{least}: an "
                 "inner product has real, positive and finite weights. Leave out unknowns that must not change."
             )
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import unflatten
-from ebbtide.budget import Budget
+from ebbtide.arrays.functions import check_call, check_function
+from ebbtide.budget import Budget, check_budget
 from ebbtide.optimize.control import Control
 from ebbtide.optimize.vectors import check_leaves, copied
 from ebbtide.transforms.products import hvp
@@ -33,7 +35,7 @@ class ReducedFunctional:
         budget: The bytes that each derivative may take beyond *f* alone; None for no bound.
 
     Raises:
-        TypeError: A control is no Control.
+        TypeError: A control is no Control, *f* is no function of so many values, or *budget* no budget.
         ValueError: There are no controls.
 
     Memory:
@@ -56,7 +58,11 @@ class ReducedFunctional:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
+        check_function(self.f, "ReducedFunctional")
+        check_budget(self.budget)
         if not isinstance(self.controls, Control):
+            if not isinstance(cast("object", self.controls), Iterable):
+                raise TypeError(f"A reduced functional has no controls in {self.controls!r:.60}; write Control(value).")
             # Of our own: a list of the caller's could change.
             object.__setattr__(self, "controls", tuple(self.controls))
         if not self.all_controls:
@@ -64,6 +70,9 @@ class ReducedFunctional:
         for k, control in enumerate(self.all_controls):
             if not isinstance(control, Control):
                 raise TypeError(f"Control {k} is a {type(control).__name__}; write Control(value).")
+        count = len(self.all_controls)
+        takes = f"A functional takes the value of each control, and here there are {count}."
+        check_call(self.f, "The functional", f"f({', '.join(f'm{k}' for k in range(count))})", takes, count)
 
     @property
     def all_controls(self) -> tuple[Control, ...]:
@@ -125,9 +134,10 @@ class ReducedFunctional:
         """
         found = self.f(*[self._container(k, map(copied, x)) for k, x in enumerate(self.split(m))])
         is_number = isinstance(found, (int, float, complex)) or hasattr(found, "dtype")
-        if not is_number or np.shape(found) != () or np.iscomplexobj(found):
-            kind = f"an array of shape {np.shape(found)}" if is_number and np.shape(found) else "a complex number"
-            kind = kind if is_number else f"{found!r:.60}"
+        is_real = is_number and np.shape(found) == () and type_of(found).dtype.kind in "fiub"
+        if not is_real:
+            kind = f"an array of shape {np.shape(found)}" if is_number and np.shape(found) else f"{found!r:.60}"
+            kind = "a complex number" if is_number and np.iscomplexobj(found) else kind
             raise TypeError(
                 f"A functional returns a real number, and this one returns {kind}. Take a sum or np.abs of it."
             )

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.optimize.control import Control
 from ebbtide.optimize.functional import ReducedFunctional, as_functional
 from ebbtide.optimize.vectors import conjugate, ravel, unravel
@@ -109,8 +110,10 @@ def minimize(
         The last iterate, with what it took to get there.
 
     Raises:
-        ValueError: The method is unknown or takes no bounds, the bounds do not fit, or J is not finite at *m0*.
-        TypeError: A dtype of *m0* is not that of the controls, or *functional* is no functional.
+        ValueError: The method is unknown or takes no bounds, the bounds do not fit, or J is not finite at *m0*; *tol*
+            is no number of at least 0.
+        TypeError: A dtype of *m0* is not that of the controls, *functional* is no functional, *callback* no function of
+            two values, or *options* no dict.
         BudgetError: The budget of the functional is too small.
 
     Memory:
@@ -131,7 +134,7 @@ def minimize(
     from scipy.optimize import minimize as scipy_minimize
     from tqdm import tqdm
 
-    if method not in _METHODS:
+    if not isinstance(cast("object", method), str) or method not in _METHODS:
         raise ValueError(f"method={method!r}: give one that uses derivatives, {', '.join(_METHODS)}.")
     bounded, second = _METHODS[method]
     if m0 is None and not isinstance(functional, ReducedFunctional):
@@ -139,6 +142,7 @@ def minimize(
     if m0 is None:
         assert isinstance(functional, ReducedFunctional)
         m0 = functional.start()
+    _check_options(tol, options, callback)
     functional = as_functional(functional, m0)
     form = _Form(functional, m0)
     limits = None
@@ -159,6 +163,19 @@ def minimize(
             return watch.result(found)
         finally:
             watch.release()
+
+
+def _check_options(tol: Any, options: Any, callback: Any) -> None:
+    """Raise for what a method cannot be told, or what it would call in vain after its first iteration."""
+    is_number = isinstance(tol, (int, float, np.integer, np.floating)) and not isinstance(tol, bool)
+    if tol is not None and not (is_number and 0 <= tol < math.inf):
+        raise ValueError(f"tol={tol!r}: give a number of at least 0, or None for the tolerance of the method.")
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"options={options!r:.60}: give a dict of the method's own options, such as {{'maxiter': 50}}.")
+    if callback is not None:
+        check_function(callback, "callback=", "callback(m, value)")
+        takes = "It takes the controls and the value of the functional there."
+        check_call(callback, "The function callback=", "callback(m, value)", takes, 2)
 
 
 def lbfgs(functional: ReducedFunctional | Callable[..., Any], m0: Any = None, **options: Any) -> Minimum:
@@ -283,10 +300,12 @@ def _limits(bounds: tuple[Any, Any], form: _Form) -> tuple[Any, Any]:
         )
     least = _limit(bounds[0], -np.inf, form, "least")
     most = _limit(bounds[1], np.inf, form, "most")
-    if np.any(least > most):
-        where = int(np.argmax(least > most))
+    wrong = ~((least <= most) & (least < np.inf) & (most > -np.inf))
+    if np.any(wrong):
+        where = int(np.argmax(wrong))
         raise ValueError(
-            f"The bounds of unknown {where} exclude each other: at least {least[where]}, at most {most[where]}."
+            f"The bounds of unknown {where} leave no number for it: at least {least[where]}, at most {most[where]}. "
+            "Give None where there is no bound."
         )
     return least, most
 
@@ -305,16 +324,25 @@ def _limit_of(bound: Any, missing: float, control: Control, name: str) -> Any:
     """Return one bound for each unknown of a control."""
     if bound is None or np.isscalar(bound):
         size = sum(kind.size for kind in control.kinds)
-        return np.full(size, missing if bound is None else bound, np.float64)
+        return np.full(size, missing if bound is None else _numbers_of(bound, f"{name} bounds"))
     leaves, structure = flatten(bound)
     if structure != control.structure:
         raise ValueError(f"The {name} bounds have the structure {structure}, and the control has {control.structure}.")
     parts: list[Any] = []
     for leaf, kind, place in zip(leaves, control.kinds, paths_of(structure), strict=True):
+        bounds = _numbers_of(leaf, f"{name} bounds{place}")
         try:
-            parts.append(np.broadcast_to(np.asarray(leaf, np.float64), kind.shape).ravel())
+            parts.append(np.broadcast_to(bounds, kind.shape).ravel())
         except ValueError:
             raise ValueError(
                 f"The {name} bounds{place} have the shape {np.shape(leaf)}, which does not broadcast to {kind.shape}."
             ) from None
     return np.concatenate(parts)
+
+
+def _numbers_of(bound: Any, name: str) -> Any:
+    """Return bounds as numbers of double precision."""
+    found = np.asarray(bound)
+    if found.dtype.kind not in "fiu":
+        raise ValueError(f"The {name} are {bound!r:.60}, of dtype {found.dtype}. Give real numbers.")
+    return found.astype(np.float64)

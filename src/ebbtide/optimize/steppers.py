@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, cast, final
 
 import numpy as np
 
@@ -96,13 +96,17 @@ class Optimizer:
 
         Raises:
             ValueError: The gradient or the state has another form than the parameters.
+            TypeError: The state is none, or *learning_rate* no number.
 
         Memory:
             The new parameters and state; in eager NumPy also the terms of a step, of the size of the largest leaf.
         """
+        if not isinstance(cast("object", state), OptimizerState):
+            kind = type(cast("object", state)).__name__
+            raise TypeError(f"{self.name} was given a {kind} for its state. Start with init(parameters).")
         leaves, structure = flatten(parameters)
-        slopes = self._leaves_of(gradient, structure, "the gradient")
-        sums = [self._leaves_of(one, structure, "a sum of the state") for one in state.sums]
+        slopes = self._leaves_of(gradient, leaves, structure, "the gradient")
+        sums = [self._leaves_of(one, leaves, structure, "a sum of the state") for one in state.sums]
         if len(sums) != self.sums:
             raise ValueError(
                 f"{self.name} carries {self.sums} sums, and the state has {len(sums)}: it is that of another "
@@ -110,6 +114,8 @@ class Optimizer:
             )
         count = state.count + 1.0
         rate = self.learning_rate if learning_rate is None else learning_rate
+        if not isinstance(rate, (int, float)) and getattr(rate, "shape", None) != ():
+            raise TypeError(f"{self.name} was given learning_rate={rate!r:.60}: it is a number, or without axes.")
         stepped, carried = [], []
         for k, (parameter, slope) in enumerate(zip(leaves, slopes, strict=True)):
             dtype = type_of(parameter).dtype
@@ -120,10 +126,18 @@ class Optimizer:
         after = tuple([unflatten(structure, list(one)) for one in zip(*carried, strict=True)])
         return unflatten(structure, stepped), OptimizerState(count, after or state.sums)
 
-    def _leaves_of(self, container: Any, structure: Any, what: str) -> list[Any]:
+    def _leaves_of(self, container: Any, parameters: list[Any], structure: Any, what: str) -> list[Any]:
         leaves, theirs = flatten(container)
         if theirs != structure:
             raise ValueError(f"{self.name}: the parameters have the structure {structure}, and {what} has {theirs}.")
+        for k, (leaf, parameter) in enumerate(zip(leaves, parameters, strict=True)):
+            shapes = [getattr(one, "shape", ()) for one in (parameter, leaf)]
+            if shapes[0] != shapes[1]:
+                # They might fit by broadcasting, and the parameters would come out in another shape.
+                raise ValueError(
+                    f"{self.name}: the parameters{paths_of(structure)[k]} have the shape {shapes[0]}, and {what} has "
+                    f"{shapes[1]} there."
+                )
         return leaves
 
 
@@ -264,6 +278,8 @@ def adamw(
 def _adam(
     name: str, learning_rate: float, decays: tuple[float, float], epsilon: float, weight_decay: float, coupled: bool
 ) -> Optimizer:
+    if not isinstance(cast("object", decays), (tuple, list)) or len(decays) != 2:
+        raise ValueError(f"{name} was given decays={decays!r}: give two numbers, of the mean and of the mean square.")
     first, second = decays
     numbers = {"learning_rate": learning_rate, "weight_decay": weight_decay, "epsilon": epsilon}
     _check(name, **numbers, decay=first)
@@ -287,9 +303,11 @@ def _adam(
     return Optimizer(name, learning_rate, 2, rule)
 
 
-def _check(name: str, **numbers: float) -> None:
+def _check(name: str, **numbers: Any) -> None:
     """Refuse what no optimizer can work with."""
     for what, number in numbers.items():
-        if not 0 <= number < (1 if what == "decay" else math.inf):
-            bound = "from 0 to below 1" if what == "decay" else "not negative, and finite"
+        kind = getattr(number, "dtype", None)  # an array without axes, which may be traced, is one, too
+        is_number = isinstance(number, (int, float)) if kind is None else np.shape(number) == () and kind.kind in "fiu"
+        if not is_number or not 0 <= number < (1 if what == "decay" else math.inf):
+            bound = "from 0 to below 1" if what == "decay" else "a number, not negative, and finite"
             raise ValueError(f"{name} was given {what}={number!r}: it has to be {bound}.")

@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.functions import check_function
 from ebbtide.optimize.functional import ReducedFunctional, as_functional
 from ebbtide.optimize.plot import draw_taylor
 from ebbtide.optimize.vectors import moved, pairing
@@ -73,6 +74,8 @@ class TaylorTest:
 
     def rates(self, order: int) -> tuple[float, ...]:
         """Return the exponents by which the remainder of an order falls with each distance; nan in rounding."""
+        if not 0 <= order < self.orders:
+            raise ValueError(f"There is no order {order!r} in this test: there are those from 0 to {self.orders - 1}.")
         found: list[float] = []
         rows = zip(self.distances, self.remainders[order], self.floors, strict=True)
         for (far, large, first), (near, small, second) in pairwise(rows):
@@ -178,6 +181,10 @@ def taylor_remainders(
     Returns:
         The test of the remainders |along(e) - sum over k <= order of derivatives[k] e^k / k!|.
 
+    Raises:
+        ValueError: The distances do not fall, or the value or a derivative is no number.
+        TypeError: *along* is no function.
+
     Memory:
         What *along* takes.
 
@@ -188,9 +195,15 @@ def taylor_remainders(
         >>> taylor_remainders(math.exp, 1.0, [1.0], [0.02, 0.01]).passed
         True
     """
-    found = [along(distance) for distance in distances]
+    check_function(along, "taylor_remainders")
+    chosen = _checked(distances)
+    try:
+        value, *derivatives = [float(number) for number in (value, *derivatives)]
+    except (TypeError, ValueError):
+        raise ValueError(f"value={value!r:.60}, derivatives={derivatives!r:.60}: give numbers.") from None
+    found = [along(distance) for distance in chosen]
     floors = (1e-12 * abs(value) if floor is None else floor,) * len(found)
-    return TaylorTest(value, tuple(distances), _remainders(found, value, derivatives, distances), floors)
+    return TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
 
 
 def _remainders(
@@ -376,7 +389,11 @@ def _walk(line: _Line) -> tuple[list[float], list[float]]:
 
 def _checked(distances: Sequence[float]) -> list[float]:
     """Return given distances if they fall and are positive."""
-    chosen = [float(distance) for distance in distances]
-    if len(chosen) < 2 or chosen[-1] <= 0 or any(far <= near for far, near in pairwise(chosen)):
-        raise ValueError(f"distances={chosen}: give two or more positive numbers, each smaller than the one before.")
+    try:
+        chosen = [float(distance) for distance in distances]
+    except (TypeError, ValueError):
+        chosen = []
+    falls = all(far > near > 0 for far, near in pairwise(chosen))
+    if len(chosen) < 2 or not falls or chosen[0] == math.inf:
+        raise ValueError(f"distances={distances!r}: give two or more positive numbers, each below the one before.")
     return chosen

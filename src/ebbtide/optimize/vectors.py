@@ -40,8 +40,8 @@ def check_leaves(given: Any, structure: Any, kinds: tuple[ArrayType, ...], what:
             )
         if have.dtype != kind.dtype:
             raise TypeError(
-                f"{what}{place} is of type {have}, and its control of type {kind}. Write x.astype(np.{kind.dtype}), "
-                f"or make a Control of {have.dtype}."
+                f"{what}{place} is of type {have}, and its control of type {kind}. Write "
+                f"x.astype({str(kind.dtype)!r}), or make a Control of {have.dtype}."
             )
         found.append(_without_gaps(value))
     return found
@@ -64,7 +64,12 @@ def copied(leaf: Any) -> Any:
 
 def moved(leaves: list[Any], distance: float, direction: list[Any]) -> list[Any]:
     """Return leaves + distance * direction, in the dtypes of the leaves."""
-    return [x + d * type_of(x).dtype.type(distance) for x, d in zip(leaves, direction, strict=True)]
+    found: list[Any] = []
+    for x, d in zip(leaves, direction, strict=True):
+        dtype = type_of(x).dtype
+        there = x + d * dtype.type(distance)
+        found.append(np.asarray(there, dtype) if isinstance(x, np.ndarray) else there)  # NumPy has its own byte order
+    return found
 
 
 def pairing(cotangent: list[Any], direction: list[Any]) -> float:
