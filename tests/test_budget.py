@@ -13,10 +13,11 @@ from tests.measure import peak_bytes
 from tests.scale import FULL, sample_of_each
 
 import ebbtide
-from ebbtide import Budget, BudgetError, grad, value_and_grad, vjp
+from ebbtide import Budget, BudgetError, StorageError, grad, value_and_grad, vjp
 from ebbtide.arrays.context import current_or_none
 from ebbtide.budget import format_bytes, parse_bytes
 from ebbtide.schedules import Costs, StoreAll
+from ebbtide.storage import Disk
 
 STEPS = 100
 
@@ -36,6 +37,9 @@ STEPS = 100
         (".5 KiB", 512),
         ("1 TB", 10**12),
         ("1.9999 B", 1),
+        ("9007199254740993", 2**53 + 1),
+        ("1.0000000001 TiB", 2**40 + 109),
+        ("5. B", 5),
     ],
 )
 def test_bytes_are_read(text, count):
@@ -48,6 +52,27 @@ def test_what_is_no_number_of_bytes_is_refused(wrong):
     """A number of bytes is a natural number or a text with a unit, and the error repeats what was given."""
     with pytest.raises(ValueError, match=re.escape(repr(wrong) if wrong != -1 else "-1")):
         Budget(memory=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["9" * 400, "9" * 5000, "9" * 400 + " GiB", "8388608 TiB", 2**63, 10**400])
+def test_more_bytes_than_a_file_can_have_are_refused(wrong):
+    """A number that is no float is refused like the first that no file can have; the one before is exact."""
+    for call in (Budget, lambda count: Budget(1, disk=count), lambda count: Disk(limit=count)):
+        with pytest.raises(ValueError, match=r"at most 2\*\*63 - 1, and this one is larger"):
+            call(wrong)
+    assert parse_bytes(str(2**63 - 1)) == parse_bytes(2**63 - 1) == 2**63 - 1
+
+
+@pytest.mark.parametrize("make", [lambda name: Budget(1, 1, name), Disk], ids=["Budget", "Disk"])
+def test_a_directory_has_a_name(make):
+    """Where files go is named by text or a path: an empty name would be the working directory."""
+    for wrong, kind in ((5, "int"), (b"x", "bytes"), (True, "bool"), ([], "list")):
+        with pytest.raises(TypeError, match=rf"directory=.* is a {kind} and names no directory. Give a str or a path"):
+            make(wrong)
+    with pytest.raises(StorageError, match=r"directory='' names no directory, as where an environment variable is"):
+        make("")
+    with pytest.raises(StorageError, match="zero byte"):
+        make("a\0")
 
 
 def test_bytes_are_written():

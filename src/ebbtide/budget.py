@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from ebbtide.errors import StorageError
+
+NO_NAME = "names no directory, as where an environment variable is empty: as a path it would be the working directory"
+"""What is wrong with an empty name."""
+# What a file can have, and no machine; numbers beyond 10**308 are no floats.
+_MOST = 2**63 - 1
 _UNITS = MappingProxyType(
     {
         "": 1,
@@ -39,7 +48,7 @@ def parse_bytes(quantity: int | str) -> int:
         The number of bytes, rounded down.
 
     Raises:
-        ValueError: The text is not a number followed by a unit, or the number is negative.
+        ValueError: The text is not a number followed by a unit, or the number is negative, or larger than all files.
 
     Example:
         >>> parse_bytes("64 MiB"), parse_bytes("1.5kB"), parse_bytes(12)
@@ -53,13 +62,53 @@ def parse_bytes(quantity: int | str) -> int:
                 f"Cannot read {quantity!r} as a number of bytes. Write a number and a unit out of "
                 "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, for example '64 MiB'."
             )
-        return math.floor(float(match.group(1)) * unit)
+        number = match.group(1)
+        # First as a float: Python makes no number of thousands of digits.
+        count = math.floor(Fraction(number) * unit) if float(number) < 2.0 * _MOST else _MOST + 1
+        return _checked(count)
     # A bool is an int in Python, but True bytes is a mistake in every case; `20 * np.prod(u.shape)` is an int of NumPy.
     if isinstance(quantity, bool) or not isinstance(quantity, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"A number of bytes is an int or a text such as '64 MiB', not {quantity!r}.")
     if quantity < 0:
         raise ValueError(f"A number of bytes cannot be negative: {quantity}.")
-    return int(quantity)
+    return _checked(int(quantity))
+
+
+def _checked(count: int) -> int:
+    """Return a number of bytes that there may be."""
+    if count > _MOST:
+        raise ValueError("A number of bytes is at most 2**63 - 1, and this one is larger. Give what there is.")
+    return count
+
+
+def parse_directory(path: Any, name: str, none: str) -> Path:
+    """
+    Return the path of a directory that the user named.
+
+    Args:
+        path: The name.
+        name: As what it was given, for the message.
+        none: For what None is there.
+
+    Raises:
+        TypeError: It is neither text nor a path.
+        StorageError: It is empty, or has a zero byte.
+
+    Example:
+        >>> parse_directory("/tmp", "directory=", "temporary files").name
+        'tmp'
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise TypeError(
+            f"{name}{path!r} is a {type(path).__name__} and names no directory. Give a str or a pathlib.Path, or None "
+            f"for {none}."
+        )
+    if not text:
+        raise StorageError(f"{name}'' {NO_NAME}. Give the name of a directory, or None for {none}.")
+    if "\0" in text:
+        raise StorageError(f"{name}{text!r} is no directory: its name has a zero byte. Give another one.")
+    return Path(text)
 
 
 def format_bytes(count: int) -> str:
@@ -90,6 +139,11 @@ class Budget:
         disk: Bytes of local disk for snapshots and paged saved values; 0 forbids disk.
         directory: Where to put files, the system's directory for temporary files if None.
 
+    Raises:
+        ValueError: *memory* or *disk* is no number of bytes.
+        TypeError: *directory* is neither text nor a path.
+        StorageError: *directory* is empty, or has a zero byte.
+
     Memory:
         Holds three numbers.
 
@@ -105,7 +159,8 @@ class Budget:
     def __init__(self, memory: int | str, disk: int | str = 0, directory: str | Path | None = None) -> None:
         object.__setattr__(self, "memory", parse_bytes(memory))
         object.__setattr__(self, "disk", parse_bytes(disk))
-        object.__setattr__(self, "directory", None if directory is None else Path(directory))
+        named = None if directory is None else parse_directory(directory, "directory=", "that of temporary files")
+        object.__setattr__(self, "directory", named)
 
     def __str__(self) -> str:
         return f"{format_bytes(self.memory)} of memory and {format_bytes(self.disk)} of disk"

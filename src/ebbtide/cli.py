@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ebbtide.budget import NO_NAME
 from ebbtide.demo import burgers_report, ensemble
 from ebbtide.errors import EbbtideError
 from ebbtide.storage.listing import clean, find_storages, list_storage
-from ebbtide.storage.places import NO_NAME
 
 EXIT_VERDICT = 1
 EXIT_ERROR = 2

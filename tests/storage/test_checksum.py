@@ -225,3 +225,10 @@ def test_of_plain_arrays_both_checksums_are_one():
     array = np.random.default_rng(0).standard_normal((300, 500))
     assert compute_crc32c_of_values(array) == compute_crc32c(array)
     assert compute_crc32c_of_values(array.T) == compute_crc32c(array.T.copy())
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "abc", b"abc", [1.0], np.array([None])], ids=str)
+def test_the_checksum_of_values_is_of_an_array(wrong):
+    """What is no array of values is refused with what it is."""
+    with pytest.raises(TypeError, match="array without Python objects, not of "):
+        compute_crc32c_of_values(wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.storages import Delegating
 
@@ -118,3 +119,22 @@ class Forgetful(Delegating):
     def take(self, key):
         """Not used."""
         raise StorageError(str(key))
+
+
+@pytest.mark.parametrize("make", [Memory, Disk, lambda: Tiered("1 KiB", Disk())], ids=["Memory", "Disk", "Tiered"])
+def test_what_cannot_be_stored_is_told(make):
+    """A key is an int or a text, and what is stored a sequence of arrays; what is none is named, and not held."""
+    array = np.arange(3.0)
+    with make() as storage:
+        for key in (None, [], {}, 1.5, (1, 2), b"a", np.int64(3), object()):
+            with pytest.raises(StorageError, match=r"by the key .*: a key is an int or a str"):
+                storage.put(key, [array])
+        for arrays in (None, 3):
+            with pytest.raises(StorageError, match=f"Cannot store {arrays!r} by the key 'a': give a"):
+                storage.put("a", arrays)
+        for wrong, kind in ((3, "int"), ("a", "str"), (None, "NoneType"), ([1.0], "list")):
+            with pytest.raises(StorageError, match=f"array 1 of key 'a': it is a {kind}, and no NumPy array"):
+                storage.put("a", [array, wrong])
+        assert storage.keys() == ()
+        storage.put("a", (array, np.float64(2.0)))
+        assert storage.get("a")[1] == 2.0

@@ -283,7 +283,7 @@ def test_a_name_with_a_zero_byte_is_refused() -> None:
 def test_what_is_no_name_is_refused(name: Any) -> None:
     """A directory is named by a text or a path; `resume=` says so by its own name."""
     for use in (Disk, lambda path: Disk(path, durable=True)):
-        with pytest.raises(TypeError, match=r"named by a str or a pathlib\.Path, not by"):
+        with pytest.raises(TypeError, match=r"names no directory\. Give a str or a pathlib\.Path"):
             use(name)
 
 

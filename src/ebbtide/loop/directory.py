@@ -10,18 +10,19 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, cast, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
+from ebbtide.budget import parse_directory
 from ebbtide.errors import ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.durable import is_held
 from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
 from ebbtide.storage.marks import NEWEST, read_record
-from ebbtide.storage.places import NO_NAME, RANK, find_absolute
+from ebbtide.storage.places import RANK, find_absolute
 from ebbtide.storage.removal import is_of_rank, remove_empty
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, open_file, write_fully
@@ -58,9 +59,9 @@ class ResumeDirectory:
     )  # fmt: skip
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
-        _check_path(path)
+        named = parse_directory(path, "resume=", "a run that is not resumed")
         ranks = current().ranks
-        self._whole = find_absolute(path)
+        self._whole = find_absolute(named)
         self.path = self._whole if ranks is None else self._whole / f"{RANK}{ranks.rank}"
         self._system = system
         self._disk: Disk | None = None
@@ -292,21 +293,6 @@ def _unusable(path: Path, cause: OSError) -> StorageError:
         "in one that exists, as resume=.",
         number,
     )
-
-
-def _check_path(path: Any) -> None:
-    """Raise if what the user gave names no directory."""
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(cast("Any", path)), str):
-        raise TypeError(
-            f"resume={path!r} is a {type(path).__name__} and names no directory. Give a str or a pathlib.Path, or None "
-            "for a run that is not resumed."
-        )
-    if not os.fspath(cast("Any", path)):
-        raise StorageError(
-            f"resume='' {NO_NAME}. Give the name of a directory, or None for a run that is not resumed."
-        )
-    if "\0" in str(path):
-        raise StorageError(f"resume={str(path)!r} is no directory: its name has a zero byte. Give another one.")
 
 
 def refuse_inner(resume: str | Path | None, context: Context) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -196,9 +196,18 @@ def check_arrays(key: Key, arrays: Sequence[NDArray[Any]]) -> None:
         arrays: What is to be stored.
 
     Raises:
-        StorageError: An array holds Python objects, or a mask, which would be lost.
+        StorageError: The key is no key, one is no array, holds Python objects, or a mask, which would be lost.
     """
+    if not isinstance(key, (int, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise StorageError(f"Cannot store arrays by the key {key!r:.60}: a key is an int or a str.")
+    if not isinstance(arrays, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise StorageError(f"Cannot store {arrays!r:.60} by the key {key!r}: give a sequence of arrays.")
     for place, array in enumerate(arrays):
+        if not isinstance(array, (np.ndarray, np.generic)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StorageError(
+                f"Cannot store array {place} of key {key!r}: it is a {type(array).__name__}, and no NumPy array. Write "
+                "np.asarray(x)."
+            )
         if array.dtype.hasobject:
             raise StorageError(
                 f"Cannot store array {place} of key {key!r}: its dtype {array.dtype} holds Python objects, "
@@ -209,6 +218,18 @@ def check_arrays(key: Key, arrays: Sequence[NDArray[Any]]) -> None:
                 f"Cannot store array {place} of key {key!r}: it is masked, and its mask would be lost. Store its data "
                 "and its mask as two arrays."
             )
+
+
+def check_new(key: Key, arrays: Sequence[NDArray[Any]], held: Container[Key]) -> None:
+    """
+    Do nothing if arrays can be stored by a key that is not in use.
+
+    Raises:
+        StorageError: As `check_arrays`, or the key is among those that are held.
+    """
+    check_arrays(key, arrays)
+    if key in held:
+        raise describe_present(key)
 
 
 def describe_missing(key: Key, held: int) -> StorageError:

@@ -182,6 +182,8 @@ def compute_crc32c_of_values(array: NDArray[Any]) -> int:
         >>> compute_crc32c_of_values(x) == compute_crc32c_of_values(np.zeros_like(x))
         True
     """
+    if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"The checksum of values is that of an array without Python objects, not of {array!r:.60}.")
     return _extend_by_values(0, array)
 
 

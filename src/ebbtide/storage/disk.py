@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
 from ebbtide.quota import Quota
-from ebbtide.storage.base import Key, Storage, describe_closed, describe_fork, describe_missing, describe_present
+from ebbtide.storage.base import Key, Storage, check_new, describe_closed, describe_fork, describe_missing
 from ebbtide.storage.codecs import Codecs, Compression
 from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.entries import EntryRecord, plan_entry
@@ -114,8 +114,7 @@ class Disk(Storage):
         """
         self._check_owner()
         self._settle()
-        if key in self._entries:
-            raise describe_present(key)
+        check_new(key, arrays, self._entries)
         return self._put(key, arrays, kind, at_once=False)
 
     def replace(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:

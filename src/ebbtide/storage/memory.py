@@ -8,14 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide.storage.base import (
-    Key,
-    Storage,
-    check_arrays,
-    describe_closed,
-    describe_missing,
-    describe_present,
-)
+from ebbtide.storage.base import Key, Storage, check_new, describe_closed, describe_missing
 
 
 @final
@@ -44,9 +37,7 @@ class Memory(Storage):
         """See `Storage.put`; *kind* is not kept."""
         del kind
         self.check_open()
-        if key in self._held:
-            raise describe_present(key)
-        check_arrays(key, arrays)
+        check_new(key, arrays, self._held)
         # A copy with subok=False: a subclass may refer to more than its elements.
         copies = [np.array(array, order="C", subok=False) for array in arrays]
         count = _count_bytes(copies)

@@ -22,6 +22,7 @@ from io import FileIO
 from pathlib import Path
 from typing import final
 
+from ebbtide.budget import parse_directory
 from ebbtide.errors import StorageError
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.marks import holds_only_entries
@@ -31,8 +32,6 @@ from ebbtide.storage.system import open_file
 _FOREIGN = re.compile(r"[^A-Za-z0-9.]")
 _NAME = re.compile(r"ebbtide-(\d+)-(.+)-(\d+)-([a-z0-9_]+)")
 RANK = "rank-"
-NO_NAME = "names no directory, as where an environment variable is empty: as a path it would be the working directory"
-"""What is wrong with an empty name."""
 """How the durable directories begin that the ranks of a run have in one directory."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
@@ -111,14 +110,9 @@ def find_absolute(path: str | Path) -> Path:
 
     Raises:
         TypeError: It is no path.
-        StorageError: It is relative, and the working directory is gone; or no file system can have it.
+        StorageError: It is relative, and the working directory is gone; it is empty, or no file system can have it.
     """
-    try:
-        named = Path(path)
-    except TypeError as cause:
-        raise TypeError(f"A directory is named by a str or a pathlib.Path, not by {path!r}.") from cause
-    if "\0" in str(named):
-        raise StorageError(f"{str(named)!r} is no directory: its name has a zero byte. Give another one.")
+    named = parse_directory(path, "directory=", "that of temporary files")
     try:
         return named.absolute()
     except OSError as cause:

@@ -8,7 +8,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
-from ebbtide.storage.base import Key, Storage, check_arrays, describe_closed, describe_missing, describe_present
+from ebbtide.storage.base import Key, Storage, check_new, describe_closed, describe_missing, describe_present
 from ebbtide.storage.disk import Disk
 from ebbtide.storage.memory import Memory
 
@@ -60,9 +60,7 @@ class Tiered(Storage):
     def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
         """See `Storage.put`; entries that move to disk for it count there with header and alignment."""
         self.check_open()
-        if key in self._here:
-            raise describe_present(key)
-        check_arrays(key, arrays)
+        check_new(key, arrays, self._here)
         before = self.nbytes
         need = sum(array.nbytes for array in arrays)
         here = need <= self._most
