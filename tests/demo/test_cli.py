@@ -116,6 +116,9 @@ def test_a_bad_initial_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
         (["--disk", "1 parsec"], "'1 parsec'"),
         (["--plot", "nowhere/memory.png"], "'nowhere'"),
         (["--plot", "memory.txt"], "memory.txt"),
+        (["--plot", "."], "--plot: The picture cannot be written: '.' is a directory"),
+        (["--nodes", "10000000"], "do not fit into the memory"),
+        (["--nodes", "9" * 400], "do not fit into the memory"),
     ],
 )
 def test_a_bad_option_is_refused(

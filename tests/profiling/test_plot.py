@@ -11,6 +11,7 @@ import pytest
 import ebbtide
 from ebbtide import Budget, grad, profile
 from ebbtide.ledger import KINDS
+from ebbtide.optimize import taylor_remainders
 from ebbtide.profiling.plot import draw_timeline
 from ebbtide.timeline import Timeline
 
@@ -34,6 +35,20 @@ def profiled(**kwargs):
     with profile() as p:
         grad(waves, **kwargs)(np.linspace(0, 1, 20_000))
     return p
+
+
+def test_where_a_picture_cannot_go(tmp_path):
+    """A directory is no file to write to, nor is a name in none, nor what is no name; nothing is written beside it."""
+    test = taylor_remainders(np.exp, 1.0, [1.0], [0.02, 0.01])
+    for draw in (profiled().plot, test.plot):
+        for path, error, text in (
+            (tmp_path, ValueError, "is a directory. Give the name of a file"), ("", ValueError, "'.' is a directory"),
+            (tmp_path / "none" / "x.png", ValueError, "none' is not a directory"), (3, TypeError, "and not to 3"),
+            (None, TypeError, "and not to None"),
+        ):  # fmt: skip
+            with pytest.raises(error, match=re.escape(text)):
+                draw(path)
+    assert list(tmp_path.parent.glob(f"{tmp_path.name}.*")) == []
 
 
 def test_png(tmp_path):

@@ -25,6 +25,8 @@ Methods Fluids 4.
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,11 +35,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ebbtide
+from ebbtide.budget import format_bytes
 from ebbtide.demo.decomposition import Decomposition, DemoInputError, Whole
 
 Field = NDArray[np.float64]
 
 LEAST_NODES = 5
+# The initial field, the observed one, that of the steps, and one that a step makes.
+HELD_FIELDS = 4
 LEAST_VISCOSITY = 0.005
 DIFFUSION_NUMBER = 0.2
 MOST_DIFFUSION_NUMBER = 0.25
@@ -59,7 +64,7 @@ class Problem:
         decomposition: Who has which nodes. All fields below are those of this rank's nodes.
 
     Raises:
-        DemoInputError: Too few nodes, or no step.
+        DemoInputError: Too few nodes, or so many that a run does not fit into the memory; or no step.
     """
 
     nodes: int = 201
@@ -71,6 +76,13 @@ class Problem:
             raise DemoInputError(
                 f"The grid needs at least {LEAST_NODES} nodes in each direction, not {self.nodes}: "
                 f"give --nodes {LEAST_NODES} or more."
+            )
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * math.prod(self.decomposition.ranks)
+        most = math.isqrt(memory // (HELD_FIELDS * 2 * 8))
+        if self.nodes > most:
+            raise DemoInputError(
+                f"The grid has {self.nodes} nodes in each direction, and {HELD_FIELDS} fields of so many "
+                f"do not fit into the memory of {format_bytes(memory)}: give --nodes {most} or fewer."
             )
         if self.steps < 1:
             raise DemoInputError(f"The run needs at least 1 step, not {self.steps}: give --steps 1 or more.")

@@ -24,6 +24,7 @@ from ebbtide.demo.decomposition import Decomposition, started
 from ebbtide.errors import BudgetError, EbbtideError
 from ebbtide.optimize.taylor import taylor_remainders
 from ebbtide.profiling.peak import measured_peak
+from ebbtide.profiling.plot import check_picture
 
 # Far within the 1/4 up to which `burgers.direction` is stable, and far above the rounding of order 2.
 DISTANCES = (2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11, 2.0**-12)
@@ -134,12 +135,12 @@ def _many(problem: burgers.Problem) -> bool:
 
 def _check_plot(path: Path) -> None:
     """Refuse a picture that could not be written, before the work and not after it."""
-    folder = path.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise burgers.DemoInputError(
-            f"The picture cannot be written: {str(folder)!r} is not a directory that can be written to. "
-            "Give another --plot."
-        )
+    try:
+        check_picture(path)
+    except ValueError as error:
+        raise burgers.DemoInputError(f"--plot: {error}") from error
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise burgers.DemoInputError(f"--plot: {str(path)!r} cannot be written. Give the name of another file.")
     if path.suffix.lower() not in {".png", ".pdf", ".svg"}:
         raise burgers.DemoInputError(f"The picture {str(path)!r} must end in .png, .pdf or .svg.")
 

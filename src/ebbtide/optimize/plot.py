@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ebbtide.profiling.plot import check_picture
+
 # Colors that differ in lightness too, for print and for the color-blind.
 _COLORS = ("#2a6f97", "#e09f3e", "#9e2a2b")
 _MARKERS = ("o", "s", "^")
@@ -17,7 +19,7 @@ def draw_taylor(
     remainders: Sequence[Sequence[float]],
     floors: Sequence[float],
     rates: Sequence[float],
-    path: Path,
+    path: str | Path,
 ) -> None:
     """
     Draw remainders over distances, both logarithmic.
@@ -28,7 +30,13 @@ def draw_taylor(
         floors: At each distance, what may be rounding; shaded.
         rates: For each order, its rate, nan if unknown.
         path: Where the picture goes.
+
+    Raises:
+        ImportError: There is no matplotlib.
+        TypeError: The path is none.
+        ValueError: It is that of a directory, or in none.
     """
+    path = check_picture(path)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

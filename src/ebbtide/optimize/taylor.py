@@ -156,9 +156,10 @@ class TaylorTest:
 
         Raises:
             ImportError: There is no matplotlib.
+            ValueError: The path is that of a directory, or in none.
         """
         rates = [self.rate(order) for order in range(self.orders)]
-        draw_taylor(self.distances, self.remainders, self.floors, rates, Path(path))
+        draw_taylor(self.distances, self.remainders, self.floors, rates, path)
 
 
 def taylor_remainders(
@@ -395,5 +396,5 @@ def _checked(distances: Sequence[float]) -> list[float]:
         chosen = []
     falls = all(far > near > 0 for far, near in pairwise(chosen))
     if len(chosen) < 2 or not falls or chosen[0] == math.inf:
-        raise ValueError(f"distances={distances!r}: give two or more positive numbers, each below the one before.")
+        raise ValueError(f"distances={distances!r}: give two or more positive numbers, each smaller than the last.")
     return chosen

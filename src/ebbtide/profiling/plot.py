@@ -19,7 +19,25 @@ _TIMES = (("microseconds", 1e-6), ("milliseconds", 1e-3), ("seconds", 1.0))
 _NARROW = 0.06
 
 
-def draw_timeline(timeline: Timeline, kinds: tuple[str, ...], limit: int | None, path: Path) -> None:
+def check_picture(path: Any) -> Path:
+    """
+    Return where a picture goes.
+
+    Raises:
+        TypeError: It is neither text nor a path.
+        ValueError: It is a directory, or in none.
+    """
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"A picture goes to a file, named by a str or a pathlib.Path, and not to {path!r:.60}.")
+    named = Path(path)
+    if named.is_dir():
+        raise ValueError(f"The picture cannot be written: {str(named)!r} is a directory. Give the name of a file.")
+    if not named.parent.is_dir():
+        raise ValueError(f"The picture cannot be written: {str(named.parent)!r} is not a directory. Give another name.")
+    return named
+
+
+def draw_timeline(timeline: Timeline, kinds: tuple[str, ...], limit: int | None, path: str | Path) -> None:
     """
     Draw bytes held by kind over time.
 
@@ -28,7 +46,13 @@ def draw_timeline(timeline: Timeline, kinds: tuple[str, ...], limit: int | None,
         kinds: Names of the kinds, in the order of its points.
         limit: The budget in bytes; None for none.
         path: Where the picture goes.
+
+    Raises:
+        ImportError: There is no matplotlib.
+        TypeError: The path is none.
+        ValueError: It is that of a directory, or in none.
     """
+    path = check_picture(path)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -214,8 +214,9 @@ class Profile:
 
         Raises:
             ImportError: matplotlib is not installed.
+            ValueError: The path is that of a directory, or in none.
         """
-        draw_timeline(self.timeline, KINDS, self._limit, Path(path))
+        draw_timeline(self.timeline, KINDS, self._limit, path)
 
     def __str__(self) -> str:
         whole = self.predicted_whole_bytes
