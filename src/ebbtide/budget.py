@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def parse_directory(path: Any, name: str, none: str) -> Path:
         >>> parse_directory("/tmp", "directory=", "temporary files").name
         'tmp'
     """
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    text: Any = os.fspath(cast("Any", path)) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
         raise TypeError(
             f"{name}{path!r} is a {type(path).__name__} and names no directory. Give a str or a pathlib.Path, or None "

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ebbtide as eb
+from ebbtide.testing import check_grads, check_rule
 
 X = np.array([0.3, 1.2])
 # Each taker of a function, as a function of what it is given.
 TAKERS = {
+    "check_grads": lambda f: check_grads(f, X),
+    "check_rule": lambda f: check_rule(f, X),
     "checkpoint": eb.checkpoint,
     "deriv": eb.deriv,
     "elementwise_grad": eb.elementwise_grad,
@@ -89,3 +93,19 @@ def test_derivative_by_text():
     """What `deriv` cannot differentiate is named, as by the others."""
     with pytest.raises(TypeError, match="Cannot differentiate with respect to argument 0: it is a str"):
         eb.deriv(np.sin)("0")
+
+
+def test_what_cannot_be_traced():
+    """`trace` names the argument that is no array."""
+    for wrong, place in (("a", ""), (object(), ""), ({"w": [X, "a"]}, "['w'][1]")):
+        with pytest.raises(TypeError, match=rf"trace cannot take its arguments\[0\]{re.escape(place)}: it is a "):
+            eb.trace(lambda x: x, wrong)
+
+
+def test_a_cotangent_for_each_array():
+    """`pull` takes as many as the value has arrays, in a list; nothing is consumed by a wrong one."""
+    pullback = eb.vjp(np.sin, X)[1]
+    for wrong in (None, 3, [], [X, X], (X,)):
+        with pytest.raises(eb.CotangentError, match="each of the 1 arrays of the value, and was given"):
+            pullback.pull(wrong)  # pyright: ignore[reportArgumentType]
+    assert np.array_equal(pullback.pull([X])[0], np.cos(X) * X)

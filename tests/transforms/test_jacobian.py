@@ -234,3 +234,20 @@ def test_pullback_is_usable_once_more():
     """The rows of a Jacobian are those that a retained pullback gives."""
     value, pullback = vjp(residual, X, retain=True)
     close(jacobian(residual, mode="reverse")(X), [pullback(g)[0] for g in np.eye(len(value))])
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 1.5, 2.0, "2", True, np.nan, np.inf, [1]], ids=str)
+def test_rows_of_a_chunk_are_a_positive_number(chunk):
+    """What is no number of rows is refused when it is given; one of NumPy is one."""
+    for transform in (jacobian, hessian):
+        with pytest.raises(ValueError, match=r"chunk_size=.* is no positive number of rows"):
+            transform(cost, chunk_size=chunk)
+    assert np.array_equal(jacobian(residual, chunk_size=np.int64(2))(X), jacobian(residual)(X))
+
+
+@pytest.mark.parametrize("mode", [None, "reverse", "forward"])
+def test_an_argument_without_arrays_has_no_derivatives(mode):
+    """A container with nothing in it is no error: its derivative is one, too."""
+    assert jacobian(lambda x: 1.0, mode=mode)({}) == {}
+    assert jacobian(lambda x: (1.0, 2.0), mode=mode)(None) == (None, None)
+    assert hessian(lambda x: 1.0)({}) == {}

@@ -53,7 +53,7 @@ def numbers_of_arguments(name: str, given: int | Sequence[int], *, negative: boo
         ((0,), (0, 1))
     """
     found: Any = (given,) if isinstance(given, (int, np.integer)) else given
-    numbers = list(cast("Iterable[Any]", found)) if isinstance(found, Iterable) else [None]
+    numbers: list[Any] = list(cast("Iterable[Any]", found)) if isinstance(found, Iterable) else [None]
     if not all(_is_number(number) and (negative or number >= 0) for number in numbers):
         raise TypeError(f"{name}={given!r}: give the numbers of positional arguments, 0 for the first.")
     return tuple([int(number) for number in numbers])

@@ -165,6 +165,12 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
     check_function(f, "trace")
     leaves, structure = flatten(args)
     names = [name_argument(f, path) for path in paths_of(structure)]
+    for leaf, path in zip(leaves, paths_of(structure), strict=True):
+        if not isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
+            raise TypeError(
+                f"trace cannot take its arguments{path}: it is a {type(leaf).__name__}. They are arrays, numbers, and "
+                "containers of them; pass the rest by a closure."
+            )
 
     def on_leaves(arrays: list[Any]) -> list[Any]:
         return flatten(f(*unflatten(structure, arrays)))[0]

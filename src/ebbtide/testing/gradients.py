@@ -10,6 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.arrays.functions import check_function
 from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
 
@@ -57,6 +58,7 @@ def check_grads(
     """
     if not modes or set(modes) - {"fwd", "rev"}:
         raise ValueError(f"modes={modes!r}: give 'fwd', 'rev' or both.")
+    check_function(f, "check_grads")
     leaves, structure = flatten(args)
     precision = max(float(np.finfo(type_of(leaf).dtype).eps) for leaf in leaves)
     rtol = (1e-6 if precision < 1e-10 else 1e-2) if rtol is None else rtol

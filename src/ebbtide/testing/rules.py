@@ -10,6 +10,7 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import abstract_types
 from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.primitive import FRESH
 from ebbtide.errors import RuleMissingError, TraceError
 from ebbtide.testing.gradients import SEED, compare, compare_types, drawn_like, pairing, pairing_scale, precise
@@ -55,6 +56,7 @@ def check_rule(f: Callable[..., Any], *args: Any) -> None:
             ...
         AssertionError: <lambda> saves 'x' for the cotangent of operand 0, ...
     """
+    check_function(f, "check_rule")
     leaves, structure = flatten(args)
     copies = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
     operations = operations_of(lambda *arrays: f(*unflatten(structure, list(arrays))), copies)

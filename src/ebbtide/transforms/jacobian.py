@@ -73,7 +73,8 @@ def jacobian(
     check_function(f, "jacobian")
     if mode not in _MODES:
         raise ValueError(f"mode={mode!r} is none of {_MODES}.")
-    if chunk_size is not None and (isinstance(chunk_size, bool) or int(chunk_size) != chunk_size or chunk_size < 1):
+    is_number = isinstance(chunk_size, (int, np.integer)) and not isinstance(chunk_size, bool)
+    if chunk_size is not None and not (is_number and chunk_size >= 1):
         raise ValueError(f"chunk_size={chunk_size!r} is no positive number of rows. Leave it out to have it chosen.")
 
     @wraps(f)
@@ -134,6 +135,8 @@ def _by_columns(f: Any, point: list[Any], chunk: int | None, holomorphic: bool) 
     """Return the blocks by forward mode along the elements of the arguments, with the structures around."""
     at = Point(point)
     inputs = at.kinds
+    if not inputs:
+        return _empty(f, at)
     columns: list[Any] = []
     outputs: list[ArrayType] = []
     outer: Any = None
@@ -166,7 +169,7 @@ def _by_columns(f: Any, point: list[Any], chunk: int | None, holomorphic: bool) 
 
 
 def _empty(f: Any, at: Point) -> Any:
-    """Return the blocks of a function with an argument of no elements, by rows: there is nothing to run along."""
+    """Return the blocks of a function with arguments of no elements, by rows: there is nothing to run along."""
     return _by_rows(f, at.arguments(at.values), None, "reverse", False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -130,7 +130,7 @@ class Pullback:
             retain: Whether the saved values are kept for another call; None for what `vjp` was told.
 
         Raises:
-            CotangentError: One is of another shape or kind of dtype; nothing is consumed.
+            CotangentError: One is of another shape or kind of dtype, or they are more or less; nothing is consumed.
             ReleasedValueError: An earlier call consumed the saved values.
 
         Memory:
@@ -144,6 +144,11 @@ class Pullback:
         """
         with self._lock:
             recording = self._held()
+            if not isinstance(cast("object", cotangents), list) or len(cotangents) != len(self._roots):
+                raise CotangentError(
+                    f"pull takes a list with a cotangent, or None, for each of the {len(self._roots)} arrays of the "
+                    f"value, and was given {cotangents!r:.60}. A container of cotangents is for the pullback itself."
+                )
             seeds = [
                 (node, seed_of(leaf, kind), False)
                 for node, kind, leaf in zip(self._roots, self._kinds, cotangents, strict=True)
