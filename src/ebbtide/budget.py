@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -98,11 +97,11 @@ def parse_directory(path: Any, name: str, none: str) -> Path:
         >>> parse_directory("/tmp", "directory=", "temporary files").name
         'tmp'
     """
-    text: Any = os.fspath(cast("Any", path)) if isinstance(path, (str, os.PathLike)) else None
+    kind, is_path = type(path).__name__, hasattr(path, "__fspath__")
+    text = cast("object", path.__fspath__() if is_path else path)
     if not isinstance(text, str):
         raise TypeError(
-            f"{name}{path!r} is a {type(path).__name__} and names no directory. Give a str or a pathlib.Path, or None "
-            f"for {none}."
+            f"{name}{path!r} is a {kind} and names no directory. Give a str or a pathlib.Path, or None for {none}."
         )
     if not text:
         raise StorageError(f"{name}'' {NO_NAME}. Give the name of a directory, or None for {none}.")
