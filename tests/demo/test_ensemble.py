@@ -60,9 +60,11 @@ class _Rows:
 
 
 def test_what_cannot_be_done_is_said(capsys, monkeypatch):
-    """Without scikit-learn the demo says how to get it; a number below 1 is refused."""
+    """Without scikit-learn the demo says how to get it; a number that is too small is refused."""
     assert main(["demo", "ensemble", "--batch", "0"]) == 2
     assert "--batch 0: at least 1" in capsys.readouterr().err
+    assert main(["demo", "ensemble", "--seed", "-1"]) == 2
+    assert "--seed -1: at least 0" in capsys.readouterr().err
     hidden(monkeypatch, "sklearn")
     assert main(["demo", "ensemble"]) == 2
     assert "pip install 'ebbtide[examples]'" in capsys.readouterr().err

@@ -138,3 +138,14 @@ def test_what_cannot_be_stored_is_told(make):
         assert storage.keys() == ()
         storage.put("a", (array, np.float64(2.0)))
         assert storage.get("a")[1] == 2.0
+
+
+@pytest.mark.parametrize("make", [Memory, Disk, lambda: Tiered("1 KiB", Disk())], ids=["Memory", "Disk", "Tiered"])
+def test_a_reservation_is_of_whole_numbers(make):
+    """Room is reserved for a number of entries of so many bytes, which may be of NumPy."""
+    with make() as storage:
+        for slots, nbytes in (("a", 3), (3, "a"), (-1, 3), (3, -1), (None, None), (1.5, 2), (10**30, 9), (2, True)):
+            with pytest.raises(StorageError, match=r"Cannot reserve room for .* entries of .* bytes"):
+                storage.reserve(slots, nbytes)
+        storage.reserve(np.int64(2), np.int64(4096))
+        storage.reserve(0, 0)

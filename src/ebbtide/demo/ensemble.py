@@ -189,6 +189,8 @@ def run(options: Options) -> int:
     for name in ("networks", "steps", "batch"):
         if getattr(options, name) < 1:
             raise DemoInputError(f"--{name} {getattr(options, name)}: at least 1.")
+    if options.seed < 0:
+        raise DemoInputError(f"--seed {options.seed}: at least 0.")
     data = load(options.seed)
     ensemble = Ensemble(options, data)
     print(

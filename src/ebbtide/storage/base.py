@@ -132,9 +132,10 @@ class Storage(ABC):
             nbytes: The bytes of each, as `put` counts them.
 
         Raises:
-            StorageError: There is no room; `errno` is `errno.ENOSPC` or that of the operating system.
+            StorageError: There is no room, or a number is none; `errno` is `errno.ENOSPC` or that of the operating
+                system.
         """
-        del slots, nbytes
+        reserved_nbytes(slots, nbytes)
         self.check_open()
 
     def flush(self) -> None:
@@ -185,6 +186,19 @@ class Storage(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def reserved_nbytes(slots: Any, nbytes: Any) -> int:
+    """
+    Return the bytes of a reservation.
+
+    Raises:
+        StorageError: The numbers are no whole ones of at least 0, or no file has so many bytes.
+    """
+    whole = [isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in (slots, nbytes)]
+    if not all(whole) or int(slots) * int(nbytes) >= 2**63:
+        raise StorageError(f"Cannot reserve room for {slots!r:.60} entries of {nbytes!r:.60} bytes: give whole ones.")
+    return int(slots) * int(nbytes)
 
 
 def check_arrays(key: Key, arrays: Sequence[NDArray[Any]]) -> None:

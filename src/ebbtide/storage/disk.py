@@ -239,7 +239,7 @@ class Disk(Storage):
         """
         self._check_owner()
         self._settle()
-        self._open().reserve(slots * nbytes)
+        self._open().reserve(slots, nbytes)
 
     def resize(self, buffer: int | str) -> None:
         """Have a buffer of another size; what does not fit any more is written, or given up if it was read ahead."""

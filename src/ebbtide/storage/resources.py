@@ -10,6 +10,7 @@ from typing import Any, final
 
 from ebbtide.errors import StorageError
 from ebbtide.quota import Quota
+from ebbtide.storage.base import reserved_nbytes
 from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.entries import EntryRecord
@@ -154,18 +155,19 @@ class Resources:
 
     # The places of entries.
 
-    def reserve(self, nbytes: int) -> None:
+    def reserve(self, slots: int, nbytes: int) -> None:
         """
-        Reserve room as `Segment.reserve` does; where ranks share the file, on all of them or on none.
+        Reserve room for entries as `Segment.reserve` does; where ranks share the file, on all of them or on none.
 
         Raises:
-            StorageError: There is no room, here or on another rank.
+            StorageError: There is no room, here or on another rank, or a number is none.
         """
-        if not nbytes:
+        whole = reserved_nbytes(slots, nbytes)
+        if not whole:
             self.segment.reserve(0)  # each by itself, when it ends
             return
         before = self.segment.reserved
-        together(self._comm, lambda: self.segment.reserve(nbytes), undo=lambda: self.segment.reserve(before))
+        together(self._comm, lambda: self.segment.reserve(whole), undo=lambda: self.segment.reserve(before))
 
     def take(self, planned: EntryRecord, *, ahead: bool) -> EntryRecord:
         """

@@ -8,7 +8,15 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
-from ebbtide.storage.base import Key, Storage, check_new, describe_closed, describe_missing, describe_present
+from ebbtide.storage.base import (
+    Key,
+    Storage,
+    check_new,
+    describe_closed,
+    describe_missing,
+    describe_present,
+    reserved_nbytes,
+)
 from ebbtide.storage.disk import Disk
 from ebbtide.storage.memory import Memory
 
@@ -117,6 +125,7 @@ class Tiered(Storage):
     def reserve(self, slots: int, nbytes: int) -> None:
         """See `Storage.reserve`; what memory cannot hold is reserved on disk."""
         self.check_open()
+        reserved_nbytes(slots, nbytes)
         self._disk.reserve(max(0, slots - self._most // max(1, nbytes)), nbytes)
 
     def flush(self) -> None:
