@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 from ebbtide import (
     Budget,
@@ -248,6 +249,77 @@ def test_only_tangents_differ(name, schedule, decide):
     found = derivative(branching(lambda *args, **options: timeloop(*args, schedule=schedule, **options), decide))(K)
     expected = derivative(branching(plain_loop, decide))(K)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [None, Online(2)], ids=["chosen", "online"])
+@pytest.mark.parametrize("name", sorted(OF_TANGENTS.keys() - {"through jvp"}))  # a loop of plain arrays of all members
+def test_steps_may_ask_where_only_tangents_differ(name, schedule):
+    """Without outputs, too, where the condition answers with an array, a step may ask for values of one point."""
+    def total(loop):
+        def run(k):
+            step = lambda s, i: s * np.cos(k) if np.sum(stop_gradient(s)) > 2 else s * s * k[::-1]
+            return np.sum(np.sin(loop(step, np.ones(3), lambda s: np.sum(s) < 1.4)))
+
+        return run
+
+    def in_python(step, state, until):
+        for i in range(6):
+            state = state if until(stop_gradient(state)) else step(state, i)
+        return state
+
+    derivative = OF_TANGENTS[name]
+    found = derivative(total(lambda f, s, until: timeloop(f, s, until=until, max_steps=6, schedule=schedule)))(K)
+    np.testing.assert_allclose(found, derivative(total(in_python))(K), rtol=1e-11, atol=1e-12)
+
+
+def test_bytes_of_values_that_are_one_for_all():
+    """In a batch of derivatives at one point a state has its values once, and the tangents of all members."""
+    x, vs = np.linspace(0.1, 0.9, 4000), np.random.default_rng(0).random((10, 4000))
+
+    def value(x):
+        step = lambda u, i: np.sin(u * x)
+        return np.sum(timeloop(step, np.ones(4000), until=lambda u: np.sum(u) < 1e-3, max_steps=30) ** 2)
+
+    with profile() as p:
+        found = vmap(lambda v: hvp(value)(x, v))(vs)
+    assert p.loops[0].plan.sizes.state < 1.3 * (1 + len(vs)) * x.nbytes
+    bounded = lambda v: hvp(value, budget=Budget(200 * x.nbytes))(x, v)
+    assert vmap(bounded)(vs).tobytes() == found.tobytes()
+    assert peak_bytes(lambda: vmap(bounded)(vs)) < 200 * x.nbytes
+
+
+@pytest.mark.parametrize("g", [lambda f: f, grad, hessian])
+def test_what_differs_late_ends_apart(g):
+    """Where no value is asked for, members that a later step alone makes different end apart."""
+    def total(u, loop):
+        step = lambda s, i: s * np.sin(u) if i > 1 else s * 0.9
+        return np.sum(loop(step, np.ones(3), until=lambda s: np.sum(s) < 0.5, max_steps=9, outputs=False) ** 2)
+
+    def in_python(step, state, until, max_steps, outputs):
+        for i in range(max_steps):
+            state = state if until(stop_gradient(state)) else step(state, i)
+        return state
+
+    us = np.abs(U) + 0.2
+    expected = [g(lambda u: total(u, in_python))(u) for u in us]
+    close(vmap(g(lambda u: total(u, timeloop)))(us), expected)
+
+
+@pytest.mark.parametrize("g", [lambda f: f, grad, hessian, lambda f: lambda a: hvp(f)(a, 1.0)])
+def test_all_have_ended_at_numbers(g):
+    """A loop that ends before its first step gives the number that it was given."""
+    run = lambda a: a * timeloop(lambda u, i: u * a, 1.0, until=lambda u: np.abs(u) > 0.3, max_steps=9)
+    np.testing.assert_array_equal(vmap(g(run))(A), vmap(g(lambda a: a * 1.0))(A))
+
+
+@pytest.mark.parametrize("g", [lambda f: f, grad, hessian, lambda f: lambda a: hvp(f)(a, 1.0)])
+def test_a_condition_of_one_element(g):
+    """A condition may answer with an array of one element, whose axes no state has."""
+    run = lambda a, shape: timeloop(
+        lambda u, i: u * np.cos(u), a, until=lambda u: np.reshape(u < 0.3, shape), max_steps=9
+    )
+    a = np.array([1.0, 0.5, 2.0])
+    np.testing.assert_array_equal(vmap(g(lambda a: run(a, (1, 1))))(a), vmap(g(lambda a: run(a, ())))(a))
 
 
 def test_generators_of_hessians():

@@ -24,7 +24,7 @@ _CHANGED = (
 
 def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> Any:
     """
-    Return what a condition of the user says of a state: true where the loop ends.
+    Return what a condition of the user says of a state: true where the loop ends. It has no axes.
 
     Args:
         condition: `until=` of the loop.
@@ -45,7 +45,7 @@ def ask(condition: Callable[[Any], Any], structure: Any, state: list[Any]) -> An
     if any(_is_changed(leaf, copy) for leaf, copy in zip(state, shown, strict=True)):
         raise MutationError(_CHANGED)
     _refuse_undecided(condition, found)
-    return found
+    return np.reshape(found, ()) if getattr(found, "shape", ()) else found
 
 
 def _refuse_undecided(condition: Callable[[Any], Any], found: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.batched import BatchTrace
+from ebbtide.arrays.batched import BatchTrace, innermost_batch
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.location import user_line
@@ -72,10 +72,9 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
             f"The condition `until` of a time loop at {user_line()} differs from member to member of vmap, and the "
             f"loop {refusal}. Call the function for one member after the other."
         )
-    ended = of_members(batches, ended)
-    values = [leaf if _is_of_members(batches, leaf) else np.where(ended, leaf, leaf) for leaf in begin]
+    values, ended = _first_of_all(batches, begin, values, ended, condition, structure)
     over = _array_of(ended)
-    if isinstance(over, np.ndarray) and over.all():
+    if isinstance(over, (np.ndarray, np.generic)) and over.all():
         return unflatten(structure, [value.copy() for value in values]), options
     before = [_stand_in(batches, stop_gradient(value), ended) for value in values]
 
@@ -90,10 +89,38 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
             refuse_class(leaf)
         values = [np.where(ended, value, new) for value, new in zip(values, after, strict=True)]
         reached = stop_gradient(ask(condition, structure, stop_gradient(values)))
-        return values, before, np.logical_or(ended, reached)
+        ended = np.logical_or(ended, reached)
+        if differs(ended):  # a plan knows by the first step how much later ones carry
+            before = [old if differs(old) else np.where(ended, old, old) for old in before]
+        return values, before, ended
 
     rest = options.as_arguments() | {"until": OneForAll(_all_have_ended)}
     return unflatten(structure, timeloop(step_of_all, (values, before, ended), inputs=inputs, **rest)[0]), options
+
+
+def _first_of_all(
+    batches: list[BatchTrace], begin: list[Any], values: list[Any], ended: Any, condition: Any, structure: Any
+) -> tuple[list[Any], Any]:
+    """
+    Return the initial state of all members, and which of them have ended there.
+
+    A loop with a derivative inside of the batch takes states that come to differ with a later step. What begins the
+    same for all stays so until then, as the values in `hessian` do, of which a step may ask.
+
+    Args:
+        batches: The batches, the innermost the last.
+        begin: The leaves of the user's state.
+        values: The same without derivatives.
+        ended: What the condition says where all differs that may.
+        condition: The user's condition.
+        structure: Structure of the state.
+    """
+    if innermost_batch() is None and current().follower is None:
+        now = stop_gradient(ask(condition, structure, values))
+        if not differs(now) and not now:
+            return begin, np.bool_(False)
+    ended = of_members(batches, ended)
+    return [leaf if _is_of_members(batches, leaf) else np.where(ended, leaf, leaf) for leaf in begin], ended
 
 
 def _all_have_ended(carried: Any) -> Any:
@@ -128,6 +155,8 @@ def _is_of_members(batches: list[BatchTrace], value: Any) -> bool:
 
 def _stand_in(batches: list[BatchTrace], value: Any, ended: Any) -> Any:
     """Return where a step is run for members that have none to run: at the state of one that has."""
+    if not differs(ended):
+        return value
     *around, trace = batches
     (members, _), (over, _) = trace.split(value), trace.split(ended)
     other = np.take(members, np.argmin(over, axis=0), axis=0)
