@@ -295,6 +295,17 @@ def asks(x):
     return x if x[0] > 0 else -x
 
 
+def test_a_loop_in_vmap_inside_of_vmap():
+    """Its steps may use an argument of the whole that each member passes on as the same for its own members."""
+    def inside(x, k):
+        return timeloop(lambda u, i: np.sin(u) * k, x, until=lambda u: np.sum(u) < 0.3 * np.sum(k), max_steps=3)
+
+    for f in (inside, grad(lambda x, k: np.sum(inside(x, k))), grad(lambda x, k: np.sum(inside(x, k)), 1)):
+        f = vmap(vmap(f, (0, None)), (0, None))
+        x, k = drawn(2, 4, 3), drawn(3, seed=1)
+        np.testing.assert_allclose(jit(f, executor="machine")(x, k), f(x, k), rtol=1e-13)
+
+
 def test_what_one_member_cannot_be_traced_for():
     """A function that no member can be traced for goes to the batch rules, with what they do or say."""
     with pytest.raises(ebbtide.TraceError, match="vmap"):

@@ -69,7 +69,7 @@ def traced_loop(
     given = None if tree is not None else frozen(inputs)
     call = LoopCall(
         timeloop, step, length if options.until is None else None, structure, given, tree, options,
-        range(len(leaves), len(leaves) + len(rows)), tuple(results.statics), _traces(context),
+        range(len(leaves), len(leaves) + len(rows)), tuple(results.statics), _traces(context, results.statics),
         tuple([Surroundings(f, traced=False) for f in (step, options.until, given) if callable(f)]),
         context.level, results.kinds, results.numbers,
     )  # fmt: skip
@@ -78,9 +78,10 @@ def traced_loop(
     return (after, unflatten(results.structure, found[results.count :])) if options.outputs else after
 
 
-def _traces(context: Context) -> tuple[Any, ...]:
-    """Return the traces and regions of the function that is traced, and those inside of it."""
-    found: list[Any] = [context.follower, *context.traces]
+def _traces(context: Context, statics: list[TracedArray]) -> tuple[Any, ...]:
+    """Return the traces and regions of the function that is traced, those inside of it, and those of static values."""
+    # Of a member of `vmap` a static value may be one of the program around, beneath a batch inside of the member.
+    found: list[Any] = [context.follower, *context.traces, *[array._trace for array in statics]]
     capture = context.capture
     while capture is not None and capture is not context.follower:
         # In a reverse sweep the function whose tape is outside of the region has returned.
