@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import UserList, deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import optree
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, MutationError, TraceError, grad, jit, jvp, timeloop, vjp
+from ebbtide import Budget, MutationError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, vjp, vmap
 from ebbtide.arrays.containers import flatten
 from ebbtide.loop.inputs import Readings
 from ebbtide.loop.structures import Structures
@@ -165,6 +165,29 @@ def test_a_dataset_larger_than_the_budget(kind, tmp_path):
 
 
 
+OF_ROWS = {
+    "grad": grad,
+    "hvp": lambda f: lambda c: hvp(f)(c, np.cos(c)),
+    "grad of jvp": lambda f: grad(lambda c: jvp(f, (c,), (np.cos(c),))[1]),
+    "linearize": lambda f: lambda c: linearize(f, c)[1](np.cos(c)),
+    "vmap of grad": lambda f: lambda c: vmap(grad(f))(np.stack([c, c * c])),
+    "grad of vmap": lambda f: grad(lambda c: np.sum(vmap(f)(np.stack([c, c * c])))),
+    "jit of grad of vmap": lambda f: jit(grad(lambda c: np.sum(vmap(f)(np.stack([c, c * c]))))),
+}
+
+
+@pytest.mark.parametrize("make", [lambda rows: dict(reversed([*enumerate(rows)])), deque], ids=["dict", "deque"])
+@pytest.mark.parametrize("way", OF_ROWS)
+def test_rows_by_number(way, make):
+    """Inputs in a dict by step number, or in a deque, have the derivatives of those in a list."""
+    def total(c, collect):
+        rows = collect([{"a": np.sin(c * k), "b": [c]} for k in range(STEPS)])
+        return np.sum(timeloop(lambda u, x: np.sin(u) * (1 + 0.1 * x["a"]) * x["b"][0], c, STEPS, inputs=rows) ** 2)
+
+    found = OF_ROWS[way](lambda c: total(c, make))(U)
+    np.testing.assert_array_equal(found, OF_ROWS[way](lambda c: total(c, list))(U))
+
+
 def test_second_derivatives_read_row_by_row():
     """Forward mode, alone and around a gradient, reads one row for each run of a step, too."""
     t, schedule = np.cos(U), Revolve(3)
@@ -177,10 +200,10 @@ def test_second_derivatives_read_row_by_row():
     assert len(rows.read) == schedule.forward_steps(STEPS) + STEPS
 
     def traced(c):
-        return misfit(U, deque([c * 1.0] * STEPS))
+        return misfit(U, UserList([c * 1.0] * STEPS))
 
     for call in (grad(traced), grad(lambda c: jvp(traced, (c,), (1.0,))[1])):
-        with pytest.raises(TraceError, match=r"list\(inputs\)"):
+        with pytest.raises(TraceError, match=r"UserList with traced elements.*Give a list"):
             call(0.5)
 
 

@@ -300,9 +300,9 @@ def test_a_loop_in_vmap_inside_of_vmap():
     def inside(x, k):
         return timeloop(lambda u, i: np.sin(u) * k, x, until=lambda u: np.sum(u) < 0.3 * np.sum(k), max_steps=3)
 
-    for f in (inside, grad(lambda x, k: np.sum(inside(x, k))), grad(lambda x, k: np.sum(inside(x, k)), 1)):
-        f = vmap(vmap(f, (0, None)), (0, None))
-        x, k = drawn(2, 4, 3), drawn(3, seed=1)
+    x, k = drawn(2, 4, 3), drawn(3, seed=1)
+    for of_one in (inside, grad(lambda x, k: np.sum(inside(x, k))), grad(lambda x, k: np.sum(inside(x, k)), 1)):
+        f = vmap(vmap(of_one, (0, None)), (0, None))
         np.testing.assert_allclose(jit(f, executor="machine")(x, k), f(x, k), rtol=1e-13)
 
 

@@ -10,9 +10,9 @@ from ebbtide.arrays.containers import flatten, is_array, is_differentiable, unfl
 from ebbtide.arrays.context import beneath
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
 from ebbtide.loop.differing import OneForAll
+from ebbtide.loop.inputs import KNOWN, traced_elements
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
 
@@ -53,7 +53,8 @@ def dual_loop(
     def dual_step(pair: Any, x: Any) -> Any:
         values, tangents = pair
         if foreign:
-            _refuse_traced(x, type(inputs).__name__)
+            if any(type(leaf) is TracedArray for leaf in flatten(x)[0]):
+                raise traced_elements(inputs)
         elif rows:
             (x,) = join([x[0]], [x[1]])
         elif inputs is not None and pairs is None:
@@ -80,7 +81,7 @@ def dual_loop(
     rows = type(inputs) is TracedArray and inputs.present()._trace is trace
     pairs: list[Any] | None = None
     # Others are read row by row, perhaps from a file, and have no tangents.
-    foreign = inputs is not None and not isinstance(inputs, (np.ndarray, TracedArray, list, tuple))
+    foreign = inputs is not None and not isinstance(inputs, KNOWN)
     if isinstance(inputs, (list, tuple)):
         pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
     with beneath(trace, derived=True):
@@ -91,15 +92,6 @@ def dual_loop(
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(seen.structure_of_outputs, join(*emitted))
-
-
-def _refuse_traced(x: Any, kind: str) -> None:
-    """Raise if there are traced arrays in an input that was read from a sequence of an unknown kind."""
-    if any(type(leaf) is TracedArray for leaf in flatten(x)[0]):
-        raise TraceError(
-            f"inputs= is a {kind} with traced elements, and only an array, a list or a tuple can have derivatives. "
-            "Give list(inputs)."
-        )
 
 
 def _of_values(until: Any, structure: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from copy import copy
 from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, has_vectors, unflatten
 from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.location import user_line
@@ -21,7 +23,9 @@ from ebbtide.tape.linear_region import split
 from ebbtide.tape.region import Region, shown
 from ebbtide.tape.tangent import TangentTrace
 
-_KNOWN = (np.ndarray, np.generic, TracedArray, np.random.Generator, bool, int, float, complex, str)
+KNOWN = (np.ndarray, TracedArray, list, tuple)
+"""What is there as a whole, before a step reads its part."""
+_LEAVES = (np.ndarray, np.generic, TracedArray, np.random.Generator, bool, int, float, complex, str)
 
 
 @final
@@ -70,7 +74,7 @@ class Readings:
         if self._mode is not None:
             leaves = [split(self._mode, leaf)[0] for leaf in leaves]
         # Of another object it is not known what it says of itself. Sums of checksums would not see a change of sign.
-        checks = checksums_of([x if isinstance(x, _KNOWN) else self._structures.tell_leaf(x) for x in leaves])
+        checks = checksums_of([x if isinstance(x, _LEAVES) else self._structures.tell_leaf(x) for x in leaves])
         if not structure.is_leaf():
             checks.append(self._structures.tell(structure))
         self.latest = found = hash((index, *checks))
@@ -170,8 +174,8 @@ class Inputs:
         leaves, structure = flatten(x)
         region = self._region
         if region is not None:
-            if not isinstance(self.given, (np.ndarray, TracedArray, list, tuple)):
-                _refuse_traced(index, leaves, region, type(self.given).__name__)
+            if not isinstance(self.given, KNOWN) and any(_is_recorded(region, leaf) for leaf in leaves):
+                raise traced_elements(self.given)
             leaves = [region.value(leaf) for leaf in leaves]
         if self.readings is not None:
             self.readings.read(index, leaves, structure)
@@ -201,10 +205,23 @@ def frozen(inputs: Any, form: Callable[[TracedArray], Any] = lambda array: array
     return [unflatten(tree, [as_met(x) if type(x) is TracedArray else x for x in leaves]) for leaves, tree in flat]
 
 
-def _refuse_traced(index: int, leaves: list[Any], region: Region, kind: str) -> None:
-    """Raise if there are arrays of the tape around among the leaves: their cotangents would be lost."""
-    if any(region.node(leaf) is not None for leaf in leaves):
-        raise TraceError(
-            f"inputs= is a {kind} whose element {index} is traced, and only an array, a list or a tuple can have "
-            "derivatives. Give list(inputs)."
-        )
+def in_order(inputs: Any) -> Any:
+    """Return the inputs of a dictionary whose keys are the numbers of the steps, or of a deque, as a list."""
+    if isinstance(inputs, dict) and all(k in inputs for k in range(len(inputs))):
+        return [inputs[k] for k in range(len(inputs))]
+    return list(inputs) if isinstance(inputs, deque) else inputs
+
+
+def traced_elements(inputs: Any) -> TraceError:
+    """Return the error for a sequence that is read step by step, as from a file: derivatives would be lost."""
+    return TraceError(
+        f"inputs= is a {type(inputs).__name__} with traced elements, and only an array, a list, a tuple, a deque or a "
+        "dict can have these. Give a list of its elements, [inputs[i] for i in range(number of steps)]."
+    )
+
+
+def _is_recorded(region: Region, leaf: Any) -> bool:
+    """Return whether an array, or that of all members of a batch, belongs to the tape around."""
+    while type(leaf) is TracedArray and type(leaf.present()._trace) is BatchTrace:
+        leaf = leaf._value if leaf._node is None else leaf._node
+    return region.node(leaf) is not None

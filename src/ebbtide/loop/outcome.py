@@ -12,12 +12,13 @@ from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.loop.inputs import Inputs
+from ebbtide.loop.inputs import KNOWN, Inputs, traced_elements
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import check_types
 from ebbtide.loop.state import CHANGEABLE, owned
 from ebbtide.loop.steps import Stepper
 from ebbtide.program.equation import Variable
+from ebbtide.program.holding import is_symbolic
 from ebbtide.program.tracing import trace_leaves
 
 
@@ -119,4 +120,7 @@ def _first_input(inputs: Any) -> tuple[list[Any], Any]:
     if isinstance(inputs, TracedArray):
         kind = ArrayType(inputs.shape[1:], inputs.dtype)
         return [TracedArray(inputs._trace, None, kind)], flatten(0)[1]
-    return flatten(inputs[0])
+    leaves, structure = flatten(inputs[0])
+    if not isinstance(inputs, KNOWN) and is_symbolic(leaves):
+        raise traced_elements(inputs)
+    return leaves, structure

@@ -23,7 +23,7 @@ from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
 from ebbtide.loop.duals import dual_loop
 from ebbtide.loop.every import every
 from ebbtide.loop.fingerprint import fingerprint_of
-from ebbtide.loop.inputs import Inputs
+from ebbtide.loop.inputs import Inputs, in_order
 from ebbtide.loop.journal import Journal
 from ebbtide.loop.linear import linear_loop
 from ebbtide.loop.links import Links, gradient_nbytes
@@ -87,8 +87,9 @@ def timeloop(
             steps is then not differentiated.
         max_steps: The most steps of a loop with *until*, after which it ends in any case.
         inputs: `x` is `inputs[i]`: an array with *steps* rows (one that reads them from a file where it can), or a
-            sequence of *steps* containers; or `inputs(i)`: a function of the step number, called again when a step
-            runs again; None for the step number itself. An input lives as long as its step, and is the same each time.
+            sequence of *steps* containers, or a dict of these by step number; or `inputs(i)`: a function of the step
+            number, called again when a step runs again; None for the step number itself. An input lives as long as its
+            step, and is the same each time.
         outputs: Whether each step gives an output. What it hands out otherwise, as by a list that it closes over, has
             no derivative where steps run again.
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
@@ -138,6 +139,7 @@ def timeloop(
         budget=budget, resume=resume, resume_every=resume_every, verify=verify, collect_every=collect_every,
         progress=progress,
     )  # fmt: skip
+    inputs = in_order(inputs)
     try:
         if until is not None:
             ended, options = masked_loop(timeloop, step, state, inputs, options)
