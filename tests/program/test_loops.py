@@ -384,6 +384,24 @@ def test_derivatives_of_any_order(case):
     assert 1 <= len(counted) <= 8
 
 
+@pytest.mark.parametrize("case", DEEP)
+def test_derivatives_of_an_input_that_steps_share(case):
+    """One array that is the input of several steps has the cotangents of all of them, whatever the order."""
+    step = lambda v, x: np.sin(v) * x[0] + 0.3 * x[1]
+    rows = lambda u: [(u, u * k) for k in range(3)]
+
+    def in_python(u):
+        v = u
+        for x in rows(u):
+            v = step(v, x)
+        return np.sum(v**2)
+
+    f = lambda u: np.sum(timeloop(step, u, 3, inputs=rows(u)) ** 2)
+    expected = flatten(DEEP[case](in_python)(U))[0]
+    for one, other in zip(flatten(jit(DEEP[case](f))(U))[0], expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
 # Memory, files, and what is left behind.
 
 

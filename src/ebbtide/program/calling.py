@@ -161,7 +161,7 @@ def _on_tape(tape: Tape, call: Call, operands: list[Any]) -> list[Any]:
     fits, trace = only_forward(symbols, values)
     held = HeldSymbol(symbols, trace, Saving(call, places, dual=trace is not None), values) if fits else None
     found = record(call, values) if held is None else held.results
-    pulled = Pulled(call, [places.index(place) for place in range(len(active))], [node.type for node in active])
+    pulled = Pulled(call, places, [node.type for node in active])
     parents = list(dict.fromkeys(active))
     rule = _CallRule(call.name, pulled, values, [parents.index(node) for node in active], held)
     return record_results(tape, rule, tuple(parents), found)

@@ -147,20 +147,20 @@ class Pulled(Call):
 
     Args:
         call: The call.
-        active: Numbers of the operands whose cotangents are the results.
-        kinds: Their types.
+        places: For each operand of the call its place among those whose cotangents are the results, or None.
+        kinds: Types of the results.
 
     Memory:
         That of a recording of the call, while it runs.
     """
 
-    __slots__ = ("_active", "_call", "kinds", "level", "name", "numbers")
+    __slots__ = ("_call", "_places", "kinds", "level", "name", "numbers")
 
     rows = range(0)
 
-    def __init__(self, call: Call, active: Sequence[int], kinds: Sequence[ArrayType]) -> None:
+    def __init__(self, call: Call, places: Sequence[int | None], kinds: Sequence[ArrayType]) -> None:
         self._call = call
-        self._active = tuple(active)
+        self._places = tuple(places)
         self.name = f"{call.name}_vjp"
         self.level = call.level
         self.kinds = list(kinds)
@@ -169,13 +169,9 @@ class Pulled(Call):
     def run(self, operands: list[Any]) -> list[Any]:
         """See `Call.run`."""
         count = len(operands) - len(self._call.kinds)
-        cotangents = operands[count:]
-        places: list[int | None] = [None] * count
-        for place, number in enumerate(self._active):
-            places[number] = place
-        primals = operands[:count]
+        primals, cotangents = operands[:count], operands[count:]
         operands.clear()
-        held = hold(self._call, places, primals)[0]
+        held = hold(self._call, self._places, primals)[0]
         return held.pull(cotangents)
 
     def arrays(self) -> list[np.ndarray]:
