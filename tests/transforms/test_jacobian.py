@@ -129,6 +129,24 @@ def test_loops_and_checkpoints(schedule):
     close(found, np.stack([hvp(lambda u: np.sum(run(u) ** 2))(X, d) for d in np.eye(5)], axis=-1))
 
 
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_products_with_what_is_traced_have_the_same_bits(mode, chunk):
+    """A matrix that is traced lies as a plain one does: a checkpointed function rounds alike when it runs again."""
+    weights = RANDOM.normal(size=(9, 3))
+
+    def product(x):
+        found = jacobian(lambda x: np.sin(x).T @ weights, mode=mode, chunk_size=chunk)(np.outer(x, x))
+        return np.reshape(found, (27, 81)) @ np.cos(np.arange(81.0) * x[0])
+
+    x = RANDOM.normal(size=9)
+    value, pullback = vjp(product, x)
+    assert value.tobytes() == product(x).tobytes()
+    assert jvp(product, (x,), (x,))[0].tobytes() == value.tobytes()
+    held, pull = vjp(checkpoint(product), x)
+    assert pull(held)[0].tobytes() == pullback(held)[0].tobytes()
+
+
 def test_rules_of_users():
     """A rule of plain code is done for one row after the other."""
     cube = primitive(

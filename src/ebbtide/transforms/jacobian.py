@@ -204,7 +204,8 @@ class _Block:
         axis: The axis of the rows or columns in them, the first or the last.
 
     Memory:
-        The arrays; of one chunk for all what it brings. Where a chunk is traced the chunks, until they are joined.
+        The arrays; of one chunk for all what it brings. Where a chunk is traced the chunks, until they are joined, and
+        a copy.
     """
 
     __slots__ = ("_axis", "_kinds", "_parts", "_size")
@@ -247,6 +248,7 @@ class _Block:
                 held = np.zeros(kind.shape, kind.dtype)
             if isinstance(held, list):
                 held = held[0] if len(held) == 1 else np.concatenate(held, axis=self._axis)
+                held = held.copy()  # in the order of a plain one, as products with another one round otherwise
             made.append(np.reshape(held, shape) if shape or is_array else np.reshape(held, ())[()])
         return made
 
