@@ -23,6 +23,7 @@ from ebbtide import (
     primitive,
     timeloop,
     vjp,
+    vmap,
 )
 from ebbtide.schedules import Revolve, StoreAll
 
@@ -52,7 +53,18 @@ def checkpointed(x, y):
     return checkpoint(lambda u: np.tanh(u * y))(x), grad(lambda u: np.sum(np.sin(u * x) * y))(y)
 
 
-@pytest.mark.parametrize("f", [views, numbers, checkpointed])
+def members(x, y):
+    """Writes of what differs from member to member into what begins the same for all."""
+    def of_one(w):
+        u = np.zeros_like(w)
+        u[1:] = w[1:] * x[1:]
+        u[0] += u[1] * y[0]
+        return u
+
+    return [vmap(of_one)(np.arange(18.0).astype(x.dtype).reshape(3, 6))]
+
+
+@pytest.mark.parametrize("f", [views, numbers, checkpointed, members])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_pushforward_is_forward_mode(f, dtype):
     """Each push, in any order, gives the bits of jvp, also with zeros and infinities."""

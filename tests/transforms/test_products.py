@@ -20,7 +20,9 @@ from ebbtide import (
     hvp,
     jvp,
     linearize,
+    timeloop,
     vjp,
+    vmap,
 )
 
 X = np.linspace(0.2, 1.3, 5)
@@ -187,6 +189,23 @@ def test_a_residual_that_is_not_deterministic():
     numbers = count(1.0)
     with pytest.raises(DeterminismError, match="other outputs"):
         gauss_newton_product(lambda x: x * next(numbers))(X, X)
+
+
+def test_a_residual_that_is_one_for_all_members():
+    """Of two runs one may have arrays of all members where the other has one: that tells nothing of the values."""
+    def loop(u):
+        return timeloop(lambda u, i: np.sin(u) * 0.7, u, 3)
+
+    def in_python(u):
+        for _ in range(3):
+            u = np.sin(u) * 0.7
+        return u
+
+    def total(x, f):
+        return np.sum(vmap(lambda v: gauss_newton_product(f)(x, v))(np.stack([x, x * x])) ** 2)
+
+    found, expected = (grad(lambda x, f=f: total(x, f))(X) for f in (loop, in_python))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_budgets():

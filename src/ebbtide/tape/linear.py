@@ -144,6 +144,8 @@ class LinearTape:
             else:
                 nodes.append(None)
                 values.append(operand.frozen() if type(operand) is TracedArray else plain(operand))
+        if nodes[0] is None and params and params.get("in_place"):
+            params = {**params, "in_place": False}  # each push begins with the operand that is saved
         # The tangents at hand are zeros, which are not the user's: 0 * inf is none of their concern.
         with np.errstate(all="ignore"):
             out = primitive.bind(tuple(values), params)

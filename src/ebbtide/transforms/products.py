@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.functions import check_function
@@ -165,19 +165,26 @@ def chosen_of(
 
 def _check_same(first: Any, second: Any) -> None:
     """Raise if two runs of a function gave different outputs."""
-    pairs = zip(flatten(first)[0], flatten(second)[0], strict=False)
-    if any(_check_of(a) != _check_of(b) for a, b in pairs):
+    pairs = zip(map(_known, flatten(first)[0]), map(_known, flatten(second)[0]), strict=False)
+    if any(_differ(a, b) for a, b in pairs):
         raise DeterminismError(
             "The residual gave other outputs when it was run again, so the product would be wrong. Its outputs may "
             "depend on its arguments only: make random numbers from a seed that is an argument."
         )
 
 
-def _check_of(value: Any) -> Any:
-    """Return what tells whether a value is the same: in a function that is traced, its type."""
+def _known(value: Any) -> Any:
+    """Return what is known of a value: in a function that is traced, and of members of a batch, its type."""
     while type(value) is TracedArray:
         value = value.present()._value
-    return value if type(value) is ArrayType else checksum(np.asarray(value))
+    return value
+
+
+def _differ(first: Any, second: Any) -> bool:
+    """Return whether two values are known to differ; one of a batch may be one for all members in one run alone."""
+    if ArrayType in (type(first), type(second)):
+        return type_of(first) != type_of(second)
+    return checksum(np.asarray(first)) != checksum(np.asarray(second))
 
 
 def _returned(products: Any, like: Any, given: list[Any]) -> Any:
