@@ -251,25 +251,53 @@ def test_only_tangents_differ(name, schedule, decide):
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
+def python_loop(step, state, steps=6, until=None, inputs=None):
+    """What a loop without outputs does."""
+    for i in range(steps):
+        ended = until is not None and until(stop_gradient(state))
+        state = state if ended else step(state, i if inputs is None else inputs[i])
+    return state
+
+
+def asking(loop, known):
+    """A loop without outputs whose step asks for values, and whose condition, if there is one, does not."""
+    def run(k):
+        def step(state, x):
+            s, count = state
+            s = s * np.cos(k) if np.sum(stop_gradient(s)) > 2 else s * s * k[::-1]
+            return (s + x, count + 1) if known else (s, count + 1)
+
+        options = {"inputs": np.stack([0.1 * k * i for i in range(6)])} if known else {"until": near}
+        s, count = loop(step, (np.ones(3), 0), **options)
+        return np.sum(np.sin(s)) * count
+
+    def near(state):
+        return np.sum(state[0]) < 1.4
+
+    return run
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["steps", "until"])
 @pytest.mark.parametrize("schedule", [None, Online(2)], ids=["chosen", "online"])
-@pytest.mark.parametrize("name", sorted(OF_TANGENTS.keys() - {"through jvp"}))  # a loop of plain arrays of all members
-def test_steps_may_ask_where_only_tangents_differ(name, schedule):
-    """Without outputs, too, where the condition answers with an array, a step may ask for values of one point."""
-    def total(loop):
-        def run(k):
-            step = lambda s, i: s * np.cos(k) if np.sum(stop_gradient(s)) > 2 else s * s * k[::-1]
-            return np.sum(np.sin(loop(step, np.ones(3), lambda s: np.sum(s) < 1.4)))
+@pytest.mark.parametrize("name", OF_TANGENTS)
+def test_steps_may_ask_where_only_tangents_differ(name, schedule, known):
+    """So may the steps of a loop without outputs whose condition answers with an array, or that has none."""
+    def loop(step, state, until=None, **options):
+        length = {"steps": 6} if until is None else {"until": until, "max_steps": 6}
+        return timeloop(step, state, schedule=schedule, **length, **options)
 
-        return run
+    found, expected = (OF_TANGENTS[name](asking(one, known))(K) for one in (loop, python_loop))
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
-    def in_python(step, state, until):
-        for i in range(6):
-            state = state if until(stop_gradient(state)) else step(state, i)
-        return state
 
-    derivative = OF_TANGENTS[name]
-    found = derivative(total(lambda f, s, until: timeloop(f, s, until=until, max_steps=6, schedule=schedule)))(K)
-    np.testing.assert_allclose(found, derivative(total(in_python))(K), rtol=1e-11, atol=1e-12)
+def test_an_integer_that_differs():
+    """A leaf that is no floating-point number may differ as well, if the first step shows it."""
+    def run(u, k):
+        return timeloop(lambda s, i: (s[0] + u, np.argmax(k)), (u, 0), 2)
+
+    u, k = vmap(lambda k: vmap(lambda u: run(u, k))(U))(U)
+    np.testing.assert_array_equal(u, np.broadcast_to(3 * U, (6, 6, 3)))
+    np.testing.assert_array_equal(k, np.repeat(np.argmax(U, axis=1)[:, None], 6, axis=1))
 
 
 def test_bytes_of_values_that_are_one_for_all():
@@ -293,16 +321,17 @@ def test_what_differs_late_ends_apart(g):
     """Where no value is asked for, members that a later step alone makes different end apart."""
     def total(u, loop):
         step = lambda s, i: s * np.sin(u) if i > 1 else s * 0.9
-        return np.sum(loop(step, np.ones(3), until=lambda s: np.sum(s) < 0.5, max_steps=9, outputs=False) ** 2)
+        return np.sum(loop(step, np.ones(3), lambda s: np.sum(s) < 0.5) ** 2)
 
-    def in_python(step, state, until, max_steps, outputs):
-        for i in range(max_steps):
-            state = state if until(stop_gradient(state)) else step(state, i)
-        return state
+    def loop(step, state, until):
+        return timeloop(step, state, until=until, max_steps=9)
+
+    def in_python(step, state, until):
+        return python_loop(step, state, 9, until)
 
     us = np.abs(U) + 0.2
     expected = [g(lambda u: total(u, in_python))(u) for u in us]
-    close(vmap(g(lambda u: total(u, timeloop)))(us), expected)
+    close(vmap(g(lambda u: total(u, loop)))(us), expected)
 
 
 @pytest.mark.parametrize("g", [lambda f: f, grad, hessian, lambda f: lambda a: hvp(f)(a, 1.0)])
@@ -389,7 +418,7 @@ def test_what_differs_later_is_refused():
     with pytest.raises(TraceError, match=r"was asked at .*test_masked\.py"):
         vmap(grad(lambda u: np.sum(run(u))))(U)
     with pytest.raises(TraceError, match="A leaf of the state of a time loop"):
-        vmap(lambda k: vmap(lambda u: timeloop(lambda s, i: (s[0] + u, np.argmax(k)), (u, 0), 2))(U))(U)
+        vmap(lambda k: vmap(lambda u: timeloop(lambda s, i: (s[0] + u, np.argmax(k) if i else s[1]), (u, 0), 2))(U))(U)
 
 
 def test_no_step_is_run_in_vain():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, final
 
@@ -9,17 +10,18 @@ import numpy as np
 
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import flatten, is_array, paths_of, unflatten
-from ebbtide.arrays.context import beneath
+from ebbtide.arrays.context import beneath, current
 from ebbtide.arrays.functions import is_users
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.collect import Seen
 from ebbtide.loop.condition import ask
-from ebbtide.loop.differing import OneForAll
+from ebbtide.loop.differing import OneForAll, differs, find_differing
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
 from ebbtide.loop.state import refuse_class
+from ebbtide.program.constant import stop_gradient
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle
 
@@ -31,7 +33,8 @@ def batched_loop(
     Run the loops of all members as one loop.
 
     What the step uses from outside it uses for all members at once; floating-point numbers of the state are of all
-    members from the start, as a step may make them so, but for those that a condition needs to be one for all.
+    members from the start, as a step may make them so, but for those that a condition needs to be one for all. If a step
+    asks for values, the loop runs again with those leaves once that a first step leaves one for all.
 
     Args:
         timeloop: The loop.
@@ -46,15 +49,60 @@ def batched_loop(
         What the loop returns, with the states of all members.
 
     Raises:
-        TraceError: A number of the state that is no floating-point one comes to differ from member to member.
+        TraceError: A step asks for values that differ from member to member, or a number of the state that is no
+            floating-point one comes to differ with a later step than the first.
         TypeError: A leaf is an array of a class that computes in its own way.
     """
     leaves, structure = flatten(state)
-    places = paths_of(structure)
     pairs = [trace.split(leaf) for leaf in leaves]
     differing = options.until.differing if isinstance(options.until, OneForAll) else None
     may_differ = differing or [is_array(array) for array, _ in pairs]
     mapped = [is_mapped or may for (_, is_mapped), may in zip(pairs, may_differ, strict=True)]
+    del pairs
+    try:
+        return _loop_of_all(timeloop, trace, step, leaves, structure, mapped, steps, inputs, options)
+    except TraceError:
+        with suppress(TraceError):
+            fewer = _found_mapped(trace, step, leaves, structure, steps, inputs, options)
+            if fewer is not None and fewer != mapped:
+                return _loop_of_all(timeloop, trace, step, leaves, structure, fewer, steps, inputs, options)
+        raise
+
+
+def _found_mapped(
+    trace: BatchTrace, step: Any, leaves: list[Any], structure: Any, steps: int | None, inputs: Any, options: Options
+) -> list[bool] | None:
+    """
+    Return which leaves of a state the first step leaves other ones for each member, of which a step may not ask.
+
+    Of pairs of values and tangents, as of a Jacobian that is differentiated, the values may be one for all members.
+
+    Returns:
+        None where a first run has left something behind, or a program is traced, which knows no values anyway.
+    """
+    context = current()
+    if context.follower is not None or options.resume is not None or context.resume is not None:
+        return None
+    most = options.max_steps if steps is None else steps
+    values = [stop_gradient(leaf) for leaf in leaves]
+    found = find_differing([trace], step, values, structure, int(most or 0), inputs, options)
+    return [trace.split(leaf)[1] or differs(value) for leaf, value in zip(leaves, found, strict=True)]
+
+
+def _loop_of_all(
+    timeloop: Any,
+    trace: BatchTrace,
+    step: Any,
+    leaves: list[Any],
+    structure: Any,
+    mapped: list[bool],
+    steps: int | None,
+    inputs: Any,
+    options: Options,
+) -> Any:
+    """Run the loop; *mapped* says which leaves of its state have the members on their first axis."""
+    places = paths_of(structure)
+    pairs = [trace.split(leaf) for leaf in leaves]
     inputs, is_one = _of_all(trace, inputs)
     seen = Seen()
     # Closed over in place of the options, which may be other ones when the loop is resumed.
@@ -86,6 +134,7 @@ def batched_loop(
         return (after, outs) if outputs else after
 
     condition: Any = options.until
+    differing = condition.differing if isinstance(condition, OneForAll) else None
 
     def until(arrays: Any) -> bool:
         with trace.above():

@@ -56,7 +56,7 @@ def differs(value: Any) -> bool:
 
 
 def find_differing(
-    batches: list[BatchTrace], step: Any, values: list[Any], structure: Any, inputs: Any, options: Options
+    batches: list[BatchTrace], step: Any, values: list[Any], structure: Any, most: int, inputs: Any, options: Options
 ) -> list[Any]:
     """
     Return values of an initial state, of which those are arrays of all members that a first step makes different.
@@ -69,13 +69,13 @@ def find_differing(
         step: The user's step.
         values: Leaves of the state, without derivatives; they stay as they are.
         structure: Structure of the state.
+        most: The number of steps, or the most.
         inputs: The user's inputs.
         options: The other arguments of the loop.
 
     Memory:
         What one step takes on values; no budget counts it.
     """
-    most = int(options.max_steps or 0)
     check_arguments(most, values, inputs, options)
     while most and any(is_array(value) and not differs(value) for value in values):
         after = _run_first(step, values, structure, inputs, options)

@@ -11,7 +11,7 @@ from ebbtide.arrays.context import beneath
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.collect import Seen
-from ebbtide.loop.differing import OneForAll
+from ebbtide.loop.differing import OneForAll, differs
 from ebbtide.loop.inputs import KNOWN, traced_elements
 from ebbtide.loop.options import Options
 from ebbtide.loop.returned import refuse_structure
@@ -77,8 +77,7 @@ def dual_loop(
         values_out, tangents_out = split(outs)
         return split(after), (values_out, [_stackable(v, t) for v, t in zip(values_out, tangents_out, strict=True)])
 
-    # Inputs that are one array stay one array: a row of values beside a row of tangents.
-    rows = type(inputs) is TracedArray and inputs.present()._trace is trace
+    inputs, rows = _rows_of(trace, inputs)
     pairs: list[Any] | None = None
     # Others are read row by row, perhaps from a file, and have no tangents.
     foreign = inputs is not None and not isinstance(inputs, KNOWN)
@@ -92,6 +91,19 @@ def dual_loop(
         return unflatten(structure, join(*result))
     final, emitted = result
     return unflatten(structure, join(*final)), unflatten(seen.structure_of_outputs, join(*emitted))
+
+
+def _rows_of(trace: Any, inputs: Any) -> tuple[Any, bool]:
+    """
+    Return inputs, and whether they stay one array: a row of values beside a row of tangents.
+
+    With tangents that differ from member to member of a batch, values that do not would then be of all members, too.
+    """
+    if type(inputs) is not TracedArray or inputs.present()._trace is not trace:
+        return inputs, False
+    if differs(inputs._node) and not differs(inputs):
+        return list(inputs), False
+    return inputs, True
 
 
 def _of_values(until: Any, structure: Any) -> Any:

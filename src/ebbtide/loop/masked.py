@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +64,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
     except TraceError:
         ended = None
     if ended is None or (refusal and differs(ended)):
-        known = find_differing(batches, step, values, structure, inputs, options)
+        known = find_differing(batches, step, values, structure, int(options.max_steps or 0), inputs, options)
         ended = stop_gradient(ask(condition, structure, known))
         options = replace(options, until=OneForAll(condition, [differs(value) for value in known]))
     if not differs(ended):
@@ -72,11 +74,61 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
             f"The condition `until` of a time loop at {user_line()} differs from member to member of vmap, and the "
             f"loop {refusal}. Call the function for one member after the other."
         )
-    values, ended = _first_of_all(batches, begin, values, ended, condition, structure)
+    context = current()
+    now = ended if context.follower is not None else stop_gradient(ask(condition, structure, values))
+    run = partial(_run_masked, timeloop, batches, step, structure, inputs, options)
+    if differs(now):
+        return run(*_of_all_members(batches, begin, ended)), options
+    # With a tape around the batch the loop goes beneath it, as one over pairs of values and tangents.
+    is_inside = context.tape is None or context.tape.level > batches[-1].level
+    if is_inside and innermost_batch() is None:
+        return run(begin, np.bool_(now)), options
+    try:
+        return run(*_of_all_members(batches, begin, ended)), options
+    except TraceError:
+        if options.resume is None and context.resume is None:
+            with suppress(TraceError):
+                return run(begin, np.bool_(now)), options
+        raise
+
+
+def _of_all_members(batches: list[BatchTrace], begin: list[Any], ended: Any) -> tuple[list[Any], Any]:
+    """Return the initial state of all members, whatever begins the same, and which of them have ended there."""
+    ended = of_members(batches, ended)
+    return [leaf if _is_of_members(batches, leaf) else np.where(ended, leaf, leaf) for leaf in begin], ended
+
+
+def _run_masked(
+    timeloop: Any,
+    batches: list[BatchTrace],
+    step: Any,
+    structure: Any,
+    inputs: Any,
+    options: Options,
+    begin: list[Any],
+    ended: Any,
+) -> Any:
+    """
+    Run the loop.
+
+    A loop with a derivative inside of the batch takes states that come to differ with a later step. What begins the
+    same for all stays so until then, as the values in `hessian` do, of which a step may ask.
+
+    Args:
+        timeloop: The loop.
+        batches: The batches, the innermost the last.
+        step: The user's step.
+        structure: Structure of the state.
+        inputs: The user's inputs.
+        options: The other arguments of the loop.
+        begin: Leaves of the initial state.
+        ended: Which members end there.
+    """
+    condition: Any = options.until
     over = _array_of(ended)
     if isinstance(over, (np.ndarray, np.generic)) and over.all():
-        return unflatten(structure, [value.copy() for value in values]), options
-    before = [_stand_in(batches, stop_gradient(value), ended) for value in values]
+        return unflatten(structure, [x.copy() if hasattr(x, "copy") else x for x in begin])
+    before = [_stand_in(batches, stop_gradient(value), ended) for value in begin]
 
     def step_of_all(carried: Any, x: Any) -> Any:
         values, before, ended = carried
@@ -95,32 +147,7 @@ def masked_loop(timeloop: Any, step: Any, state: Any, inputs: Any, options: Opti
         return values, before, ended
 
     rest = options.as_arguments() | {"until": OneForAll(_all_have_ended)}
-    return unflatten(structure, timeloop(step_of_all, (values, before, ended), inputs=inputs, **rest)[0]), options
-
-
-def _first_of_all(
-    batches: list[BatchTrace], begin: list[Any], values: list[Any], ended: Any, condition: Any, structure: Any
-) -> tuple[list[Any], Any]:
-    """
-    Return the initial state of all members, and which of them have ended there.
-
-    A loop with a derivative inside of the batch takes states that come to differ with a later step. What begins the
-    same for all stays so until then, as the values in `hessian` do, of which a step may ask.
-
-    Args:
-        batches: The batches, the innermost the last.
-        begin: The leaves of the user's state.
-        values: The same without derivatives.
-        ended: What the condition says where all differs that may.
-        condition: The user's condition.
-        structure: Structure of the state.
-    """
-    if innermost_batch() is None and current().follower is None:
-        now = stop_gradient(ask(condition, structure, values))
-        if not differs(now) and not now:
-            return begin, np.bool_(False)
-    ended = of_members(batches, ended)
-    return [leaf if _is_of_members(batches, leaf) else np.where(ended, leaf, leaf) for leaf in begin], ended
+    return unflatten(structure, timeloop(step_of_all, (begin, before, ended), inputs=inputs, **rest)[0])
 
 
 def _all_have_ended(carried: Any) -> Any:
