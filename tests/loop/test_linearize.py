@@ -581,3 +581,16 @@ def test_loops_in_steps_are_a_part_of_what_a_loop_keeps(steps):
         _, pushforward = linearize(lambda u: timeloop(step, u, steps), u, budget=budget)
         assert pushforward._account.ledger.live <= budget.memory
     assert_same_bits(pushforward(v), jvp(lambda u: timeloop(step, u, steps), (u,), (v,))[1])
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("d", [grad, lambda f: lambda x: jvp(f, (x,), (x,))[1]], ids=["grad", "jvp"])
+def test_loops_of_no_steps(d, steps):
+    """A loop of no steps from a constant leaves nothing of the linearization in what it returns."""
+    def f(x):
+        step = lambda u, i: u + u * timeloop(lambda v, j: v, np.ones(3), 0)
+        value, pushforward = linearize(lambda u: timeloop(step, u * timeloop(step, np.ones(3), 0), steps), x)
+        return np.sum(pushforward(value) * x)
+
+    x = np.array([0.3, 0.5, 0.2])
+    np.testing.assert_allclose(d(f)(x), d(lambda x: 4.0**steps * np.sum(x * x))(x), rtol=1e-13)

@@ -12,6 +12,7 @@ from ebbtide import (
     MutationError,
     checkpoint,
     grad,
+    hvp,
     jacobian,
     jit,
     jvp,
@@ -380,3 +381,34 @@ def test_pullback_in_a_step(schedule):
         return np.sum(timeloop(lambda u, i: u + pullback(c)[0], x, 3, schedule=schedule))
 
     np.testing.assert_allclose(grad(total)(c), 3 * np.sum(pullback(1.0)[0]), rtol=1e-14)
+
+
+UNUSED = {
+    "checkpoint": checkpoint(lambda u, c: np.sin(u)),
+    "inputs": lambda u, c: timeloop(lambda u, x: np.sin(u), u, 2, inputs=[c, c]),
+    "state": lambda u, c: timeloop(lambda s, i: (np.sin(s[0]), s[1]), (u, c), 2)[0],
+    "vjp": lambda u, c: vjp(lambda u, c: np.sin(u), u, c)[1](u)[0],
+}
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_an_argument_that_nothing_uses(name):
+    """What a function or a step gives to another one, which does not use it, is no sign of another run."""
+    f, x = UNUSED[name], np.linspace(0.2, 1.3, 5)
+
+    def held(x):
+        c = np.cos(x)
+        return np.sum(checkpoint(lambda u: f(u, c))(x))
+
+    def stepped(x):
+        c = np.cos(x)
+        step = lambda u, i: f(u, c) if i == 2 else u * 0.9
+        return np.sum(timeloop(step, x, 4, schedule=Revolve(1)))
+
+    def in_python(x):
+        return np.sum(f(x * 0.9 * 0.9, np.cos(x)) * 0.9)
+
+    plain = lambda x: np.sum(f(x, np.cos(x)))
+    for d in (grad, lambda f: lambda x: hvp(f)(x, x)):
+        np.testing.assert_allclose(d(held)(x), d(plain)(x), rtol=1e-13)
+        np.testing.assert_allclose(d(stepped)(x), d(in_python)(x), rtol=1e-13)

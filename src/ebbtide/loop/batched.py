@@ -33,8 +33,8 @@ def batched_loop(
     Run the loops of all members as one loop.
 
     What the step uses from outside it uses for all members at once; floating-point numbers of the state are of all
-    members from the start, as a step may make them so, but for those that a condition needs to be one for all. If a step
-    asks for values, the loop runs again with those leaves once that a first step leaves one for all.
+    members from the start, as a step may make them so, but for those that a condition needs to be one for all. If a
+    step asks for values, the loop runs again with those leaves once that a first step leaves one for all.
 
     Args:
         timeloop: The loop.

@@ -72,14 +72,16 @@ class Links:
         count = len(found) - found.count(None)
         return f"{count} of {len(found)} leaves with the digest {digest(repr(found))}"
 
-    def check_statics(self, index: int, statics: dict[int, Any]) -> None:
+    def check_statics(self, index: int, sums: dict[int, Any]) -> None:
         """
-        Check the static values of a step that was run again.
+        Check the static values of a step that was run again, of which it has cotangents.
+
+        An argument of what is recorded, and not used there, is met on a tape alone.
 
         Raises:
             DeterminismError: It used one that it had not used before.
         """
-        if not self.statics.keys() >= statics.keys():
+        if not self.statics.keys() >= sums.keys():
             raise DeterminismError(
                 f"Step {index} used an array from outside, when it was run again, that it had not used before. What "
                 "a step uses may depend on its state, its input and static values only: a name that it reads from "

@@ -363,10 +363,10 @@ class LoopRule(JointRule):
         retained = self._prefix is not None and ahead.is_kept(self._prefix, index)
         at_hand = retained and self._prefix is not None and self._prefix.saved is not None
         record = self.records[index] if at_hand else self.records.pop(index)
-        self.links.check_statics(index, record.tape.statics)
         seeds = [None if g is None else g[index] for g in outputs]
         again = self.loss.reversing(index, self.cotangent)
         self.cotangent, x, sums = self.room.sweep(self, index, record, seeds, retain=retained)
+        self.links.check_statics(index, sums)
         if retained:
             self.snapshots.put_away(index)
         elif record.tape.pager is not None:

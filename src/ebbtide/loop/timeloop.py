@@ -157,13 +157,15 @@ def timeloop(
             if found is not None:
                 return found
         refuse_inner(resume, context)
+        if not length:
+            return run_plain(step, leaves, structure, 0, inputs, options)
         linear = linear_trace(context)
-        if length and linear is not None:
+        if linear is not None:
             return linear_loop(linear, step, leaves, structure, length, inputs, options)
         if context.tape is not None and context.tangent is not None:
             return dual_loop(timeloop, context.tangent, step, state, steps, inputs, options)
         del state  # which goes when the loop has its copy, unless the caller has it
-        if context.tape is None or length == 0:
+        if context.tape is None:
             return run_plain(step, leaves, structure, length, inputs, options)
         return _taped_loop(context.tape, step, leaves, structure, length, inputs, options)
     except TypeError as error:

@@ -326,7 +326,7 @@ class _CheckpointRule(JointRule):
                         yield place, value, owned
             for key, (value, owned) in zip(tape.statics, found, strict=True):
                 if value is not None:
-                    yield self._statics[key], value, owned
+                    yield self._place_of(key), value, owned
         finally:
             if pager is not None:
                 while waiting:
@@ -340,11 +340,19 @@ class _CheckpointRule(JointRule):
         return self._region.tape(pager=pager, constancy=self._constancy)
 
     def _check(self, checks: list[int], tape: Any, results: list[Node | None]) -> None:
-        differs = checks != self._checks and not swaps_factors(results)
-        if differs or any(key not in self._statics for key in tape.statics):
-            raise DeterminismError(
-                f"{self.name} gave another result when it was run again in the reverse sweep, so the gradient would be "
-                "wrong. A checkpointed function depends on its arguments and on arrays that do not change: pass "
-                "random numbers, changing arrays, and what a name means that is bound anew later, as arguments."
-            )
+        if checks != self._checks and not swaps_factors(results):
+            raise self._other_result()
         self._constancy.check_statics({key: array for key, (_, array) in tape.statics.items()})
+
+    def _place_of(self, key: int) -> int:
+        """Return the place of a static value with a cotangent; an argument that nothing uses is met on a tape alone."""
+        if key not in self._statics:
+            raise self._other_result()
+        return self._statics[key]
+
+    def _other_result(self) -> DeterminismError:
+        return DeterminismError(
+            f"{self.name} gave another result when it was run again in the reverse sweep, so the gradient would be "
+            "wrong. A checkpointed function depends on its arguments and on arrays that do not change: pass "
+            "random numbers, changing arrays, and what a name means that is bound anew later, as arguments."
+        )
