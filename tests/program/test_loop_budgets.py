@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
 from tests.program.test_tracing import bits
 
 from ebbtide import Budget, BudgetError, TraceError, grad, hvp, jit, jvp, timeloop, trace, vjp, vmap
+from ebbtide.schedules import Hierarchical, Periodic, StoreAll
 
 U = np.linspace(0, 1, 4000)
 MATRIX = np.linspace(-0.1, 0.1, 64 * 64).reshape(64, 64)
@@ -145,6 +148,19 @@ def test_what_cannot_be_promised_is_refused():
     # Each of what it says is right.
     for f in (jit(grad(heat), budget=Budget(memory=1_000_000)), grad(jit(heat), budget=Budget(memory=1_000_000))):
         assert bits(f(U, 0.1)) == bits(grad(heat)(U, 0.1))
+
+
+@pytest.mark.parametrize("schedule", [StoreAll("disk"), Hierarchical(1, 2), Periodic(2, 1)])
+def test_a_loop_that_stores_on_disk(schedule):
+    """It is the disk that a budget of memory lacks, whatever that is, and not bytes of it; what the error says runs."""
+    def f(u, **options):
+        return np.sum(timeloop(lambda v, i: np.sin(v) * u, u, 6, schedule=schedule, **options))
+
+    with pytest.raises(BudgetError, match="budget of memory alone") as refused:
+        jit(grad(f, budget=Budget(memory="3 MiB")))(U)
+    memory, disk = map(int, re.findall(r"memory=(\d+), disk=(\d+)", str(refused.value))[0])
+    assert (memory, disk) == (refused.value.least, refused.value.least_disk)
+    assert bits(jit(grad(lambda u: f(u, budget=Budget(memory, disk))))(U)) == bits(grad(f)(U))
 
 
 def test_a_run_that_was_refused_leaves_the_next_one_as_it_is():

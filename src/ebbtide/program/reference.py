@@ -201,7 +201,15 @@ class Executable:
                 with entered(ledger=acct.ledger, budget=acct.budget):
                     return self._run(values, arrays, self._constants)
             except BudgetError as error:
-                least = error.least
+                least, least_disk = error.least, error.least_disk
+        if least_disk:
+            raise BudgetError(
+                f"{self.program.name} has a budget of memory alone, and a time loop in it stores {least_disk:,} bytes "
+                "on disk. Give the loop another schedule, or give it the budget in place of the program: "
+                f"timeloop(..., budget=Budget(memory={least}, disk={least_disk})) or more.",
+                least,
+                least_disk,
+            )
         own = (self._limit or 0) - left
         raise BudgetError(
             f"{self.program.name} cannot run in {format_bytes(own + left)} above its arguments: a time loop in it "

@@ -106,8 +106,8 @@ class SymbolicTrace:
         if budget.disk:
             raise ValueError(
                 f"A derivative in a traced function was given {budget}, and a program has no use for a disk: it "
-                f"computes values again instead. Write Budget(memory={budget.memory}), and give the disk to the time "
-                "loops inside: timeloop(..., budget=)."
+                f"computes values again instead. Write Budget(memory={budget.memory}), or give the time loops "
+                "inside a budget in its place: timeloop(..., budget=)."
             )
         self.limit = budget.memory if self.limit is None else min(self.limit, budget.memory)
 
