@@ -430,6 +430,24 @@ def test_nested_loops_run_above_their_least(name: str, disk: int, tmp_path: Path
         assert found[0].tobytes() == expected.tobytes()
 
 
+def test_what_the_interpreter_takes_has_room_where_the_function_alone_is_measured(tmp_path: Path) -> None:
+    """Loops in the first step have kept states there, as much as there was room for, and give them up for it."""
+
+    def f(u: Any) -> Any:
+        return nested(WIDE["sines of 8"], u)
+
+    def bounded(memory: int) -> Any:
+        return grad(f, budget=Budget(memory=memory, disk=400 * u.nbytes, directory=tmp_path))
+
+    u = U[: U.size // 4].copy()
+    expected, alone = grad(f)(u), peak_bytes(lambda: f(u))
+    least = least_of(bounded, u)
+    for memory in range(least, least + 24 * 1024, 2048):
+        found = list[Any]()
+        assert peak_bytes(lambda memory=memory, found=found: found.append(bounded(memory)(u))) - alone <= memory
+        assert found[0].tobytes() == expected.tobytes()
+
+
 TURNS: dict[str, Callable[[], Iterator[bool]]] = {
     "in memory": lambda: cycle([True]),
     "on disk": lambda: cycle([False]),
