@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import argparse
 import array
+import calendar
 import collections
+import configparser
+import ctypes
+import datetime as dt
+import decimal
 import enum
 import functools
+import io
+import ipaddress
+import itertools
+import json
 import operator
 import os
+import random
+import re
 import socket
+import statistics
+import string
+import struct
 import subprocess
 import sys
+import threading
 import types
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -27,7 +43,7 @@ import scipy.spatial
 
 import ebbtide
 import ebbtide.scipy.interpolate
-from ebbtide.loop.code import digest_code
+from ebbtide.loop.code import data_of, digest_code
 
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
 
@@ -158,6 +174,18 @@ def enumerated(k: Any) -> Any:
     return enum.Enum("Kind", {"SLOW": k}, module=__name__).SLOW
 
 
+def configured(k: Any) -> Any:
+    """A configuration as of a file."""
+    parser = configparser.ConfigParser()
+    parser.read_string(f"[model]\nk = {k}")
+    return parser
+
+
+def of_c(k: Any) -> Any:
+    """A structure of C."""
+    return type("Of", (ctypes.Structure,), {"__module__": __name__, "_fields_": [("k", ctypes.c_double)]})(k)
+
+
 # For each kind of place a function of a number; with two numbers two texts, with one number one.
 PLACES = {
     "namespace": lambda k: types.SimpleNamespace(k=k),
@@ -168,6 +196,32 @@ PLACES = {
     "default": lambda k: collections.defaultdict(list, k=k),
     "fraction": lambda k: Fraction(k, 7),
     "decimal": Decimal,
+    "shape of memory": lambda k: memoryview(bytes(6)).cast("b", (k, 6 // k)),
+    "most of a deque": lambda k: collections.deque([1], maxlen=k),
+    "normal distribution": lambda k: statistics.NormalDist(0.0, k),
+    "template": lambda k: string.Template(f"{k} $a"),
+    "of a thread": lambda k: with_attribute(threading.local(), k),
+    "context of decimals": lambda k: decimal.Context(prec=k),
+    "decimal of the user's": lambda k: subclass(Decimal, 0, k),
+    "date": lambda k: dt.date(2000, 1, k),
+    "date of the user's": lambda k: subclass(dt.date, 0, 2000, 1, k),
+    "path of the user's": lambda k: subclass(PurePosixPath, 0, f"/{k}"),
+    "pattern": lambda k: re.compile(f"{k}"),
+    "flags of a pattern": lambda k: re.compile("a", re.IGNORECASE if k == 2 else re.DOTALL),
+    "layout of bytes": lambda k: struct.Struct(f"{k}d"),
+    "number of C": ctypes.c_double,
+    "numbers of C": lambda k: (ctypes.c_int * 2)(1, k),
+    "structure of C": of_c,
+    "configuration": configured,
+    "section of a configuration": lambda k: configured(k)["model"],
+    "element of XML": lambda k: ET.fromstring(f"<model k='{k}'/>"),
+    "address": ipaddress.ip_address,
+    "first day of a week": calendar.Calendar,
+    "encoder": lambda k: json.JSONEncoder(indent=k),
+    "error": ValueError,
+    "error of the user's": lambda k: subclass(ValueError, 0, k),
+    "alias of a class": lambda k: list[int] if k == 2 else list[float],
+    "partial in an object of Python's": lambda k: with_attribute(string.Template(""), functools.partial(pow, k)),
     "bytes of an array": lambda k: array.array("d", [k]),
     "bytes": lambda k: bytearray([k]),
     "memory": lambda k: memoryview(bytes([k])),
@@ -295,6 +349,41 @@ def test_what_is_used_does_not_change():
     product.matvec(np.ones(2))
     matrix.rmatvec(np.ones(2))
     assert digest_code(step) == before
+
+
+# What belongs to a process, and what changes as it is used: with two numbers one text.
+UNSEEN = {
+    "thread": lambda k: threading.Thread(name=f"{k}"),
+    "library": lambda k: with_attribute(ctypes.CDLL(None), k),
+    "object with a lock": lambda k: with_attribute(string.Template(f"{k}"), threading.Lock()),
+    "iterator": itertools.count,
+    "generator": random.Random,
+    "text as a file": lambda k: io.StringIO(f"{k}"),
+}
+
+
+@pytest.mark.parametrize("place", UNSEEN)
+def test_what_belongs_to_a_process_does_not_count(place):
+    """A handle or a number of a process is another one in the next: a run could never be resumed."""
+    assert digest_code(make(UNSEEN[place](2))) == digest_code(make(UNSEEN[place](3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "change"),
+    [
+        ("count", with_attribute(threading.local(), 0), lambda value: setattr(value, "count", 1)),
+        ("state of c_int", ctypes.c_int(0), lambda value: setattr(value, "value", 1)),
+        ("_sections", configured(1), lambda value: value.set("model", "k", "2")),
+    ],
+    ids=["of a thread", "number of C", "configuration"],
+)
+def test_what_steps_change_of_objects_of_python_has_a_name(name, made, change):
+    """So it can be left out for the loops after."""
+    step = make(made)
+    before = data_of(step)
+    change(made)
+    after = data_of(step)
+    assert [key for key in after if after[key] != before.get(key)] == [name]
 
 
 def test_a_value_in_the_place_of_a_cached_property_counts():

@@ -2,8 +2,8 @@
 What a value is made of that code reaches: texts that tell it, and the values that it holds.
 
 Of installed packages only the step's own module is read; of the others the names and versions of what is used count,
-and what is data: containers, numbers, arrays, dataclasses, members of enumerations, and the arrays and functions in
-objects of NumPy, SciPy and Ebbtide.
+and what is data: containers, numbers, arrays, dataclasses, members of enumerations, what `loop/pickled` finds in
+objects of Python's own, and the arrays and functions in objects of NumPy, SciPy and Ebbtide.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import optree
 from ebbtide.arrays.reach import is_installed, looked_up, modules_of, named_cells
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.loop.pickled import Pickled, state_of
 from ebbtide.loop.plain_data import PLAIN
 from ebbtide.loop.state import layout_of
 from ebbtide.program.jit import Jitted
@@ -40,14 +41,16 @@ _CACHED = type(functools.lru_cache(len))
 # What is there for what it holds.
 _CONTAINERS = (tuple, list, deque, set, frozenset, dict, types.MappingProxyType, slice, *_BYTES, *_VIEWS)
 _DATA = (*PLAIN, *_CONTAINERS, np.ndarray, np.generic, TracedArray, optree.PyTreeSpec)
-# Of Python's own modules: objects that are their attributes, and those that their text tells.
-_HOLDERS = ("types", "argparse", "collections")
+# Of Python's own modules: objects that are their attributes, which may be what cannot be pickled, and those that their
+# text tells.
+_HOLDERS = ("types", "argparse", "collections", "_thread")
 _TOLD = ("fractions", "decimal", "_decimal", "datetime", "pathlib", "uuid", "zoneinfo")
 # Of classes written in C, by package and name: the attributes that say all of an object.
 _OF_C: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
     {
         ("scipy", "cKDTree"): ("data", "indices", "leafsize", "boxsize"),
         ("numpy", "busdaycalendar"): ("weekmask", "holidays"),
+        ("_struct", "Struct"): ("format",),
     }
 )
 # Descriptors of the interpreter, and what it and its modules put into a class: they say nothing.
@@ -189,6 +192,9 @@ class Reader:
         kind = type(value)
         yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
         package = (kind.__module__ or "").partition(".")[0]
+        own = Pickled({}) if isinstance(value, _DATA) else state_of(value)
+        for part in own.others:
+            yield Held((part,), f"state of {kind.__name__}")
         if not self.is_library(kind.__module__):
             yield Held((kind,))
             named = _attributes(value)
@@ -202,7 +208,7 @@ class Reader:
             # A factorization of SciPy, whose class is in no module, by what it solves.
             named = {"solution": value.solve(np.linspace(1.0, 2.0, value.shape[0]))}
         else:
-            named = {}
+            named = own.attributes
             if self.module is None and not isinstance(value, _DATA):
                 yield _ADDRESS.sub("", repr(value))
         for base in kind.__mro__:
@@ -236,7 +242,7 @@ def _content(value: Any) -> Iterator[str | Held]:
     if isinstance(value, (np.ndarray, np.generic)):
         yield from _array_parts(value)
     elif isinstance(value, (tuple, list, deque, *_VIEWS)):
-        yield Held((*cast("Sequence[Any]", value),))
+        yield Held((*cast("Sequence[Any]", value), getattr(value, "maxlen", None)))
     elif isinstance(value, (set, frozenset)):
         yield Held((*cast("set[Any]", value),), is_ordered=False)
     elif isinstance(value, (dict, types.MappingProxyType)):
@@ -247,7 +253,8 @@ def _content(value: Any) -> Iterator[str | Held]:
     elif isinstance(value, slice):
         yield Held((value.start, value.stop, value.step))
     elif isinstance(value, _BYTES):
-        yield getattr(value, "typecode", getattr(value, "format", ""))
+        yield getattr(value, "typecode", "")
+        yield f"{getattr(value, 'format', '')}{getattr(value, 'shape', '')}"
         yield str(compute_crc32c(np.frombuffer(memoryview(value).tobytes(), np.uint8)))
     elif isinstance(value, _GETTERS):
         yield Held((value.__reduce__()[1],))
