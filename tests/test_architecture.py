@@ -38,6 +38,7 @@ RANKS = MappingProxyType(
         "storage": 3,
         "ledger": 2,
         "bound": 1,
+        "lender": 0,
         "entry": 0,
         "timeline": 1,
         "quota": 0,

@@ -17,6 +17,7 @@ from typing import Any, final
 
 from ebbtide.bound import Bound
 from ebbtide.entry import SavedEntry
+from ebbtide.lender import Lender, is_at_work, lent_by
 from ebbtide.quota import Quota
 from ebbtide.timeline import Timeline
 from ebbtide.unfinished import Unfinished
@@ -50,26 +51,6 @@ class _Ticket(weakref.ref[Any]):
 
 
 @final
-class Lender(weakref.ref[Any]):
-    """A weak reference to one who holds what it could do without, with its *number* in the order in which they came."""
-
-    __slots__ = ("number",)
-
-    number: int
-
-
-def _is_at_work(lender: Lender) -> bool:
-    found = lender()
-    return found is not None and found.is_at_work
-
-
-def lent_by(lenders: Iterable[Lender]) -> int:
-    """Return the bytes that lenders could give up."""
-    known = [one() for one in lenders]
-    return sum([lender.sheddable for lender in known if lender is not None])
-
-
-@final
 @dataclass(frozen=True, slots=True)
 class Mark:
     """
@@ -98,19 +79,23 @@ class Ledger:
     Args:
         watched: Whether a budget or a profile wants exact numbers.
         unfinished: The time loops of the call; none yet if None.
+        around: That of a call around a profile, in which all counts, too.
 
     Memory:
         Unwatched, a few integers. Watched, one entry for each live saved value.
     """
 
     __slots__ = (
-        "__weakref__", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount", "alone",
-        "entries", "given_up", "held", "kept", "left_out", "lenders", "lendings", "limit", "meters", "peak", "phase",
-        "quota", "refusals", "report", "saved", "timeline", "unfinished", "warned", "watched",
+        "__weakref__", "_around", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount",
+        "alone", "entries", "given_up", "held", "kept", "left_out", "lenders", "lendings", "limit", "meters", "peak",
+        "phase", "quota", "refusals", "report", "saved", "timeline", "unfinished", "warned", "watched",
     )  # fmt: skip
 
-    def __init__(self, *, watched: bool = False, unfinished: Unfinished | None = None) -> None:
+    def __init__(
+        self, *, watched: bool = False, unfinished: Unfinished | None = None, around: Ledger | None = None
+    ) -> None:
         self.unfinished = unfinished or Unfinished()
+        self._around = around
         self.saved = 0
         self.watched = watched
         self.held: dict[str, int] = dict.fromkeys(KINDS, 0)
@@ -163,6 +148,8 @@ class Ledger:
         self.held[kind] += count
         for meter in self.meters if kind != BUFFERS else ():
             meter.count(count)
+        if self._around is not None:
+            self._around.add(kind, count)
         live = self.live
         if live > self.peak:
             self.peak = live
@@ -235,6 +222,8 @@ class Ledger:
 
     def lend(self, lender: Any) -> None:
         """Let one be asked for what it could do without, as long as it lives."""
+        if self._around is not None:
+            self._around.lend(lender)
         self.lendings += 1
         reference = Lender(lender)
         reference.number = self.lendings
@@ -272,7 +261,7 @@ class Ledger:
         """
         freed = 0
         if lenders is None:
-            at_work = [one for one in reversed(self.lenders) if _is_at_work(one)]
+            at_work = [one for one in reversed(self.lenders) if is_at_work(one)]
             lenders = at_work + [one for one in self.lenders if one not in at_work]
         for reference in list(lenders):
             lender, before, live = reference(), dict(self.held), self.live

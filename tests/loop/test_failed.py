@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, timeloop, value_and_grad, vjp
+from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, profile, timeloop, value_and_grad, vjp
 from ebbtide.schedules import Hierarchical, Revolve
 from ebbtide.storage import Disk
 
@@ -88,7 +88,15 @@ def in_inner_gradient(u: Any, fails: Callable[[], None], **options: Any) -> Any:
     return np.sum(grad(lambda v: after(v, fails, **options))(u))
 
 
-PLACES = [after, in_second, in_first_step, in_outer_step, in_checkpoint, in_inner_gradient]
+def in_profile(u: Any, fails: Callable[[], None], **options: Any) -> Any:
+    """Fails after the block of a profile with a loop in it."""
+    with profile():
+        u = timeloop(step, u, COUNT, **options)
+    fails()
+    return np.sum(u * u)
+
+
+PLACES = [after, in_second, in_first_step, in_outer_step, in_checkpoint, in_inner_gradient, in_profile]
 
 
 @pytest.mark.parametrize("error", [StoppedError, KeyboardInterrupt])

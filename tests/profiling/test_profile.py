@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 import ebbtide
-from ebbtide import Budget, checkpoint, grad, profile, vjp
+from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop, vjp
 from ebbtide.arrays.context import current_or_none
+from ebbtide.storage import StorageFullError
 
 N = 50_000
 UNIT = N * 8
@@ -281,6 +284,64 @@ def test_profile_in_a_profile():
     assert sum(e.bytes for e in inner.saved) == UNIT
     assert [e.count for e in inner.saved] == [1]
     assert [e.count for e in outer.saved] == [2]
+
+
+def test_a_profile_within_a_budget_has_what_is_left_of_it():
+    """What is held before counts for what is done in the block, which is refused as it would be without a profile."""
+    x, least = np.linspace(0, 1, N), []
+
+    def long(u):
+        for _ in range(8):
+            u = np.sin(u)
+        return np.sum(u)
+
+    for block in (nullcontext, profile):
+
+        def f(u, block=block):
+            u = np.cos(long(u * 1.0) + u)
+            with block():
+                inside = grad(long)(x * 2.0)
+            return np.sum(u) + np.sum(inside)
+
+        with pytest.raises(BudgetError) as caught:
+            grad(f, budget=Budget(14 * UNIT))(x)
+        least.append(caught.value.least)
+    assert least[0] == least[1]
+
+
+def test_a_loop_in_a_profile_within_a_budget_counts_after_the_block():
+    """Its snapshots are held until it is swept, and what comes after the block has less."""
+    x = np.linspace(0, 1, N)
+
+    def f(u, block):
+        with block():
+            y = timeloop(lambda v, i: np.sin(v), u * 1.0, 30)
+        for _ in range(6):
+            y = np.sin(y)
+        return np.sum(y)
+
+    alone, found = peak_bytes(lambda: f(x, nullcontext)), []
+    bounded = grad(lambda u: f(u, profile), budget=Budget(12 * UNIT))
+    assert peak_bytes(lambda: found.append(bounded(x))) - alone <= 12 * UNIT
+    assert np.array_equal(found[0], grad(lambda u: f(u, nullcontext))(x))
+
+
+def test_the_disk_of_a_budget_around_a_profile_bounds_what_is_paged_in_it(tmp_path):
+    """A budget of its own in the block has no more disk than is left of the one around."""
+    x = np.linspace(0, 1, N)
+
+    def long(v):
+        for _ in range(20):
+            v = np.sin(v)
+        return np.sum(v)
+
+    def f(u):
+        with profile():
+            inside = grad(long, budget=Budget(8 * UNIT, "1 GiB", tmp_path))(x)
+        return np.sum(u * inside)
+
+    with pytest.raises(StorageFullError):
+        grad(f, budget=Budget(20 * UNIT, 2 * UNIT, tmp_path))(x)
 
 
 def test_timeline_is_thinned():

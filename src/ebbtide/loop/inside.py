@@ -7,7 +7,7 @@ from typing import Any, final
 
 from ebbtide.agree import agree
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Lender
+from ebbtide.lender import Lender
 from ebbtide.loop.moments import MOST_STEPS
 from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.loop.share import count_spare

@@ -14,7 +14,8 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.bound import Bound
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Ledger, lent_by
+from ebbtide.ledger import Ledger
+from ebbtide.lender import lent_by
 from ebbtide.loop import ahead, held, less
 from ebbtide.loop.disk_part import DiskPart
 from ebbtide.loop.fallback import Fallback

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ebbtide.ledger import Ledger, Lender, Mark
+from ebbtide.ledger import Ledger, Mark
+from ebbtide.lender import Lender
 from ebbtide.loop.plan import Sizes
 
 

@@ -11,7 +11,8 @@ from ebbtide.agree import agree
 from ebbtide.arrays.context import current
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Ledger, Lender
+from ebbtide.ledger import Ledger
+from ebbtide.lender import Lender
 from ebbtide.loop.given import in_region
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.sizes import RESERVE

@@ -242,6 +242,9 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> AbstractContextMana
     """
     Measure what derivatives hold and do in the block.
 
+    Within a budget, as in a function that is differentiated with one, they have what is left of it when the block
+    begins, and what they hold counts for it, also after the block.
+
     Args:
         on_plan: Called with the plan of each time loop when it is made, before the loop runs, and again when it
             changes, as where a loop has to do with less, is resumed, or is pulled once more.
@@ -273,14 +276,15 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> AbstractContextMana
 @contextmanager
 def _profiled(on_plan: Callable[[Any], None] | None) -> Iterator[Profile]:
     """Measure what derivatives hold and do in the block; see `profile`."""
-    ledger = Ledger(watched=True)
+    around = current().ledger
+    ledger = Ledger(watched=True, unfinished=around.unfinished, around=around if around.watched else None)
     ledger.timeline = Timeline(len(KINDS))
     ledger.entries = {}
-    around = current().ledger.limit
+    bound = None if around.limit is None else Bound(max(0, around.limit - around.live), around.quota)
     with measured_peak() as peak:
         ledger.report = report = Profile(ledger, peak, on_plan)
         try:
-            with entered(ledger=ledger), ledger.within(None if around is None else Bound(around, None)):
+            with entered(ledger=ledger), ledger.within(bound):
                 yield report
         finally:
             report.held_bytes = ledger.peak
