@@ -192,7 +192,7 @@ class Reader:
         kind = type(value)
         yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
         package = (kind.__module__ or "").partition(".")[0]
-        own = Pickled({}) if isinstance(value, _DATA) else state_of(value)
+        own = Pickled({}) if is_data(value) else state_of(value)
         for part in own.others:
             yield Held((part,), f"state of {kind.__name__}")
         if not self.is_library(kind.__module__):
@@ -208,7 +208,7 @@ class Reader:
             # A factorization of SciPy, whose class is in no module, by what it solves.
             named = {"solution": value.solve(np.linspace(1.0, 2.0, value.shape[0]))}
         else:
-            named = own.attributes
+            named = dict(own.attributes)
             if self.module is None and not isinstance(value, _DATA):
                 yield _ADDRESS.sub("", repr(value))
         for base in kind.__mro__:

@@ -69,7 +69,7 @@ def _made_of(value: Any) -> Any:
     if is_of_python(kind):
         _Probe().dump(value)
         return copyreg.dispatch_table.get(kind, operator.methodcaller("__reduce_ex__", _PROTOCOL))(value)
-    bases = [base for base in kind.__mro__[:-1] if is_of_python(base) and "__reduce__" in vars(base)]
+    bases: list[Any] = [base for base in kind.__mro__[:-1] if is_of_python(base) and "__reduce__" in vars(base)]
     return bases[0].__reduce__(value)[:2] if bases else ()
 
 
@@ -78,7 +78,7 @@ def _read(made: Any) -> Pickled:
     if isinstance(made, str):
         return Pickled({}, (made,))
     state, others = made[2] if len(made) > 2 else None, [*made[:2], *[[*more] for more in made[3:] if more]]
-    parts = state if isinstance(state, tuple) and len(state) == 2 else (state,)
+    parts: tuple[Any, ...] = state if isinstance(state, tuple) and len(state) == 2 else (state,)
     if all(part is None or isinstance(part, dict) for part in parts):
         return Pickled({name: held for part in parts for name, held in (part or {}).items()}, others)
     return Pickled({}, [*others, state])
