@@ -105,6 +105,20 @@ def test_containers_in_and_out():
     assert got[1] == pytest.approx(want[1], rel=1e-15)
 
 
+@pytest.mark.parametrize("f", [
+    lambda x: (1.3 + 0.7j) / np.sin(x), lambda x: abs((1.3 + 0.7j) / np.sin(x)),
+    lambda x: (((0.3 + 0.7j) ** np.sin(x)).real + 0.1, 0.5), lambda x: np.abs((1.3 + 0.7j) / np.sin(x)),
+])
+def test_complex_numbers_of_python_and_floats_of_numpy(f):
+    """Of the two Python makes one of its numbers where nothing is recorded, which has its derivative all the same."""
+    first = lambda y: y[0] if isinstance(y, tuple) else y
+    for budget in (None, Budget("1 MiB")):
+        for x in np.linspace(0.1, 1, 10):
+            loss = lambda x, wrap: np.abs(first(wrap(f)(x))) ** 2
+            found = grad(lambda x: loss(x, checkpoint), budget=budget)(x)
+            assert found == pytest.approx(grad(lambda x: loss(x, lambda g: g))(x), rel=1e-12)
+
+
 def test_closures_are_found():
     """Traced values that the body closes over, or finds in an object, have their gradients."""
     class Layer:

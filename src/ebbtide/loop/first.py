@@ -17,8 +17,8 @@ from ebbtide.loop.warm import Timed
 from ebbtide.machine import Meter
 from ebbtide.profiling.peak import measured_peak
 from ebbtide.storage.system import count_processors
-from ebbtide.tape.factors import swaps_factors
 from ebbtide.tape.pager import Pager
+from ebbtide.tape.rounding import is_other_off_tape
 
 # With less than this part of a processor to themselves threads take the time of the steps that they run beside: two
 # threads of BLAS on two processors waited for the reads of what they saved, 1.6 ms each step of 24.
@@ -121,7 +121,9 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
         with Timed() as timed, meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
             record, after, output = stepper.taped(0, list(values), pager)
         busy = time.process_time() - begun
-    stepper.on_tape = stepper.on_tape or swaps_factors(record.state_nodes + record.output_nodes)
+    # What comes of a complex number of Python's later is off the tape one of Python's, too, as if it were a constant.
+    on_tape = complex in map(type, after) or is_other_off_tape(record.state_nodes + record.output_nodes)
+    stepper.on_tape = stepper.on_tape or on_tape
     is_busy = busy > (count_processors() - _FREE) * timed.seconds
     taken = 0 if meter is None else meter.peak + pager.overhead.total
     # Loops hold what they can do without, which is in the ledger. Of a step that went on with sizes alone not all is.

@@ -149,7 +149,7 @@ class Stepper:
         constancy: The check of plain arrays.
 
     Attributes:
-        on_tape: Whether each step runs on a tape, also those of which nothing is kept; see `swaps_factors`.
+        on_tape: Whether each step runs on a tape, also those of which nothing is kept; see `is_other_off_tape`.
         kept: Counts what steps are run again with.
 
     Memory:
@@ -255,7 +255,7 @@ class Stepper:
             return after, apart(output, after)
         x, structure = self.inputs.enter(index)
         given = list(state)
-        if bypass is not None and bypass.has_vectors:
+        if bypass is not None and bypass.shows:
             given, x = [bypass.shown(leaf) for leaf in given], [bypass.shown(leaf) for leaf in x]
         leaves, output = self.call(index, given, x, structure)
         if bypass is not None:

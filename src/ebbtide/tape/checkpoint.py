@@ -19,7 +19,6 @@ from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
 from ebbtide.tape.batched import on_members
 from ebbtide.tape.constancy import Constancy
-from ebbtide.tape.factors import swaps_factors
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.joint import JointRule, record_results
 from ebbtide.tape.kept import Kept
@@ -29,6 +28,7 @@ from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.region import Region, shown
+from ebbtide.tape.rounding import is_other_off_tape
 from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
 from ebbtide.tape.sweep import sweep
 
@@ -125,9 +125,11 @@ class _Demand:
     loops: bool = False
 
 
-def _bypassed(f: Any, region: Region, values: list[Any], structure: Any) -> tuple[list[Any], Any, Any, _Demand]:
+def _bypassed(
+    f: Any, region: Region, values: list[Any], structure: Any, shows: bool = False
+) -> tuple[list[Any], Any, Any, _Demand]:
     """Run the function on values; return its outputs, their structure, its static values, and what is not known."""
-    bypass = region.bypass()
+    bypass = region.bypass(shows)
     # The copies that the function gets are no part of what it takes when it runs alone.
     copies = sum(v.nbytes for v in values if isinstance(v, np.ndarray))
     if region.outer.pager is not None:
@@ -136,13 +138,16 @@ def _bypassed(f: Any, region: Region, values: list[Any], structure: Any) -> tupl
     try:
         with region.running(bypass):
             copied = [_copied(v) for v in values]
-            given = unflatten(structure, [bypass.shown(v) for v in copied] if bypass.has_vectors else copied)
+            given = unflatten(structure, [bypass.shown(v) for v in copied] if bypass.shows else copied)
             del copied
             outputs, output_structure = flatten(f(*given[0], **given[1]))
             del given
             outputs = [_copied(bypass.inside(output)) for output in outputs]
     finally:
         region.ledger.add(BUFFERS, -copies)
+    if not shows and {float, complex} & set(map(type, outputs)):
+        # A constant, or a part of `1j * x` with a float of NumPy's, of which Python makes one of its numbers.
+        return _bypassed(f, region, values, structure, shows=True)
     return outputs, output_structure, bypass.statics, _Demand()
 
 
@@ -340,7 +345,7 @@ class _CheckpointRule(JointRule):
         return self._region.tape(pager=pager, constancy=self._constancy)
 
     def _check(self, checks: list[int], tape: Any, results: list[Node | None]) -> None:
-        if checks != self._checks and not swaps_factors(results):
+        if checks != self._checks and not is_other_off_tape(results):
             raise self._other_result()
         self._constancy.check_statics({key: array for key, (_, array) in tape.statics.items()})
 

@@ -8,7 +8,8 @@ around it it meets: its static values. Taped, it runs on a tape of its own, on w
 leaves, so that the tape around it grows by nothing.
 
 Plain arrays do what traced ones do, and plain vectors do not: they are of the user's type. Where there are vectors, a
-bypassed region runs in forward mode without tangents, so that it finds traced vectors as the taped one does.
+bypassed region runs in forward mode without tangents, so that it finds traced vectors as the taped one does. So it may
+where Python would make a complex number of a NumPy float, as the taped one has one of NumPy's there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ebbtide.tape.tangent import TangentTrace
 
 
 def shown(trace: Any, value: Any) -> Any:
-    """Return a leaf beside vectors as a function in a trace has it: an array as a traced one without a derivative."""
+    """Return a leaf as a function in a trace has it: one of NumPy as a traced one without a derivative."""
     is_plain = type(value) not in PYTHON_NUMBERS and type(value) is not TracedArray and is_array(value)
     return trace.constant(value) if is_plain else value
 
@@ -45,17 +46,19 @@ class Bypass:
         outer: The tape whose arrays are static values.
         around: The region around this one.
         met: Arrays from outside as the region met them first.
+        shows: Whether values are shown as traced ones, also where there are no vectors.
 
     Attributes:
-        values: The forward mode in which values are shown where there are vectors; nothing has a tangent in it.
+        values: The forward mode in which values are shown; nothing has a tangent in it.
 
     Memory:
         The static values, by reference.
     """
 
-    __slots__ = ("around", "closed", "fast", "level", "met", "outer", "statics", "values")
+    __slots__ = ("_shows", "around", "closed", "fast", "level", "met", "outer", "statics", "values")
 
-    def __init__(self, outer: Tape, around: Any, met: Met) -> None:
+    def __init__(self, outer: Tape, around: Any, met: Met, shows: bool) -> None:
+        self._shows = shows
         self.outer = outer
         self.around = around
         self.met = met
@@ -74,16 +77,16 @@ class Bypass:
         return trace is self.outer or (self.around is not None and self.around.covers(trace))
 
     @property
-    def has_vectors(self) -> bool:
-        """Whether the function that the region is in has met a vector."""
-        return self.outer.packed.met
+    def shows(self) -> bool:
+        """Whether values are shown: always, or as the function that the region is in has met a vector."""
+        return self._shows or self.outer.packed.met
 
     def constant(self, value: Any) -> Any:
-        """Return the plain array, as nothing is traced here; where there are vectors, one that can take their parts."""
-        return self.shown(value) if self.has_vectors else value
+        """Return the plain array, as nothing is traced here; where values are shown, one that can take such."""
+        return self.shown(value) if self.shows else value
 
     def shown(self, value: Any) -> Any:
-        """Return a leaf as the region has it where there are vectors."""
+        """Return a leaf as the region has it where values are shown."""
         return shown(self.values, value)
 
     def lift(self, operand: Any) -> Any:
@@ -104,7 +107,7 @@ class Bypass:
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""
         result = primitive.bind(tuple([plain(inside(self, operand)) for operand in operands]), params)
-        return self.shown(result) if self.has_vectors else result
+        return self.shown(result) if self.shows else result
 
     def inside(self, value: Any) -> Any:
         """Return the value of what the region returned."""
@@ -156,9 +159,9 @@ class Region:
             array = self.around.lift(array)
         return array._node if type(array) is TracedArray and array._trace is self.outer else None
 
-    def bypass(self) -> Bypass:
-        """Return a new trace that runs the region on values."""
-        return Bypass(self.outer, self.around, self.met)
+    def bypass(self, shows: bool = False) -> Bypass:
+        """Return a new trace that runs the region on values; see `Bypass`."""
+        return Bypass(self.outer, self.around, self.met, shows)
 
     def tape(self, *, pager: Any = None, constancy: Any = None) -> Tape:
         """Return a new tape for the region."""
@@ -186,7 +189,7 @@ class Region:
             if context.capture is not trace:  # else it runs already, and is asked whether it has come to its end
                 around = _joined(self.around, context.capture)
                 trace.values.level = level = level + 1
-            if trace.has_vectors:
+            if trace.shows:
                 traces = (*traces, trace.values)
         block = entered(level=level, tape=tape, tangent=None, traces=traces, capture=trace, follower=self.follower)
         return Running(self.outer, trace, around, block)
