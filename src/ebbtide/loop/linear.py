@@ -27,13 +27,14 @@ from ebbtide.loop.linear_steps import KeptStep, RestartState, contiguous, most_k
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
-from ebbtide.loop.state import bytes_of, owned, writable
+from ebbtide.loop.state import bytes_of, owned
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
 from ebbtide.machine import free_dead_tuples
 from ebbtide.tape.linear import LinearProgram, LinearRule, LinearTape, without_data
 from ebbtide.tape.linear_region import Around, Pushing, is_alone, node_of, pushing, split, tape_of
 from ebbtide.tape.node import Node
+from ebbtide.tape.region import shown
 from ebbtide.tape.tangent import TangentTrace
 
 # After so many steps the dead tuples of functions like `np.roll` are freed, 6 KB of them; 2 us each time.
@@ -139,9 +140,8 @@ class LinearLoop(LinearRule):
         return values
 
     def _bare(self, leaf: Any) -> Any:
-        """Return a leaf without its tangent, that a step can write tangents into."""
-        value, _ = split(self._trace, leaf)
-        return writable(value, self._trace)
+        """Return a leaf without its tangent, in which a step can write tangents."""
+        return shown(self._trace, split(self._trace, leaf)[0])
 
     def _join(self, leaf: Any, tangent: Any) -> Any:
         """Return a leaf for a step to take, which may write into it."""
@@ -155,7 +155,7 @@ class LinearLoop(LinearRule):
         with entered(capture=self._noting):
             after, output = self._stepper.plain(self.steps, [self._join(leaf, None) for leaf in state], None)
         values = [value for value, _ in self._noting.pairs(self._trace, after + output)]
-        return [writable(value, self._trace) for value in values[: len(state)]], values[len(state) :]
+        return [shown(self._trace, value) for value in values[: len(state)]], values[len(state) :]
 
     def _restart_from(self, state: list[Any], unread: int = 0) -> None:
         """Have a place to run again from before the present step, whose input is *unread* if it was read already."""
@@ -306,7 +306,7 @@ class LinearLoop(LinearRule):
         again = pushing(self._trace, self._tape, stepper.constancy, given, self._around)
         with again as capture, self._watch.sweep("forward", self.steps - first):
             for index in range(first, self.steps):
-                state = [self._join(writable(v, self._trace), t) for v, t in zip(values, tangents, strict=True)]
+                state = [self._join(shown(self._trace, v), t) for v, t in zip(values, tangents, strict=True)]
                 tangents.clear()  # those that the loop begins with have no other name
                 stepper.constancy.begin()
                 after, output = stepper.plain(index, state, None)
@@ -382,7 +382,7 @@ def linear_loop(
         most_kept(options.schedule, steps),
         limit,
     )
-    state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), trace) for leaf in leaves]
+    state = [leaf.copy() if isinstance(leaf, TracedArray) else shown(trace, owned(leaf)) for leaf in leaves]
     final = loop.run(list(state), steps, options.until)
     if outputs and not loop.steps:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")

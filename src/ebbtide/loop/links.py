@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
 from ebbtide.loop.plain_data import digest
@@ -32,7 +33,7 @@ class Links:
         References to nodes: one for each leaf, and for each element of inputs that are a list of traced arrays.
     """
 
-    __slots__ = ("_inputs", "_state", "_whole", "inputs", "parents", "state_count", "statics")
+    __slots__ = ("_inputs", "_line", "_started", "_state", "_whole", "inputs", "parents", "state_count", "statics")
 
     def __init__(self, region: Region, nodes: list[Node | None], inputs: Any, statics: dict[int, Any]) -> None:
         parents: list[Node] = []
@@ -46,6 +47,9 @@ class Links:
                 parents.append(node)
             return places[id(node)]
 
+        self._line = user_line()
+        # The step that was swept last, and which leaves of the state it started from may have a derivative.
+        self._started: tuple[int, list[bool]] = (-1, [])
         self._state = [place(node) for node in nodes]
         self.state_count = len(nodes)
         # Inputs are one array whose rows go to the steps, or a sequence whose elements do.
@@ -72,14 +76,19 @@ class Links:
         count = len(found) - found.count(None)
         return f"{count} of {len(found)} leaves with the digest {digest(repr(found))}"
 
-    def check_statics(self, index: int, sums: dict[int, Any]) -> None:
+    def check_step(self, index: int, step: Any, sums: dict[int, Any]) -> None:
         """
-        Check the static values of a step that was run again, of which it has cotangents.
+        Check what a step depended on that was swept.
 
-        An argument of what is recorded, and not used there, is met on a tape alone.
+        Args:
+            index: The step.
+            step: What was taped.
+            sums: The cotangents of its static values. An argument of what is recorded, and not used there, has none.
 
         Raises:
-            DeterminismError: It used one that it had not used before.
+            DeterminismError: It used an array from outside that it had not used before; or it gave a leaf of the state
+                that has a derivative for a number of Python's, from which the step after it started, and which has
+                none.
         """
         if not self.statics.keys() >= sums.keys():
             raise DeterminismError(
@@ -87,6 +96,16 @@ class Links:
                 "a step uses may depend on its state, its input and static values only: a name that it reads from "
                 "outside, by closure or otherwise, is bound to the same array until the gradient is there."
             )
+        after, self._started = self._started, (index, [*map(bool, step.state_leaves)])
+        if after[0] == index + 1:
+            for leaf, node in enumerate(step.state_nodes):
+                if node is not None and not after[1][leaf]:
+                    raise DeterminismError(
+                        f"Step {index} of the time loop at {self._line} made the leaf {leaf} of the state a number of "
+                        "Python's, which has no derivative, of one of NumPy's that has one, as `abs(1j * x)` and "
+                        "`float(x)` do where nothing is recorded. Begin with one of NumPy's in its place, as "
+                        "np.float64(0.0), and write np.complex128(1j)."
+                    )
 
     def keep_inputs(self, index: int, pairs: list[Any], collector: Any) -> None:
         """Keep the cotangents of the leaves of one step's input."""

@@ -366,7 +366,7 @@ class LoopRule(JointRule):
         seeds = [None if g is None else g[index] for g in outputs]
         again = self.loss.reversing(index, self.cotangent)
         self.cotangent, x, sums = self.room.sweep(self, index, record, seeds, retain=retained)
-        self.links.check_statics(index, sums)
+        self.links.check_step(index, record, sums)
         if retained:
             self.snapshots.put_away(index)
         elif record.tape.pager is not None:

@@ -9,6 +9,7 @@ a batch and records as one array, generators as the bytes of their state; arrays
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -25,6 +26,8 @@ from ebbtide.tape.node import Node
 CHANGEABLE = (np.ndarray, np.void, np.random.Generator)
 """Leaves in which a step may change something; a record, `np.void`, is a view of the array that it was taken of."""
 _NUMBERS = (bool, int, float, complex, np.generic)
+# Numbers of Python's, and beside complex ones those in whose place they stay what they are.
+_WITHOUT_DERIVATIVE = MappingProxyType[type, tuple[type, ...]]({float: (bool, int, float), complex: ()})
 # A number that a snapshot keeps alive, its form and its place in two lists; 90 to 104 bytes measured.
 NUMBER_BYTES = 112
 
@@ -104,12 +107,26 @@ def writable(value: Any, trace: Any) -> Any:
 
 
 def alike(old: Any, new: Any) -> Any:
-    """Return a leaf without axes as an array if the one before was an array, else as a number."""
+    """
+    Return a leaf without axes as an array if the one before was an array, else as a number.
+
+    A number of Python's in the place of one of NumPy's becomes one of the same precision. It has no derivative, and the
+    step may have made it of what has one: Python computes `1j * x`, where x is a float of NumPy's, and `abs` of that.
+    """
+    if type(new) in _WITHOUT_DERIVATIVE and type(old) not in (complex, *_WITHOUT_DERIVATIVE[type(new)]):
+        new = _of_numpy(old, new)
     if type(old) is TracedArray or np.ndim(new):
         return new
     if isinstance(old, np.ndarray):
         return np.asarray(new) if isinstance(new, np.generic) else new
     return new[()] if isinstance(new, np.ndarray) else new
+
+
+def _of_numpy(old: Any, new: Any) -> Any:
+    """Return a number of Python's as one of NumPy's, of the precision of the leaf before."""
+    before = getattr(old, "dtype", None)
+    real = np.empty((), before).real.dtype if before is not None and before.kind in "fc" else np.dtype(float)
+    return np.result_type(real, new).type(new)
 
 
 def settled(value: Any, taken: set[int]) -> Any:

@@ -198,5 +198,7 @@ class Verifier:
             "the state, and what changes from step to step, too; inputs, and what names mean that a step reads from "
             "outside, stay as they are until the gradient is there (a name that is bound anew after the loop, as by "
             "`s = ...`, is another value to a step that closes over it: give one of the two another name); and a run "
-            "that is resumed has the same code. verify=False switches this check off."
+            "that is resumed has the same code. What a step does with a complex number of Python's and a float of "
+            "NumPy's, as in 1j / x, later than in the first step, is rounded by Python's rules or by NumPy's: write "
+            "np.complex128(1j) / x. verify=False switches this check off."
         )
