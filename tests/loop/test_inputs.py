@@ -405,6 +405,29 @@ def test_the_structure_of_an_input_is_a_part_of_it(name, kind):
         pull(1.0)
 
 
+@pytest.mark.parametrize("kind", ["list", "function"])
+@pytest.mark.parametrize("name", ANOTHER)
+def test_the_structure_of_an_input_in_a_batch_is_a_part_of_it(name, kind):
+    """So it is where the rows are others for each member: in a loop over all of them, too, containers are compared."""
+    make, factor, change = ANOTHER[name]
+    made: list[Any] = []
+    step = lambda u, x: np.sin(u) * factor(x)
+
+    def f(u: Any) -> Any:
+        made.append(inputs := [make(row) for row in u + FORCING + 2.0])
+        given = inputs if kind == "list" else lambda k: inputs[k]
+        return np.sum(timeloop(step, np.zeros(6), STEPS, inputs=given, schedule=Revolve(3)))
+
+    _, pull = vjp(lambda u: np.sum(vmap(f)(u)), np.ones((2, 6)), retain=True)
+    assert pull(1.0)[0].tobytes() == pull(1.0)[0].tobytes()
+    change(made[0])
+    if kind == "list" and name not in ("list", "array"):  # the loop has a list of its own
+        assert pull(1.0)[0].tobytes() == pull(1.0)[0].tobytes()
+        return
+    with pytest.raises(MutationError, match=r"The input of step 0 of the time loop at .*test_inputs\.py:\d+ was not"):
+        pull(1.0)
+
+
 def test_metadata_changes_under_a_derivative():
     """In a loop over values and tangents, whose inputs hold the structures, metadata counts, too."""
     inputs = [Forcing(row, [2.0]) for row in FORCING + 2.0]

@@ -171,16 +171,14 @@ def _full(trace: BatchTrace, array: Any, is_mapped: bool, place: str = "the stat
 @dataclass(frozen=True, slots=True)
 class _Form:
     """
-    What an input is for a member.
+    What an input is for a member. Its container is a leaf beside it, as inputs are compared with that in them.
 
     Args:
         trace: The batch: the input of one batch may go through the loop of another one around it.
-        structure: Its container.
         mapped: Which of its leaves have the members on their first axis.
     """
 
     trace: BatchTrace = field(repr=False)  # a journal has a checksum of what this is written as
-    structure: Any
     mapped: list[bool]
 
 
@@ -208,13 +206,14 @@ def _lowered(trace: BatchTrace, x: Any) -> Any:
         return x
     pairs = [trace.split(leaf) for leaf in leaves]
     arrays, mapped = [array for array, _ in pairs], [is_mapped for _, is_mapped in pairs]
-    return (arrays, _Form(trace, structure, mapped)) if any(mapped) else unflatten(structure, arrays)
+    return (arrays, structure, _Form(trace, mapped)) if any(mapped) else unflatten(structure, arrays)
 
 
 def _of_member(trace: BatchTrace, x: Any, is_array: bool) -> Any:
     """Return an input as the step of a member sees it."""
     if is_array:
         return trace.members(x)
-    if type(x) is tuple and len(x) == 2 and type(x[1]) is _Form and x[1].trace is trace:
-        return unflatten(x[1].structure, raised(trace, x[0], x[1].mapped))
+    if type(x) is tuple and len(x) == 3 and type(x[2]) is _Form and x[2].trace is trace:
+        arrays, structure, form = x
+        return unflatten(structure, raised(trace, arrays, form.mapped))
     return x
