@@ -428,15 +428,18 @@ def test_the_structure_of_an_input_in_a_batch_is_a_part_of_it(name, kind):
         pull(1.0)
 
 
-def test_metadata_changes_under_a_derivative():
+@pytest.mark.parametrize("kind", ["list", "function"])
+def test_metadata_changes_under_a_derivative(kind):
     """In a loop over values and tangents, whose inputs hold the structures, metadata counts, too."""
     inputs = [Forcing(row, [2.0]) for row in FORCING + 2.0]
+    given = inputs if kind == "list" else lambda k: inputs[k]
 
     def f(u: Any) -> Any:
         step = lambda u, x: np.sin(u) * x.values * x.scale[0]
-        return np.sum(timeloop(step, u, STEPS, inputs=inputs, schedule=Revolve(3)))
+        return np.sum(timeloop(step, u, STEPS, inputs=given, schedule=Revolve(3)))
 
-    _, pull = vjp(lambda u: jvp(f, (u,), (U,))[1], REST)
+    _, pull = vjp(lambda u: jvp(f, (u,), (REST,))[1], REST, retain=True)
+    assert pull(1.0)[0].tobytes() == pull(1.0)[0].tobytes()
     for x in inputs:
         x.scale[0] = 3.0
     with pytest.raises(MutationError, match="not the same when the step ran again"):

@@ -36,7 +36,7 @@ def dual_loop(
         What the loop returns, with values and tangents joined.
     """
     leaves, structure = flatten(state)
-    given, inputs = (inputs, None) if callable(inputs) else (None, inputs)
+    is_function = callable(inputs)
     rest = options.as_arguments() | {"until": _of_values(options.until, structure)}
     # Closed over in place of the options, which may be other ones when the loop is resumed.
     outputs = options.outputs
@@ -57,15 +57,15 @@ def dual_loop(
                 raise traced_elements(inputs)
         elif rows:
             (x,) = join([x[0]], [x[1]])
-        elif inputs is not None and pairs is None:
-            value, tangent = _present(trace, x)
-            (x,) = join([value], [tangent])
-        elif pairs is not None:
+        elif pairs is not None or is_function:
             parts, structure_x = x
             x = unflatten(structure_x, join(*parts))
+        elif inputs is not None:
+            value, tangent = _present(trace, x)
+            (x,) = join([value], [tangent])
         # Inside of the step's tape, on which arrays from outside may meet; also when the function has returned.
         with trace.above():
-            result = step(unflatten(structure, join(values, tangents)), x if given is None else given(x))
+            result = step(unflatten(structure, join(values, tangents)), x)
         result, emitted = result if outputs else (result, None)
         after, structure_after = flatten(result)
         if structure_after != structure:
@@ -80,13 +80,14 @@ def dual_loop(
     inputs, rows = _rows_of(trace, inputs)
     pairs: list[Any] | None = None
     # Others are read row by row, perhaps from a file, and have no tangents.
-    foreign = inputs is not None and not isinstance(inputs, KNOWN)
+    foreign = not (inputs is None or is_function or isinstance(inputs, KNOWN))
     if isinstance(inputs, (list, tuple)):
         pairs = [(split(flat), tree) for flat, tree in (flatten(inputs[k]) for k in range(len(inputs)))]
     with beneath(trace, derived=True):
         if rows:
             inputs = np.stack(_present(trace, inputs), axis=1)
-        result = timeloop(dual_step, split(leaves), steps, inputs=inputs if pairs is None else pairs, **rest)
+        given = _of_pairs(trace, inputs) if is_function else inputs if pairs is None else pairs
+        result = timeloop(dual_step, split(leaves), steps, inputs=given, **rest)
     if not outputs:
         return unflatten(structure, join(*result))
     final, emitted = result
@@ -104,6 +105,20 @@ def _rows_of(trace: Any, inputs: Any) -> tuple[Any, bool]:
     if differs(inputs._node) and not differs(inputs):
         return list(inputs), False
     return inputs, True
+
+
+def _of_pairs(trace: Any, inputs: Any) -> Any:
+    """Return a function of the step number that gives inputs as those in a list are given, for them to be compared."""
+
+    def of_pairs(index: int) -> Any:
+        # Inside of the step's tape, like the step.
+        with trace.above():
+            leaves, structure = flatten(inputs(index))
+            # What has no tangent gets none.
+            pairs = [_present(trace, x) if type(x) is TracedArray else (x, 0.0) for x in leaves]
+        return ([value for value, _ in pairs], [tangent for _, tangent in pairs]), structure
+
+    return of_pairs
 
 
 def _of_values(until: Any, structure: Any) -> Any:
