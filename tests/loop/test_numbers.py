@@ -188,3 +188,14 @@ def test_a_number_that_is_made_one_of_pythons_later() -> None:
     for schedule in (StoreAll(), Revolve(1), Revolve(3)):
         with pytest.raises(TraceError, match="cannot become a Python number"):
             grad(lambda k: timeloop(step, 0.5 * k, STEPS, schedule=schedule))(0.7)
+
+
+@pytest.mark.parametrize("begin", [0.4, 1, np.float32(0.4)])
+def test_a_number_that_becomes_a_float_of_numpys(begin: Any) -> None:
+    """What a first step does with another number does not show what later ones do with it."""
+    step = lambda s, i, k: s * 0.3 + ((1.3 + 0.7j) / (1.1 + s)).real + (0.1 * k if i == 0 else 0.0)
+    f = lambda k, loop: loop(lambda s, i: step(s, i, k), begin, 40) ** 2
+    wanted = grad(lambda k: f(k, plain_loop))(0.7)
+    for schedule in SCHEDULES:
+        found = grad(lambda k: f(k, lambda *args: timeloop(*args, schedule=schedule)))(0.7)
+        assert found == pytest.approx(wanted, rel=1e-12)

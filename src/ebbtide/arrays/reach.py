@@ -141,20 +141,43 @@ def arrays_of(step: Any, *, traced: bool = False) -> list[np.ndarray]:
         >>> [array.shape for array in arrays_of(lambda x, scale=b: x * a)]
         [(3,), (2,)]
     """
-    found: list[np.ndarray] = []
+    return [value for value in _reached(step, traced) if isinstance(value, np.ndarray)]
+
+
+def reaches_complex(step: Any) -> bool:
+    """
+    Return whether a function reaches a complex number of Python's, as `arrays_of` reaches arrays, or in its code.
+
+    Example:
+        >>> reaches_complex(lambda x: 1j * x), reaches_complex(lambda x: x + 1)
+        (True, False)
+    """
+    return any(
+        type(value) is complex or (isinstance(value, FunctionType) and _writes_complex(value.__code__))
+        for value in _reached(step, False)
+    )
+
+
+def _writes_complex(code: CodeType) -> bool:
+    """Return whether code, or code within it, has a complex number, or makes one."""
+    inside = [value for value in code.co_consts if isinstance(value, CodeType)]
+    known = complex in map(type, code.co_consts) or not {"complex", "cmath"}.isdisjoint(code.co_names)
+    return known or any(map(_writes_complex, inside))
+
+
+def _reached(step: Any, traced: bool) -> Iterator[Any]:
+    """Yield what a function reaches, itself first; for *traced* see `arrays_of`."""
     seen: dict[int, Any] = {}
     waiting = [step]
     while waiting and len(seen) < _MOST_REACHED:
         value = waiting.pop()
         if id(value) not in seen:
             seen[id(value)] = value
-            if isinstance(value, np.ndarray):
-                found.append(value)
-            elif traced and isinstance(value, TracedArray):
+            yield value
+            if traced and isinstance(value, TracedArray):
                 waiting += [value._value, value._node]
-            else:
+            elif not isinstance(value, np.ndarray):
                 waiting += _parts_of(value)
-    return found
 
 
 def _parts_of(value: Any) -> list[Any]:

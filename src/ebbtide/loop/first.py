@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
+import numpy as np
+
 from ebbtide.arrays.context import entered
+from ebbtide.arrays.reach import reaches_complex
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
 from ebbtide.loop.state import bytes_of
@@ -121,9 +124,8 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
         with Timed() as timed, meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
             record, after, output = stepper.taped(0, list(values), pager)
         busy = time.process_time() - begun
-    # What comes of a complex number of Python's later is off the tape one of Python's, too, as if it were a constant.
-    on_tape = complex in map(type, after) or is_other_off_tape(record.state_nodes + record.output_nodes)
-    stepper.on_tape = stepper.on_tape or on_tape
+    is_other = is_other_off_tape(record.state_nodes + record.output_nodes)
+    stepper.on_tape = stepper.on_tape or is_other or _may_be_other(stepper.step, values, after)
     is_busy = busy > (count_processors() - _FREE) * timed.seconds
     taken = 0 if meter is None else meter.peak + pager.overhead.total
     # Loops hold what they can do without, which is in the ledger. Of a step that went on with sizes alone not all is.
@@ -134,6 +136,23 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     refused = max([error.least for error, _ in refusals], default=0)
     more = {"taken": taken, "beyond": beyond, "dead": dead, "traced": traced, "refused": refused}
     return First(record, after, output, timed, is_busy=is_busy, **more)
+
+
+def _may_be_other(step: Any, values: list[Any], after: list[Any]) -> bool:
+    """
+    Return whether later steps may compute with complex numbers of Python's what they compute in another way on a tape.
+
+    Args:
+        step: The user's step.
+        values: The leaves of the initial state.
+        after: The same after the first step.
+    """
+    # What comes of such a number is off the tape one of Python's, too, as if it were a constant.
+    if complex in map(type, after):
+        return True
+    # The first step has not shown what they do with a float of NumPy's that it is the first to make.
+    made = [type(new) is np.float64 and type(old) is not np.float64 for old, new in zip(values, after, strict=True)]
+    return any(made) and reaches_complex(step)
 
 
 def run_instead(stepper: Stepper, values: list[Any], first: First, ledger: Ledger, allowed: Budget | None) -> First:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ebbtide.tape.node import Node, nodes_before
 
 # From so many bytes on NumPy reuses the memory of a factor that is a temporary.
@@ -34,5 +32,5 @@ def _is_other(node: Node) -> bool:
     if node.type.dtype.kind != "c":
         return False
     if not node.type.shape:
-        return [(one.type.shape, one.type.dtype) for one in node.parents or ()] == [((), np.float64)]
+        return [(one.type.shape, one.type.dtype.kind) for one in node.parents or ()] == [((), "f")]
     return primitive.name == "multiply" and node.type.nbytes >= _REUSED
