@@ -9,8 +9,8 @@ import pytest
 from tests.measure import peak_bytes
 
 import ebbtide
-from ebbtide import Budget, BudgetError, grad, hvp, jvp, timeloop, vmap
-from ebbtide.schedules import Costs
+from ebbtide import Budget, BudgetError, grad, hvp, jacobian, jvp, linearize, timeloop, vmap
+from ebbtide.schedules import Costs, Revolve, StoreAll
 
 STEPS, MEMBERS = 40, 12
 K = np.linspace(0.5, 1.0, 20_000)
@@ -71,3 +71,27 @@ def test_no_tangent_is_made_where_a_derivative_is_infinite() -> None:
     found = hvp(rooted, budget=Budget(memory=2 * refused.value.least))(K, V)
     assert np.isfinite(expected).all()
     assert found.tobytes() == expected.tobytes()
+
+
+def test_a_state_that_a_step_sets_to_a_constant_is_written_in_the_next():
+    """In forward mode, too, and in products with the Hessian, a step may write what is traced into such an array."""
+
+    def step(state, k, i):
+        u, v = state
+        if i == 2:
+            return u, np.ones(3)
+        v += 0.1 * k * u
+        return u * 1.01 + 0.1 * v, v
+
+    def f(k, **options):
+        return np.sum(timeloop(lambda s, i: step(s, k, i), (0.5 * np.ones(3), np.ones(3)), 8, **options)[0] ** 2)
+
+    slope, curvature = grad(f)(0.7), grad(grad(f))(0.7)
+    assert jvp(f, (0.7,), (1.0,))[1] == pytest.approx(slope, rel=1e-12)
+    assert linearize(f, 0.7)[1](1.0) == pytest.approx(slope, rel=1e-12)
+    assert grad(lambda k: jvp(f, (k,), (1.0,))[1])(0.7) == pytest.approx(curvature, rel=1e-12)
+    for schedule in (StoreAll(), Revolve(1), Revolve(3)):
+        g = lambda k: f(k, schedule=schedule)
+        assert hvp(g)(0.7, 1.0) == pytest.approx(curvature, rel=1e-12)
+        assert grad(grad(g))(0.7) == pytest.approx(curvature, rel=1e-12)
+        assert vmap(jacobian(grad(g)))(np.full(2, 0.7)) == pytest.approx(curvature)

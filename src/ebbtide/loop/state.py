@@ -115,7 +115,9 @@ def alike(old: Any, new: Any) -> Any:
     """
     if type(new) in _WITHOUT_DERIVATIVE and type(old) not in (complex, *_WITHOUT_DERIVATIVE[type(new)]):
         new = _of_numpy(old, new)
-    if type(old) is TracedArray or np.ndim(new):
+    if type(old) is TracedArray:
+        return writable(new, old._trace)  # as the one before was: a step may have set it to a constant
+    if np.ndim(new):
         return new
     if isinstance(old, np.ndarray):
         return np.asarray(new) if isinstance(new, np.generic) else new
