@@ -73,12 +73,13 @@ def test_no_tangent_is_made_where_a_derivative_is_infinite() -> None:
     assert found.tobytes() == expected.tobytes()
 
 
-def test_a_state_that_a_step_sets_to_a_constant_is_written_in_the_next():
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_state_that_a_step_sets_to_a_constant_is_written_in_the_next(first):
     """In forward mode, too, and in products with the Hessian, a step may write what is traced into such an array."""
 
     def step(state, k, i):
         u, v = state
-        if i == 2:
+        if i == first:
             return u, np.ones(3)
         v += 0.1 * k * u
         return u * 1.01 + 0.1 * v, v

@@ -8,13 +8,13 @@ from typing import Any, final
 
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import is_array
-from ebbtide.arrays.context import current, entered, value_trace
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.ledger import Ledger
 from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import check_arguments
-from ebbtide.loop.state import owned, writable
+from ebbtide.loop.state import begun
 from ebbtide.loop.steps import Stepper
 from ebbtide.tape.region import Region
 
@@ -93,7 +93,7 @@ def _run_first(step: Any, values: list[Any], structure: Any, inputs: Any, option
     region = None if tape is None else Region(tape)
     given = region.value(inputs) if region is not None and isinstance(inputs, TracedArray) else inputs
     stepper = Stepper(step, structure, Inputs(given, region, checked=False), options.outputs, region)
-    state = [x.copy() if type(x) is TracedArray else writable(owned(x), value_trace(context)) for x in values]
+    state = [begun(value, stepper.below) for value in values]
     # Loops in the step are no part of what is reported, nor of what is resumed.
     with entered(ledger=Ledger(), budget=None, resume=None):
         if region is None:

@@ -27,7 +27,7 @@ from ebbtide.loop.linear_steps import KeptStep, RestartState, contiguous, most_k
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
-from ebbtide.loop.state import bytes_of, owned
+from ebbtide.loop.state import begun, bytes_of, owned
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.verify import Verifier
 from ebbtide.machine import free_dead_tuples
@@ -382,7 +382,7 @@ def linear_loop(
         most_kept(options.schedule, steps),
         limit,
     )
-    state = [leaf.copy() if isinstance(leaf, TracedArray) else shown(trace, owned(leaf)) for leaf in leaves]
+    state = [shown(trace, begun(leaf, None)) for leaf in leaves]
     final = loop.run(list(state), steps, options.until)
     if outputs and not loop.steps:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.containers import unflatten
-from ebbtide.arrays.context import current, value_trace
+from ebbtide.arrays.context import current
 from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
@@ -21,7 +21,7 @@ from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.options import Options
 from ebbtide.loop.progress import Bar
-from ebbtide.loop.state import owned, writable
+from ebbtide.loop.state import begun
 from ebbtide.loop.steps import Stepper
 from ebbtide.machine import Heap
 from ebbtide.schedules import Costs, Schedule
@@ -33,11 +33,10 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
     until, outputs = options.until, options.outputs
     context = current()
     report = context.ledger.report
-    below = value_trace(context)
     stepper = Stepper(step, structure, Inputs(inputs, None, checked=False), outputs, None, options.collect_every)
     if outputs and steps == 0:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
-    state = [leaf.copy() if isinstance(leaf, TracedArray) else writable(owned(leaf), below) for leaf in leaves]
+    state = [begun(leaf, stepper.below) for leaf in leaves]
     leaves.clear()
     emitted: list[Any] = []
     with Heap() as heap, Bar("forward", steps if until is None else None, options.progress) as bar:

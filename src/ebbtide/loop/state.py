@@ -106,6 +106,14 @@ def writable(value: Any, trace: Any) -> Any:
     return trace.constant(value)
 
 
+def begun(leaf: Any, trace: Any) -> Any:
+    """Return a leaf of the user's initial state as a loop of its own has it; see `writable`."""
+    if type(leaf) is not TracedArray:
+        return writable(owned(leaf), trace)
+    # A copy of a number would be an array, whose dtype stays the same.
+    return leaf.frozen() if isinstance(bottom(leaf.present()), np.generic) else leaf.copy()
+
+
 def alike(old: Any, new: Any) -> Any:
     """
     Return a leaf without axes as an array if the one before was an array, else as a number.
@@ -115,9 +123,7 @@ def alike(old: Any, new: Any) -> Any:
     """
     if type(new) in _WITHOUT_DERIVATIVE and type(old) not in (complex, *_WITHOUT_DERIVATIVE[type(new)]):
         new = _of_numpy(old, new)
-    if type(old) is TracedArray:
-        return writable(new, old._trace)  # as the one before was: a step may have set it to a constant
-    if np.ndim(new):
+    if type(old) is TracedArray or np.ndim(new):
         return new
     if isinstance(old, np.ndarray):
         return np.asarray(new) if isinstance(new, np.generic) else new

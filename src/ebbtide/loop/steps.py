@@ -14,13 +14,14 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
+from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.collect import apart
 from ebbtide.loop.condition import ask
 from ebbtide.loop.generators import refuse_shared
 from ebbtide.loop.inputs import Inputs
 from ebbtide.loop.returned import check_type, check_types, output_types, refuse_output, refuse_structure
-from ebbtide.loop.state import CHANGEABLE, alike, owned, settled
+from ebbtide.loop.state import CHANGEABLE, alike, owned, settled, writable
 from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import form_here
@@ -149,6 +150,7 @@ class Stepper:
         constancy: The check of plain arrays.
 
     Attributes:
+        below: The trace of which a step can write values into its state; None for no such one.
         on_tape: Whether each step runs on a tape, also those of which nothing is kept; see `is_other_off_tape`.
         kept: Counts what steps are run again with.
 
@@ -157,8 +159,8 @@ class Stepper:
     """
 
     __slots__ = (
-        "_collect_every", "_output_types", "_ran", "constancy", "inputs", "kept", "on_tape", "output_structure",
-        "outputs", "region", "step", "structure",
+        "_collect_every", "_output_types", "_ran", "below", "constancy", "inputs", "kept", "on_tape",
+        "output_structure", "outputs", "region", "step", "structure",
     )  # fmt: skip
 
     def __init__(
@@ -175,6 +177,7 @@ class Stepper:
         self._output_types: list[Any] = []
         self._collect_every, self._ran = collect_every, 0
         self.on_tape = False
+        self.below = value_trace(current())
         self.kept = Kept(None)
 
     def keep(self, pager: Any, inputs: Any, until: Any) -> None:
@@ -268,7 +271,7 @@ class Stepper:
             after.append(alike(old, leaf if id(leaf) in same else owned(leaf)))
             same.discard(id(leaf))
         check_types(self.step, self.structure, index, state, after)
-        return after, [owned(leaf, "the output") for leaf in output]
+        return self._as_begun(after), [owned(leaf, "the output") for leaf in output]
 
     def taped(self, index: int, state: list[Any], pager: Any) -> tuple[TapedStep, list[Any], list[Any]]:
         """
@@ -307,7 +310,12 @@ class Stepper:
                 after[k] = alike(point, after[k])
         readings = self.inputs.readings
         read = 0 if readings is None else readings.latest
+        after = after if self.below is None else self._as_begun(after)
         return TapedStep(tape, nodes, output_nodes, state_leaves, input_leaves, read), after, emitted
+
+    def _as_begun(self, after: list[Any]) -> list[Any]:
+        """Return the leaves of a new state such that the next step can write into them, as it can into the first."""
+        return after if self.below is None else [writable(leaf, self.below) for leaf in after]
 
 
 def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | None]]:

@@ -10,7 +10,7 @@ from typing import Any
 from ebbtide.agree import own_communicator
 from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import check_vectors, flatten, paths_of, unflatten
-from ebbtide.arrays.context import current, entered, value_trace
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
@@ -183,7 +183,7 @@ def _taped_loop(
     each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
     stepper.keep(tape.pager, inputs, options.until)
-    values = [writable(owned(region.value(leaf)), value_trace(context)) for leaf in leaves]
+    values = [writable(owned(region.value(leaf)), stepper.below) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
         return run_plain(step, leaves, structure, 0, inputs, options)
     allowed = budget or context.budget
