@@ -129,6 +129,8 @@ OF_PYTHON = {
     "of an array": (lambda s, i: (0.5 + 0.4j) * np.abs(s[()]), np.asarray(1 + 1j)),
     "its size": (lambda s, i: abs((0.4 + 0.5j) * s), 1.0),
     "a part": (lambda s, i: s * ((1.3 + 0.7j) / (s[0] + 1.1)).real, np.linspace(1, 2, 3)),
+    "product by the function": (lambda s, i: np.multiply(np.multiply(s, s), 0.9 + 0.1j) + 0.1, 0.5 + 0.2j),
+    "size by the operator": (lambda s, i: abs(s) * (0.5 + 0.3 * s), 0.5 + 0.2j),
     "later": (lambda s, i: (0.5 + 0.4j) * np.abs(s) if i > 3 else 0.9 * s, 1 + 1j),
 }
 
@@ -146,6 +148,17 @@ def test_complex_numbers_of_python_and_floats_of_numpy(name: str) -> None:
             assert grad(g)(0.7) == pytest.approx(wanted, rel=1e-11)
             assert jvp(g, (0.7,), (1.0,))[1] == pytest.approx(slope, rel=1e-11)
             assert linearize(g, 0.7)[1](1.0) == pytest.approx(slope, rel=1e-11)
+
+
+def test_a_number_that_widens_in_a_loop_within_a_loop() -> None:
+    """A number of NumPy's may become a float64 in any loop, also where it comes from another one, and is traced."""
+    step = lambda s, i, k: s * 0.5 + 0.1 * k
+    inner = lambda s, k, loop: loop(lambda s, i: step(s, i, k), s, 4)
+    f = lambda k, loop: loop(lambda s, i: inner(s, k, loop), np.float32(0.5), 3) ** 2
+    wanted = grad(lambda k: f(k, plain_loop))(0.7)
+    assert grad(lambda k: f(k, timeloop))(0.7) == pytest.approx(wanted, rel=1e-7)
+    assert jvp(lambda k: f(k, timeloop), (0.7,), (1.0,))[1] == pytest.approx(wanted, rel=1e-7)
+    assert linearize(lambda k: f(k, timeloop), 0.7)[1](1.0) == pytest.approx(wanted, rel=1e-7)
 
 
 def test_a_linearized_loop_within_a_budget() -> None:

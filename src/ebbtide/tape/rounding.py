@@ -17,7 +17,9 @@ def is_other_off_tape(results: list[Node | None]) -> bool:
     of which the first one is rounded and the second one is not, as the processor does a product and a sum in one.
 
     Of `1j / x`, where x is a number of NumPy's, Python computes the result, as that number is one of its floats: by
-    other rules for quotients and powers, and it is a number of Python's. On a tape NumPy does.
+    other rules for quotients and powers, and it is a number of Python's. On a tape NumPy does. And NumPy's own numbers
+    have other loops than its arrays for the size of a complex number, and for the product of two: with the operators
+    `abs` and `*` off the tape, and with the functions, not always the same on it.
 
     Args:
         results: Nodes of what was computed.
@@ -29,8 +31,8 @@ def _is_other(node: Node) -> bool:
     primitive = getattr(node.signature, "primitive", None)
     if primitive is None:
         return getattr(getattr(node.signature, "stepper", None), "on_tape", False)  # of a time loop
-    if node.type.dtype.kind != "c":
-        return False
-    if not node.type.shape:
-        return [(one.type.shape, one.type.dtype.kind) for one in node.parents or ()] == [((), "f")]
-    return primitive.name == "multiply" and node.type.nbytes >= _REUSED
+    kind, name = node.type.dtype.kind, primitive.name
+    if node.type.shape:
+        return kind == "c" and name == "multiply" and node.type.nbytes >= _REUSED
+    kinds = [one.type.dtype.kind for one in node.parents or () if not one.type.shape]
+    return (kind == "c" and kinds == ["f"]) or (name in ("absolute", "multiply") and "c" in kinds)
