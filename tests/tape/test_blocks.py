@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import jvp, vjp
+from ebbtide import grad, jvp, vjp
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.tape.blocks import BLOCK, blocks, cut, first_block, goes_in_blocks
+from ebbtide.tape.blocks import BLOCK, blocks, cut, first_block, first_rows, goes_in_blocks, goes_in_rows, row_blocks
 
 SHAPES = [(64, 1024), (2, 100_000), (1, 1, 70_000), (3, 1, 50, 700), (200_000,), (5, 7)]
 
@@ -77,3 +77,65 @@ def test_broadcast_pulls_make_no_full_product(ufunc):
     value, pullback = vjp(ufunc, x, y)
     g = np.ones(value.shape)
     assert peak_bytes(lambda: pullback(g)) <= 12 * BLOCK < full / 2
+
+
+ROWS = [((64, 1025), 0), ((64, 1025), 1), ((1025, 64), 1), ((3, 7, 2000), 1), ((2, 30_000), 1), ((2, 30_000), 0),
+        ((30_001, 2), 0), ((5, 1, 8193), 0), ((12, 8, 17, 20), (0, 2)), ((12, 8, 17, 20), (1, 3))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "axis"), ROWS)
+def test_blocks_of_rows_cover_an_array_once(shape, axis):
+    """Each element is in one block, the first is the largest, and none has a single row or is too large."""
+    along = axis if isinstance(axis, tuple) else (axis,)
+    kind, count, sizes = ArrayType(shape, np.dtype(float)), np.zeros(shape), []
+    row = np.prod([shape[k] for k in along])
+    assert goes_in_rows(kind, along)
+    for block in row_blocks(kind, along):
+        part = count[block]
+        part += 1
+        assert all(part.shape[k] == shape[k] for k in along)
+        assert part.size >= 2 * row
+        sizes.append(part.size)
+    assert np.all(count == 1)
+    assert max(sizes) == sizes[0] <= max(3 * row, BLOCK // 8 + row)
+    whole = ArrayType(tuple([1 if k in along else n for k, n in enumerate(shape)]), kind.dtype)
+    assert first_rows(kind, kind, along).size == sizes[0]
+    assert first_rows(whole, kind, along).size * row == sizes[0]
+
+
+OF_ROWS = {
+    **{name: lambda x, axis, name=name: getattr(np, name)(x, axis=axis) for name in
+       ("prod", "std", "var", "max", "nanmin", "nanstd", "nanprod", "sort")},
+    **{name: lambda x, axis, name=name: getattr(np, name).reduce(x, axis=axis) for name in ("logaddexp", "hypot")},
+    **{f"{name}.accumulate": lambda x, axis, name=name: getattr(np, name).accumulate(x, axis=axis) for name in
+       ("multiply", "maximum", "fmin", "logaddexp")},
+    "chosen": lambda x, axis: np.prod(x, axis=axis, where=np.arange(x.shape[-1]) % 3 > 0),
+    "transposed": lambda x, axis: np.std(x.T, axis=x.ndim - 1 - axis) * np.sum(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize(("shape", "axis"), ROWS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pulls_in_blocks_of_rows_have_the_bits_of_whole_ones(name, shape, axis, dtype, monkeypatch):
+    """However an array lies and along whichever axis, alone and onto a running cotangent, ours or not."""
+    if isinstance(axis, tuple) and ("accumulate" in name or name in ("sort", "transposed")):
+        pytest.skip("along one axis")
+    x = np.random.default_rng(0).uniform(0.9999, 1.0001, shape).astype(dtype)
+
+    def f(x):
+        y = x * 0.9999
+        return np.sum(OF_ROWS[name](x, axis) ** 2) + np.sum(OF_ROWS[name](y, axis) * 0.5) + np.sum(y**2) + np.sum(y)
+
+    found = grad(f)(x)
+    monkeypatch.setattr("ebbtide.tape.sweep.goes_in_rows", lambda kind, along: False)
+    assert found.tobytes() == grad(f)(x).tobytes()
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_pulls_of_rows_take_one_array_and_blocks(name):
+    """Beside the saved values: the cotangent of the operand, that of the result, and nothing more of its size."""
+    x = np.random.default_rng(0).uniform(0.9, 1.1, (8, 1 << 16))
+    value, pullback = vjp(lambda x: OF_ROWS[name](x, 0), x)
+    g = np.ones(value.shape)
+    assert peak_bytes(lambda: pullback(g)) <= (2 if name == "transposed" else 1) * x.nbytes + 2 * g.nbytes + 12 * BLOCK

@@ -333,7 +333,7 @@ def reduction(
     def rule(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
         return matched(vjp(g, kind, params, *saved), kind)
 
-    pull = Pull(rule, needs_of(vjp, 3), FRESH, temporaries=2)
+    pull = Pull(rule, needs_of(vjp, 3), FRESH, temporaries=2, along=lambda kind, params: params["axis"])
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         known = {"x": values[0], "where": values[1], "out": out}

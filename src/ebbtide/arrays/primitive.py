@@ -52,6 +52,9 @@ class Pull:
         last: Whether to do this pull after the others, because it may use up the cotangent.
         consume: `consume(g, params)` makes the result in the memory of the cotangent, where the sweep owns that and
             this is its last use.
+        along: `along(type, params)` returns the axes along which elements of the operand have to do with each other;
+            cotangent and saved values have these, whole or of one element, and are broadcast along others. Such pulls
+            are done in blocks of rows.
     """
 
     rule: Callable[..., Any]
@@ -65,6 +68,7 @@ class Pull:
     consume: Callable[..., Any] | None = None
     temporaries: int = 0
     trusted: bool = False
+    along: Callable[[ArrayType, Any], tuple[int, ...]] | None = None
 
 
 @final

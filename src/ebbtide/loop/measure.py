@@ -155,8 +155,9 @@ def measure_alone(
     if ledger.limit is None or Meter is None:
         return sizes, None, 0
     sizes = replace(sizes, sweep=sizes.sweep + measure_rules(first, ledger))
-    most, has_room = _most_that_waits(first, sizes), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
-    lone = is_lone(values, first)
+    lone, has_room = is_lone(values, first), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
+    beside = taken_beside(first) if lone else 0
+    most = _most_that_waits(sizes, beside)
     # What was there before the step, and is in the ledger since then, no meter saw.
     taken = min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
     waits = not agree(not (lone and is_known(first) and sizes.sweep > most))
@@ -166,7 +167,8 @@ def measure_alone(
         unseen = 0 if is_plain(first) else taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
     # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
-    outer, room = None if stepper.region is None else stepper.region.outer.pager, 2 * sizes.state + sizes.interpreter
+    room = 2 * sizes.state + beside + sizes.interpreter
+    outer = None if stepper.region is None else stepper.region.outer.pager
     freed = ledger.relieve(ledger.live + room - ledger.limit, ledger.lenders_before(mark))
     if ledger.live + room > ledger.limit:
         sizes = without_spare(values, first, sizes, ledger, mark)
@@ -177,11 +179,13 @@ def measure_alone(
     timed = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
-    block = min(BLOCK, 2 * _largest(first)) + (taken_beside(first) if lone else 0)
+    block = min(BLOCK, 2 * _largest(first)) + beside
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
-    return replace(sizes, run=max(sizes.run, run if takes else 0)), timed, freed
+    # It ran beside what the taped one saved, and beside two states.
+    least = sizes.saved + sizes.shared + sizes.state + beside
+    return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed
 
 
 def without_spare(values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Sizes:
@@ -208,15 +212,14 @@ def without_spare(values: list[Any], first: First, sizes: Sizes, ledger: Ledger,
     return replace(sizes, passed_on=min(sizes.passed_on, _bytes_passed_on(values, first, ledger)))
 
 
-def _most_that_waits(first: First, sizes: Sizes) -> int:
+def _most_that_waits(sizes: Sizes, beside: int) -> int:
     """
     Return what the sweep of most steps takes: what one saves, three cotangents, and sums for static values.
 
-    As much is left to the sweep of any step. A taped one runs beside a cotangent and may take an array more than a
-    plain one: NumPy reuses the memory of temporaries of expressions, which a tape cannot.
+    As much is left to the sweep of any step, and to a plain one that is measured and takes so many bytes *beside*.
     """
-    largest = max(2 * sizes.state, _largest(first))
-    return sizes.saved + sizes.shared + sizes.state + largest + sizes.gradients + BLOCK
+    waiting = max(3 * sizes.state + BLOCK, 2 * sizes.state + beside)
+    return sizes.saved + sizes.shared + waiting + sizes.gradients
 
 
 def _largest(first: First) -> int:

@@ -137,7 +137,7 @@ def _accumulation(ufunc: np.ufunc, slopes: Callable[..., Any], keep: Any = None)
         t = tangents[0]
         return matched(recurrence(_as(by_value, t), t * _as(by_element, t)), type_of(out))
 
-    pull = Pull(rule, needs, FRESH, temporaries=5)
+    pull = Pull(rule, needs, FRESH, temporaries=5, along=lambda kind, params: (kind.ndim - 1,))
     made = Primitive(
         lambda x: ufunc.accumulate(x, axis=-1),
         name=f"{ufunc.__name__}.accumulate",

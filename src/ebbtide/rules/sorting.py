@@ -18,9 +18,9 @@ def _ordered(x: Any, order: Any, axis: int) -> Any:
     return np.take_along_axis(x, order, axis)
 
 
-def _small(order: Any) -> Any:
-    """Return a permutation in the smallest integers that can count its elements."""
-    return order.astype(np.min_scalar_type(max(order.shape)))
+def _small(order: Any, axis: int) -> Any:
+    """Return permutations along an axis in the smallest integers that can count its elements."""
+    return order.astype(np.min_scalar_type(order.shape[axis]))
 
 
 def _pull(k: int) -> Pull | None:
@@ -29,7 +29,7 @@ def _pull(k: int) -> Pull | None:
 
 
 def _back(g: Any, kind: ArrayType, params: Any, order: Any) -> Any:
-    inverse = _small(np.argsort(order, axis=params["axis"]))
+    inverse = _small(np.argsort(order, axis=params["axis"]), params["axis"])
     return matched(_permuted.bind((g, inverse), params), kind)
 
 
@@ -42,7 +42,7 @@ def _numbers(params: Any, x: ArrayType, order: ArrayType) -> float:
     return (sum(x.shape) - x.shape[params["axis"]]) * np.intp().itemsize
 
 
-_PULL = Pull(_back, ("order",), FRESH, temporaries=3)
+_PULL = Pull(_back, ("order",), FRESH, temporaries=3, along=lambda kind, params: (params["axis"],))
 _permuted = Primitive(
     _ordered,
     name="sort",
@@ -70,7 +70,7 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: bool | None
     if not type_of(a).size:
         return np.copy(a)
     # Always stable: elements that are equal keep their order, and so do their cotangents.
-    return _permuted.bind((a, _small(np.argsort(a, axis=axis, kind="stable"))), {"axis": axis})
+    return _permuted.bind((a, _small(np.argsort(a, axis=axis, kind="stable"), axis)), {"axis": axis})
 
 
 answer(np.sort, sort)
@@ -79,11 +79,11 @@ answer(np.sort, sort)
 def _order_of_partition(x: Any, kth: Any, axis: int, kind: Any) -> Any:
     """Return the order in which np.partition has the elements; np.argpartition may have another one."""
     ranks = np.argsort(np.argsort(np.partition(x, kth, axis, kind), axis, kind="stable"), axis)
-    return _small(np.take_along_axis(np.argsort(x, axis, kind="stable"), ranks, axis))
+    return _small(np.take_along_axis(np.argsort(x, axis, kind="stable"), ranks, axis), axis)
 
 
 def _order_type(x: ArrayType, kth: Any, axis: int, kind: str) -> ArrayType:
-    return ArrayType(x.shape, np.min_scalar_type(max(x.shape)))
+    return ArrayType(x.shape, np.min_scalar_type(x.shape[axis]))
 
 
 def _order_of_members(handler: Any, args: list[Any], kwargs: Any, mapped: list[bool], size: int) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, unbroadcast
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.tape.blocks import blocks, cut, under
+from ebbtide.tape.blocks import blocks, cut, row_blocks, under
 
 
 @final
@@ -132,4 +132,45 @@ def _summed(pull: Pull, g: Any, kind: ArrayType, saved: list[Any], slot: Accumul
         place = target[under(kind.shape, g.ndim, block)] if kind.shape else target
         np.add(place, unbroadcast(product, ArrayType(place.shape, kind.dtype)), out=place)
         del product  # before the next is made
+    return target
+
+
+def rowwise(
+    pull: Pull, g: Any, kind: ArrayType, params: Any, saved: list[Any], slot: Accumulator | None
+) -> Any:
+    """
+    Do a pull that has to do with whole rows on large plain arrays, in blocks of these.
+
+    Args:
+        pull: The pull, which says along which axes.
+        g: Cotangent of the output.
+        kind: Type of the operand.
+        params: Parameters of the operation.
+        saved: The saved values.
+        slot: The running cotangent of the operand, if it has one.
+
+    Returns:
+        The array with the result, and what was in the slot; None if that is no plain array.
+
+    Memory:
+        No array where the slot is owned, else one, of the operand. Beside it what the rule takes for a block.
+    """
+    assert pull.along is not None
+    running: Any = None if slot is None else slot.value
+    if type(running) is TracedArray:
+        return None
+    like = next((v for v in saved if type(v) is np.ndarray and v.shape == kind.shape), None)
+    if slot is not None and slot.owned:
+        target = running
+    else:  # which lies in memory as what the rule would return
+        target = np.empty(kind.shape, kind.dtype) if like is None else np.empty_like(like, kind.dtype, subok=False)
+    for block in row_blocks(kind, pull.along(kind, params)):
+        place = target[block]
+        part = pull.rule(cut(g, kind.ndim, block), ArrayType(place.shape, kind.dtype), params,
+                         *[cut(v, kind.ndim, block) for v in saved])
+        if running is None:
+            place[...] = part
+        else:
+            np.add(running[block], part, out=place, casting="same_kind")
+        del part  # before the next is made
     return target

@@ -1,8 +1,9 @@
 """
-Large elementwise work in blocks: its temporaries stay in the cache, and take no memory to speak of.
+Large work in blocks: its temporaries stay in the cache, and take no memory to speak of.
 
-Operands may be broadcast: each gives to a block what lies under it, and what is pulled back to it is summed block by
-block, so that a full product is never there.
+Operands of elementwise work may be broadcast: each gives to a block what lies under it, and what is pulled back to it
+is summed block by block, so that a full product is never there. What has to do with whole rows, as a product of them
+or their running values, goes in blocks of rows.
 """
 
 from __future__ import annotations
@@ -44,6 +45,30 @@ def blocks(shape: tuple[int, ...], nbytes: int) -> Iterator[tuple[slice, ...]]:
             yield (*outer, slice(start, start + rows))
 
 
+def row_blocks(kind: ArrayType, along: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """
+    Yield the slices of all axes that cut an array into blocks of whole rows, the largest first.
+
+    There are two rows in each at least: along the axis of a single one NumPy would sum in another order.
+
+    Args:
+        kind: Type of the array.
+        along: The axes of a row; there are two rows at least.
+    """
+    free, row = [k for k in range(kind.ndim) if k not in along and kind.shape[k] > 1], kind.nbytes
+    while len(free) > 1 and row // kind.shape[free[0]] > BLOCK // 2:
+        row //= kind.shape[free.pop(0)]  # bytes of what lies under one index of this axis
+    axis = free[0]
+    outer = [n if k < axis and k not in along else 1 for k, n in enumerate(kind.shape)]
+    length, rows = kind.shape[axis], max(2, BLOCK // max(1, row // kind.shape[axis]))
+    first = rows + (length % rows == 1)
+    for place in np.ndindex(*outer):
+        parts = [slice(k, k + 1) if n > 1 else slice(None) for k, n in zip(place, outer, strict=True)]
+        for start in [0, *range(first, length, rows)]:
+            parts[axis] = slice(start, start + rows if start else first)
+            yield (*parts,)
+
+
 def under(shape: tuple[int, ...], ndim: int, block: tuple[slice, ...]) -> tuple[slice, ...]:
     """Return the slices of an operand of this shape, broadcast to *ndim* axes, that lie under a block."""
     inner = block[ndim - len(shape) :]
@@ -61,6 +86,17 @@ def first_block(kind: ArrayType, whole: ArrayType) -> ArrayType:
     parts = under(kind.shape, len(whole.shape), block)
     lengths = [len(range(n)[part]) for n, part in zip(kind.shape, parts, strict=False)]
     return ArrayType((*lengths, *kind.shape[len(lengths) :]), kind.dtype)
+
+
+def first_rows(kind: ArrayType, whole: ArrayType, along: tuple[int, ...]) -> ArrayType:
+    """Return the type of what of an operand lies under the first block of rows of an array of the type *whole*."""
+    parts = under(kind.shape, whole.ndim, next(row_blocks(whole, along)))
+    return ArrayType((*[len(range(n)[part]) for n, part in zip(kind.shape, parts, strict=True)],), kind.dtype)
+
+
+def goes_in_rows(kind: ArrayType, along: tuple[int, ...]) -> bool:
+    """Return whether what has to do with rows along some axes is done in blocks: it is large, and there are many."""
+    return kind.nbytes > BLOCK and prod([n for k, n in enumerate(kind.shape) if k not in along]) > 1
 
 
 def goes_in_blocks(kind: ArrayType, out: ArrayType, saved: list[Any]) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.primitive import Pull, Signature
-from ebbtide.tape.blocks import BLOCK, first_block, goes_in_blocks
+from ebbtide.tape.blocks import BLOCK, first_block, first_rows, goes_in_blocks, goes_in_rows
 from ebbtide.tape.forms import Form, form_here, form_of, like
 from ebbtide.tape.holders import arrays_in, descending, holders_of, is_pageable
 from ebbtide.tape.node import PROJECTION, Node
@@ -221,6 +221,12 @@ class Forecast:
                 buffer = self._moved(g) if moves else self._allocate(kind.nbytes, block)
                 self._put(parent, running, _Slot(buffer, True))
             return False
+        if into and pull.along is not None and goes_in_rows(kind, along := pull.along(kind, node.params)):
+            rows = self._rows(pull, node, kind, along, saved)
+            self._raise(self.live + rows)
+            if running is None or not running.owned:
+                self._put(parent, running, _Slot(self._allocate(kind.nbytes, rows), True))
+            return False
         packed = like(node.type, g.form).nbytes if g.thin and not pull.trusted else 0
         self._raise(self.live + packed)
         if into and kind.nbytes > BLOCK and running is not None and accumulates(pull, kind, node.type, saved):
@@ -265,6 +271,13 @@ class Forecast:
         # The product of a first contribution is written where it belongs.
         direct = not pull.scaled and kind.shape == node.type.shape and running is None
         return outcome.temporary + (0 if direct else outcome.nbytes)
+
+    def _rows(self, pull: Pull, node: Node, kind: ArrayType, along: tuple[int, ...], saved: list[Any]) -> int:
+        """Return the bytes that a pull in blocks of rows takes for one of them."""
+        parts = [first_rows(v, kind, along) if type(v) is ArrayType else v for v in saved]
+        outs = first_rows(node.type, kind, along), first_rows(kind, kind, along)
+        outcome = self._outcome(pull, node.params, *outs, parts)
+        return outcome.temporary + outcome.nbytes
 
     def _outcome(self, pull: Pull, params: Any, g: Any, kind: ArrayType, saved: list[Any]) -> Outcome:
         types = tuple([v if type(v) in (ArrayType, Form) else None if v is None else type(v) for v in saved])

@@ -18,8 +18,8 @@ from ebbtide.arrays.primitive import FRESH, PASSED, Pull, Signature, unbroadcast
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import CotangentError, ReleasedValueError
 from ebbtide.storage.checksum import compute_crc32c
-from ebbtide.tape.accumulate import Accumulator, blockwise
-from ebbtide.tape.blocks import BLOCK, goes_in_blocks
+from ebbtide.tape.accumulate import Accumulator, blockwise, rowwise
+from ebbtide.tape.blocks import BLOCK, goes_in_blocks, goes_in_rows
 from ebbtide.tape.communication import reached, required_nodes
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
@@ -232,11 +232,13 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
         if type(g) is np.ndarray and not _any_traced(values):
             if pull.derivative is not None and goes_in_blocks(kind, node.type, values):
                 result = blockwise(pull, g, kind, values, running, exclusive)
-                if result is not None:
-                    if running is not None:
-                        _replace(watch, running, result)
-                    else:
-                        _insert(watch, slots, heap, parent, result, True)
+            elif pull.along is not None and goes_in_rows(kind, pull.along(kind, params)):
+                result = rowwise(pull, g, kind, params, values, running)
+            if result is not None:
+                if running is not None:
+                    _replace(watch, running, result)
+                else:
+                    _insert(watch, slots, heap, parent, result, True)
             elif running is not None and pull.accumulate is not None and kind.nbytes > BLOCK:
                 result = _accumulated(watch, pull, g, params, values, running)
         if result is None:
