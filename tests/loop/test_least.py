@@ -27,7 +27,7 @@ from ebbtide.loop.candidates import Bounds, find_candidates
 from ebbtide.loop.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, Schedule, StoreAll
 from ebbtide.scipy import linalg
-from ebbtide.scipy.sparse.linalg import spsolve
+from ebbtide.scipy.sparse.linalg import cg, spsolve
 from ebbtide.tape.blocks import BLOCK
 
 U = np.linspace(0.2, 1.1, 8 * 16384)
@@ -257,6 +257,38 @@ def test_a_step_that_solves_by_elimination_takes_what_others_take(name: str) -> 
     saved, expected = unbounded(known, step)
     assert least <= saved + 4 * STATE + BESIDE + BLOCK
     assert peak_within(known, step, Budget(memory=least), expected) <= least
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_a_solve_with_tangents_takes_two_of_them(name: str) -> None:
+    """In a product with a Hessian: what a step saves and 4 states with their tangents, and no vectors of iterations."""
+    step = SOLVES[name]
+
+    def f(u: Any) -> Any:
+        return known(step, u)
+
+    least = least_of(lambda memory: lambda u: hvp(f, budget=Budget(memory=memory))(u, V), U)
+    saved, expected = unbounded(known, step)[0], hvp(f)(U, V)
+    assert least <= 2 * saved + 8 * STATE + BESIDE + BLOCK
+    alone, found = peak_bytes(lambda: jvp(f, (U,), (V,))), list[Any]()
+    assert peak_bytes(lambda: found.append(hvp(f, budget=Budget(memory=least))(U, V))) - alone <= least
+    assert found[0].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("method", [spsolve, lambda A, b: cg(A, b)[0]], ids=["elimination", "iteration"])
+def test_solves_of_many_members_take_a_solution_of_each(method: Any) -> None:
+    """Of more members than the vectors of any method: what is named has their solutions in it, and does."""
+    members, matrix = U[: 100 * 1024].reshape(100, -1), MATRIX[:1024, :1024]
+
+    def f(u: Any) -> Any:
+        return known(lambda v, i: method(matrix, v), u)
+
+    least = least_of(lambda memory: vmap(grad(f, budget=Budget(memory=memory))), members)
+    assert 2 * members.nbytes < least < 5 * members.nbytes + 40 * 8 * 1024
+    expected, alone, found = vmap(grad(f))(members), peak_bytes(lambda: vmap(f)(members)), list[Any]()
+    taken = peak_bytes(lambda: found.append(vmap(grad(f, budget=Budget(memory=least)))(members)))
+    assert taken - alone <= least
+    assert found[0].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("name", COMPILED)

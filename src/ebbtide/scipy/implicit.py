@@ -20,6 +20,7 @@ from ebbtide.arrays.context import current, entered, outside
 from ebbtide.arrays.primitive import Primitive, Pull, innermost, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.scipy.closure import detached, here
+from ebbtide.tape.forms import form_of
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
@@ -31,6 +32,8 @@ from ebbtide.transforms.pullback import vjp
 VECTORS = 40
 # And so many the derivative of the equations, with so many of the size of the operands where these are larger.
 _VECTORS_BESIDE, _OF_LARGER = 8, 4
+# Where there is none, as of the right-hand side alone: the solution, and a copy of that side.
+_VECTORS_OF_SOLUTION = 2
 # A small solve, by elimination, takes no more than this: measured 186 KB at 64 unknowns.
 _OVERHEAD = 208 << 10
 
@@ -262,11 +265,21 @@ def _on_tape(tape: Tape, system: System, operands: Sequence[Any], start: Sequenc
     saved = [_kept(operand, value) for operand, value in zip(operands, values, strict=True)][system.is_linear :]
     if active != [0] or not system.is_linear:
         saved = [x, *saved]
-    nbytes, is_plain = type_of(x).nbytes, not any(type(value) is TracedArray for value in values)
-    # A solve with tangents is several of them.
-    needs = system.takes(nbytes, values, active) if is_plain else System.takes(system, nbytes, values, active)
-    rule = _SolutionRule(system, active, [parents.index(operands[k]._node) for k in active], needs)
+    places = [parents.index(operands[k]._node) for k in active]
+    rule = _SolutionRule(system, active, places, _needs(system, x, values, active))
     return record_joint(tape, rule, tuple(parents), [x], saved)[0]
+
+
+def _needs(system: System, x: Any, operands: Sequence[Any], active: Sequence[int]) -> int:
+    """Return the bytes that the cotangents of operands take at most, these included, beside that of x."""
+    if not any(type(operand) is TracedArray for operand in operands):
+        return system.takes(type_of(x).nbytes, operands, active)
+    nbytes, whole = type_of(x).nbytes, form_of(x).nbytes
+    if system.is_known:
+        return system.takes(whole, operands, active)
+    # A solve with tangents, or for members, is several of them, one after the other.
+    beside = _VECTORS_OF_SOLUTION if system.is_linear and list(active) == [0] else _VECTORS_BESIDE
+    return System.takes(system, nbytes, operands, active) + beside * (whole - nbytes)
 
 
 def _kept(operand: Any, value: Any) -> Any:

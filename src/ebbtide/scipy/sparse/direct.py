@@ -17,6 +17,7 @@ from ebbtide.scipy.closure import detached
 from ebbtide.scipy.implicit import LinearSystem, solution
 from ebbtide.scipy.sparse.arrays import SparseArray, csc_array
 from ebbtide.scipy.sparse.pattern import Pattern, native, times
+from ebbtide.tape.forms import form_of
 
 # Arrays of the size of a solution: the solution, and a copy of the right-hand side in another dtype; and more where the
 # cotangent of the entries is asked for, of which there are three beside their rows and columns.
@@ -92,7 +93,9 @@ class Direct(LinearSystem):
         solved = _VECTORS * nbytes + _OVERHEAD + pattern.copied_nbytes(data)
         if tuple(active) == (0,):
             return solved
-        return solved + _VECTORS_OF_ENTRIES * nbytes + pattern.count * (3 * data.itemsize + 2 * pattern.index_nbytes)
+        entries = form_of(data).nbytes  # with those of tangents, or of all members
+        indices = entries // data.itemsize * pattern.index_nbytes
+        return solved + _VECTORS_OF_ENTRIES * nbytes + 3 * entries + 2 * indices
 
 
 @wraps(linalg.spsolve)
