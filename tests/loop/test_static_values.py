@@ -37,6 +37,8 @@ ALONE: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     "choice": (VECTOR, lambda u, k: np.select([u > 0.8, u > 0.4], [k, u * 0.5], k)),
     "matrix": (SQUARE, lambda u, k: np.tanh(k @ u.reshape(64, -1)).reshape(u.shape)),
     "equations": (SQUARE, lambda u, k: np.linalg.solve(k, u.reshape(64, -1)).reshape(u.shape) * 0.5),
+    "deviation of all": (VECTOR, lambda u, k: u * np.std(k) + 0.1),
+    "mean of squares": (VECTOR, lambda u, k: u * np.mean(k[1] * 0.5 + k[0]) + 0.1 * np.max(k)),
     "sum of products": (SQUARE, lambda u, k: np.einsum("ij,jk->ik", k, u.reshape(64, -1)).reshape(u.shape)),
 }
 # What is made of static values alone may be less in the function, and that of functions of several operations.

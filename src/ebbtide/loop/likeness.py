@@ -21,9 +21,12 @@ _PLAIN = frozenset(
 )
 # And those of which tests/tape/test_takes compares what sweeps take with what is forecast.
 _TESTED = ("numpy", "_operator", "ebbtide.rules", "ebbtide.arrays")
+_NUMPY = ("numpy", "ebbtide.rules")
 _SCIPY = ("scipy", "ebbtide.scipy")
 # What is one function of NumPy's, behind one of ours.
 _ITSELF = frozenset({"convolve", "einsum", "interp"})
+# What takes, of static values alone, what NumPy's own takes, and its result.
+_OF_STATIC = frozenset({"dot", "matmul", "max", "mean", "min", "prod", "reshape", "std", "sum", "var"})
 
 
 def is_plain(first: First) -> bool:
@@ -106,7 +109,7 @@ def taken_beside(first: First) -> int:
 
 
 def _static_only(first: First) -> set[int]:
-    """Return the numbers of static values, and of what is made of them alone, elementwise or by taking a row."""
+    """Return the numbers of static values, and of what is made of them alone, in ways that take what NumPy's do."""
     assert first.record is not None
     found = {leaf.number for leaf, _ in first.record.tape.statics.values()}
     for node in _made(first) if found else ():
@@ -114,9 +117,14 @@ def _static_only(first: First) -> set[int]:
             index = (node.params or {}).get("index", ()) if node.name == "getitem" else ()
             numbers = index if isinstance(index, tuple) else (index,)
             is_row = bool(numbers) and all(type(part) is int for part in numbers)
-            if is_row or (type(node.signature) is Signature and node.signature.local):
+            if is_row or (type(node.signature) is Signature and (node.signature.local or _is_whole(node))):
                 found.add(node.number)
     return found
+
+
+def _is_whole(node: Node) -> bool:
+    """Return whether an operation is one function of NumPy's that does as much itself."""
+    return node.name in _OF_STATIC and _module_of(node.signature).startswith(_NUMPY)
 
 
 def _made(first: First) -> list[Node]:
