@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import grad, jvp, vjp
+from ebbtide import grad, jvp, nn, vjp
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.tape.blocks import BLOCK, blocks, cut, first_block, first_rows, goes_in_blocks, goes_in_rows, row_blocks
 
@@ -139,3 +139,36 @@ def test_pulls_of_rows_take_one_array_and_blocks(name):
     value, pullback = vjp(lambda x: OF_ROWS[name](x, 0), x)
     g = np.ones(value.shape)
     assert peak_bytes(lambda: pullback(g)) <= (2 if name == "transposed" else 1) * x.nbytes + 2 * g.nbytes + 12 * BLOCK
+
+
+def labeled(x, axis):
+    """Cross entropies of rows along the last axis, with labels and with shares."""
+    labels, shares = np.arange(x.shape[0]) % 2, np.abs(np.sin(np.arange(x.size))).reshape(x.shape)
+    return nn.cross_entropy(x, labels) + nn.cross_entropy(x, shares / x.shape[-1])
+
+
+KEEPING = {
+    **{name: lambda x, axis, name=name: getattr(np, name).accumulate(x, axis=axis) for name in
+       ("maximum", "minimum", "fmax", "fmin")},
+    "max": lambda x, axis: np.max(x, axis=axis) + np.max(x),
+    "nanmin": lambda x, axis: np.nanmin(x, axis=axis) + np.nanmean(x),
+    "layer_norm": lambda x, axis: nn.layer_norm(x),
+    "cross_entropy": labeled,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize(("shape", "axis"), [((2, 30_000), 1), ((30_001, 2), 0), ((64, 1025), 1), ((3, 40_000), 1)])
+def test_kept_values_have_to_do_with_whole_rows(name, shape, axis, monkeypatch):
+    """What is kept of rows that are larger than a block is what is kept of them in one piece, and no larger."""
+    x = np.random.default_rng(0).uniform(0.9, 1.1, shape)
+
+    def f(x):
+        found = KEEPING[name](x, axis)
+        return np.sum(found * np.cos(np.arange(found.size)).reshape(found.shape))
+
+    found = grad(f)(x)
+    held = peak_bytes(lambda: vjp(lambda x: KEEPING[name](x, axis), x)) / x.nbytes
+    monkeypatch.setattr("ebbtide.tape.blocks.BLOCK", 1 << 40)
+    assert found.tobytes() == grad(f)(x).tobytes()
+    assert held <= peak_bytes(lambda: vjp(lambda x: KEEPING[name](x, axis), x)) / x.nbytes + 0.1

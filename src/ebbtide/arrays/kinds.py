@@ -323,7 +323,7 @@ def reduction(
             `params` say what is saved: `x`, `where`, `out`, kept values.
         jvp: `jvp(t, params, *saved)`: tangent of the output.
         infer: `infer(type, type of where, **params)`.
-        keep: Kept values by name; functions of `x`, `where` and `out`.
+        keep: Kept values by name; functions of `x`, `where` and `out`, element by element.
         name: Name in messages.
 
     Returns:
@@ -346,7 +346,7 @@ def reduction(
 
     primitive = Primitive(
         function, name=name, operands=CHOSEN, pull=lambda k: None if k else pull, push=push, infer=infer, keep=keep,
-        batch=of_members,
+        batch=of_members, masks=True,
     )  # fmt: skip
     return primitive
 

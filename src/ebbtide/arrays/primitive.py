@@ -80,11 +80,15 @@ class Signature:
         primitive: The primitive.
         active: Numbers of the active operands.
 
+    Attributes:
+        along: The axes along which elements have to do with each other in kept values, as `Pull.along` returns them;
+            None where these are elementwise. All axes, if nobody says which.
+
     Memory:
         A few tuples; cached by the primitive.
     """
 
-    __slots__ = ("active", "keeps", "local", "primitive", "pulls", "saves", "simple", "turned")
+    __slots__ = ("active", "along", "keeps", "local", "primitive", "pulls", "saves", "simple", "turned")
 
     def __init__(self, primitive: Primitive, active: tuple[int, ...]) -> None:
         self.primitive = primitive
@@ -109,6 +113,7 @@ class Signature:
         # What the hot paths ask: whether all pulls are elementwise, and whether at most one value is saved.
         self.local = bool(rules) and all(rule.trusted for _, rule in rules)
         self.simple = len(self.saves) <= 1 and not self.keeps
+        self.along = None if self.local or primitive.masks else (len(rules) == 1 and rules[0][1].along) or _all_axes
 
     def ordered(self, parents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """
@@ -120,6 +125,10 @@ class Signature:
         if self.turned is not None and parents[1].signature is None and parents[0].signature is not None:
             return self.turned, parents[::-1]
         return self.pulls, parents
+
+
+def _all_axes(kind: ArrayType, params: Any) -> tuple[int, ...]:
+    return (*range(kind.ndim),)
 
 
 def _with_releases(pulls: list[tuple[Pull, tuple[int, ...]]]) -> tuple[tuple[Pull, Any, tuple[int, ...]], ...]:
@@ -143,6 +152,7 @@ class Primitive:
             inactive operands are None; `kept(name)` computes a kept value.
         infer: `infer(*types, **params)` returns the type of the output without data.
         keep: Functions of operands or `out` that make the small values that rules need (masks).
+        masks: Whether these are made element by element, as those of elementwise operations are in any case.
         aliases: Whether the output may share memory with an operand.
         put: For views, `put(base, params, view)` returns the base with the view written back.
         joint: For operations with several outputs, `joint(cotangents, node)` yields the cotangents of all
@@ -162,8 +172,8 @@ class Primitive:
     """
 
     __slots__ = (
-        "_cache", "aliases", "batch", "composite", "function", "infer", "joint", "keep", "name", "operands", "pull",
-        "push", "put", "runs_user_code", "scratch",
+        "_cache", "aliases", "batch", "composite", "function", "infer", "joint", "keep", "masks", "name", "operands",
+        "pull", "push", "put", "runs_user_code", "scratch",
     )  # fmt: skip
 
     def __init__(
@@ -183,6 +193,7 @@ class Primitive:
         composite: bool = False,
         scratch: Callable[..., float] | None = None,
         runs_user_code: bool = False,
+        masks: bool = False,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -197,7 +208,7 @@ class Primitive:
         self.batch = batch
         self.composite = composite
         self.scratch = scratch
-        self.runs_user_code = runs_user_code
+        self.runs_user_code, self.masks = runs_user_code, masks
         self._cache: dict[int, Signature] = {}
 
     def __repr__(self) -> str:

@@ -55,7 +55,7 @@ def _normalized_members(values: Any, mapped: Any, params: Any, size: int) -> Any
 
 _PULL = Pull(
     lambda g, kind, params, out, inverse: matched(_slope(g, out, inverse), kind), ("out", "inverse"), FRESH,
-    temporaries=3,
+    temporaries=3, along=lambda kind, params: (kind.ndim - 1,),
 )  # fmt: skip
 _normalized = Primitive(
     lambda x, epsilon: (x - _mean(x)) * _inverse(x, epsilon),

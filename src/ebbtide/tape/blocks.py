@@ -122,30 +122,34 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     return lead >= 0 and all(n in (1, m) for n, m in zip(shape, whole[lead:], strict=True))
 
 
-def kept_value(make: Any, values: list[Any], out: Any) -> Any:
+def kept_value(make: Any, values: list[Any], out: Any, along: Any, params: Any) -> Any:
     """
     Return a kept value (a mask) of an operation.
 
     Args:
-        make: Computes it from *values*, element by element.
+        make: Computes it from *values*.
         values: Operands and output.
         out: The output.
+        along: Whether elements have to do with each other; see `Signature`.
+        params: Parameters of the operation.
 
     Memory:
-        The mask; large masks are made in blocks, so that their temporaries are small.
+        The mask; large masks are made in blocks, of rows where it takes these, so that their temporaries are small.
     """
     arrays = [v for v in values if type(v) is np.ndarray]
     if type(out) is not np.ndarray or any(type(v) is TracedArray for v in values) or not arrays:
         return make(*values)
     shape = np.broadcast_shapes(*[v.shape for v in arrays])
     nbytes = prod(shape) * out.itemsize
-    if nbytes <= BLOCK:
+    kind = ArrayType(shape, out.dtype)
+    axes = () if along is None else along(kind, params)
+    if nbytes <= BLOCK or (along is not None and not goes_in_rows(kind, axes)):
         return make(*values)
     kept: Any = None
-    for block in blocks(shape, nbytes):
+    for block in blocks(shape, nbytes) if along is None else row_blocks(kind, axes):
         part = make(*[cut(v, len(shape), block) for v in values])
-        if kept is None:
-            kept = np.empty(shape, part.dtype)
+        if kept is None:  # of a row it may be one element
+            kept = np.empty([part.shape[k] if k in axes else n for k, n in enumerate(shape)], part.dtype)
         kept[block] = part
         del part  # before the next is made
     return kept

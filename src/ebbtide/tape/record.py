@@ -317,7 +317,7 @@ class Tape:
         self.count = number = self.count + 1
         saved: Any = ()
         if signature.saves or signature.keeps:
-            saved = self._save(signature, operands, values, out)
+            saved = self._save(signature, operands, values, out, params)
         frame: Any = sys._getframe(2)
         while frame.f_back is not None and is_ours(frame.f_code.co_filename):
             frame = frame.f_back
@@ -345,7 +345,7 @@ class Tape:
             _share(made, operands, primitive)
         return made
 
-    def _save(self, signature: Signature, operands: Any, values: Any, out: Any) -> tuple[Any, ...]:
+    def _save(self, signature: Signature, operands: Any, values: Any, out: Any, params: Any = None) -> tuple[Any, ...]:
         """Return the values that a signature saves, those that the user can reach with a guard."""
         ledger = self.ledger
         saved = []
@@ -367,7 +367,7 @@ class Tape:
                 ledger.saved += value.nbytes
             saved.append(value)
         for make, positions in signature.keeps:
-            value = kept_value(make, [out if k < 0 else values[k] for k in positions], out)
+            value = kept_value(make, [out if k < 0 else values[k] for k in positions], out, signature.along, params)
             ledger.saved += getattr(value, "nbytes", 0)
             saved.append(value)
         return tuple(saved)
