@@ -62,6 +62,20 @@ def test_whoever_measures_around():
     assert (units(small.nbytes), units(large.nbytes)) == (2, 6)
 
 
+def test_the_peak_around_stays_to_the_byte():
+    """However often a block is measured in it."""
+    tracemalloc.start()
+    try:
+        take(2)
+        peak = tracemalloc.get_traced_memory()[1]
+        for _ in range(20):
+            with measured_peak():
+                take(1)
+        assert tracemalloc.get_traced_memory()[1] == peak
+    finally:
+        tracemalloc.stop()
+
+
 def test_peak_of_a_block_that_raises():
     """A block that raises has its peak, and the one around it too."""
     with measured_peak() as outer:
