@@ -337,6 +337,10 @@ class Ledger:
         ticket = self._tickets.get(id(holder))
         return ticket is not None and ticket() is holder
 
+    def outlives(self, key: int, holders: int) -> bool:
+        """Return whether a buffer is kept to run an operation again, by another one than so many of its holders."""
+        return key in self.kept and self.count_holders(key) > holders
+
     def share(self, kind: str, key: int, nbytes: int, entry: SavedEntry | None = None) -> None:
         """Count one more holder of a buffer; the profile lists it where its first holder is listed."""
         shared = self._owners.get((kind, key))

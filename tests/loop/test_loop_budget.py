@@ -321,6 +321,24 @@ def test_the_peak_of_the_whole_call_is_predicted_with_all_steps_on_disk(
     assert measured >= 0.95 * predicted - plan.buffer * at_once - 96 * 1024
 
 
+@pytest.mark.parametrize("states", [6, 13])
+def test_a_plain_array_of_the_function_stays_while_steps_are_swept(states: int) -> None:
+    """What the loop keeps to run again is not freed by the sweep of a step: its peak was predicted too low by that."""
+    u = np.linspace(0.2, 1.1, 4 * SIZE)
+
+    def misfit(u: Any) -> Any:
+        weight = np.linspace(0.9, 1.0, u.size)
+        after = timeloop(lambda v, i: (v - 0.02 * v * v) * weight, u, 24, schedule=StoreAll("disk"))
+        return np.sum(after * after)
+
+    bounded = grad(misfit, budget=Budget(memory=states * u.nbytes, disk=1000 * u.nbytes))
+    bounded(u)
+    with traced(), ebbtide.profile() as p:
+        measured = peak_of(lambda: bounded(u))
+    assert p.predicted_whole_bytes is not None
+    assert 0.95 * p.predicted_whole_bytes - 96 * 1024 <= measured <= p.predicted_whole_bytes
+
+
 @pytest.mark.parametrize("emit", [lambda u: u, lambda u: u[::8].copy(), np.sum], ids=["states", "parts", "numbers"])
 @pytest.mark.parametrize("states", [None, 100])
 def test_outputs_are_part_of_the_whole_call(emit: Any, states: int | None) -> None:
