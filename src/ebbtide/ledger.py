@@ -337,9 +337,10 @@ class Ledger:
         ticket = self._tickets.get(id(holder))
         return ticket is not None and ticket() is holder
 
-    def outlives(self, key: int, holders: int) -> bool:
-        """Return whether a buffer is kept to run an operation again, by another one than so many of its holders."""
-        return key in self.kept and self.count_holders(key) > holders
+    def outlived(self, holders: dict[int, int]) -> list[int]:
+        """Return which buffers are kept to run an operation again, by others than so many of the holders of each."""
+        kept = [ticket.owner for ticket in self.kept.values()]
+        return [key for key in kept if 0 < holders.get(key, 0) < self.count_holders(key)]
 
     def share(self, kind: str, key: int, nbytes: int, entry: SavedEntry | None = None) -> None:
         """Count one more holder of a buffer; the profile lists it where its first holder is listed."""

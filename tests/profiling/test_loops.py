@@ -123,7 +123,8 @@ def test_loops_inside_run_beside_saved_steps(states):
     assert 0.9 * p.predicted_whole_bytes - 150 * 1024 <= p.peak_bytes <= p.predicted_whole_bytes
 
 
-def test_what_a_step_saves_may_have_been_there_before():
+@pytest.mark.parametrize("squared", [True, False])
+def test_what_a_step_saves_may_have_been_there_before(squared):
     """A step of two leaves that saves one of the caller's: the whole peak was up to 5 % above the prediction."""
 
     def step(state, _):
@@ -133,11 +134,12 @@ def test_what_a_step_saves_may_have_been_there_before():
 
     def f(u, v):
         u, v = timeloop(step, (u, v), 23, costs=COSTS)
-        return np.sum(u) + np.sum(v)
+        return np.sum(u * u) + np.sum(v * v) if squared else np.sum(u) + np.sum(v)
 
     with profile() as p:
         grad(f, argnums=(0, 1), budget=Budget(memory=int(25.58 * STATE)))(U0, np.cos(U0))
-    assert 0.95 * p.predicted_whole_bytes <= p.peak_bytes <= p.predicted_whole_bytes
+    # The cotangents of plain sums are ones that take nothing, in the sweep of the last step, where most is held.
+    assert 0.95 * p.predicted_whole_bytes - (not squared) * STATE <= p.peak_bytes <= p.predicted_whole_bytes
 
 
 @pytest.mark.parametrize("schedule", [Revolve(3), Mixed(9, restart=1, saved=3), Periodic(4, 2)], ids=str)

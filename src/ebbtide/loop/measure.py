@@ -183,8 +183,8 @@ def measure_alone(
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
-    # It ran beside what the taped one saved, and beside two states.
-    least = sizes.saved + sizes.shared + sizes.state + beside
+    # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
+    least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
     return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed
 
 

@@ -121,7 +121,8 @@ def alike(old: Any, new: Any) -> Any:
     A number of Python's in the place of one of NumPy's becomes one of the same precision. It has no derivative, and the
     step may have made it of what has one: Python computes `1j * x`, where x is a float of NumPy's, and `abs` of that.
     """
-    if type(new) in _WITHOUT_DERIVATIVE and type(old) not in (complex, *_WITHOUT_DERIVATIVE[type(new)]):
+    is_number = type(old) in (bool, int, float) or isinstance(old, (np.ndarray, np.generic, TracedArray))
+    if type(new) in _WITHOUT_DERIVATIVE and is_number and type(old) not in _WITHOUT_DERIVATIVE[type(new)]:
         new = _of_numpy(old, new)
     if type(old) is TracedArray or np.ndim(new):
         return new

@@ -69,7 +69,7 @@ class Forecast:
         bare: Whether time loops give up all that they can do without.
         counted: Tells of a saved value, or of an array in the parameters of an operation, whether it is part of what
             is held; by default all saved values are.
-        outlives: Tells of a buffer, by its address and how many nodes hold it, whether an operation keeps it as well.
+        outlived: Returns which buffers others keep as well, of those that nodes hold so many times.
 
     Attributes:
         peak: The most bytes that are held at a time.
@@ -85,7 +85,7 @@ class Forecast:
     paged: bool = False
     bare: bool = False
     counted: Callable[[Any], bool] | None = None
-    outlives: Callable[[int, int], bool] | None = None
+    outlived: Callable[[dict[int, int]], list[int]] | None = None
     peak: int = 0
     place: Node | None = None
     behind: int = 0
@@ -111,8 +111,8 @@ class Forecast:
         """
         roots = [node for node, *_ in seeds]
         holders = holders_of(roots, self._counts)
-        if self.outlives is not None:
-            holders = {key: count + self.outlives(key, count) for key, count in holders.items()}
+        for key in () if self.outlived is None else self.outlived(holders):
+            holders[key] += 1
         forms = [form_of(rest[0]) if rest else form_here(node.type) for node, *rest in seeds]
         given = [(False, False)] * len(roots) if given is None else given
         taken = [form.nbytes if is_new else 0 for form, (is_new, _) in zip(forms, given, strict=True)]

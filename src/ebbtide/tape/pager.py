@@ -382,7 +382,7 @@ class Pager:
         pages = self._buffers() if paged else []
         if paged:
             live -= pageable_bytes([node for node, *_ in seeds], holds) + sum([p.buffer_nbytes for p in pages])
-        forecast = Forecast(live, paged, bare, holds, self.ledger.outlives)
+        forecast = Forecast(live, paged, bare, holds, self.ledger.outlived)
         forecast.run(seeds, given, leaves)
         if paged and not self._measures:
             # Loops, programs and checkpointed functions have room for the interpreter in what they say to need.
