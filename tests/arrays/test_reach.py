@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide import Budget, grad, profile, timeloop
 from ebbtide.arrays.reach import arrays_of, closed_over, is_installed, looked_up
+from ebbtide.scipy.sparse.linalg import spsolve
 
 settings = ModuleType("settings")
 GLOBAL = np.linspace(0.1, 0.9, 4096)
@@ -71,6 +72,12 @@ def test_arrays_in_modules_of_the_user(monkeypatch):
     assert [array is GLOBAL for array in arrays_of(lambda u, i: u * settings.weights)] == [True]
     monkeypatch.setattr(np, "weights", GLOBAL, raising=False)
     assert arrays_of(lambda u, i: u * np.weights) == []
+
+
+def test_functions_of_libraries_are_not_looked_through() -> None:
+    """By names a function of SciPy's reaches 2000 objects, before which an array of the user's was not found."""
+    found = arrays_of(lambda u, i: spsolve(u, GLOBAL))
+    assert [array is GLOBAL for array in found] == [True]
 
 
 def test_what_leads_to_itself_ends():

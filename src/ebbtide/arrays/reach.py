@@ -116,10 +116,15 @@ def names_of(code: CodeType) -> Iterator[str]:
             yield from names_of(value)
 
 
+def _is_of_library(module: str | None) -> bool:
+    """Return whether a module is one of Python, Ebbtide, NumPy or SciPy."""
+    package = (module or "").partition(".")[0]
+    return package in ("ebbtide", "numpy", "scipy") or (package in sys.stdlib_module_names and package != "__main__")
+
+
 def is_installed(module: str | None) -> bool:
     """Return whether a module is one of Python, Ebbtide or an installed package."""
-    package = (module or "").partition(".")[0]
-    if package == "ebbtide" or (package in sys.stdlib_module_names and package != "__main__"):
+    if _is_of_library(module):
         return True
     path = getattr(sys.modules.get(module or ""), "__file__", None) or ""
     return path.startswith(_INSTALLED)
@@ -183,7 +188,9 @@ def _reached(step: Any, traced: bool) -> Iterator[Any]:
 def _parts_of(value: Any) -> list[Any]:
     """Return what a function, a container or an object of the user's holds."""
     if isinstance(value, FunctionType):
-        named = [item for _, item in looked_up(value, is_installed)]
+        # By names a function of a library reaches all of that: 2000 objects, before anything of the user's.
+        is_library = _is_of_library(value.__globals__.get("__name__"))
+        named = [] if is_library else [item for _, item in looked_up(value, is_installed)]
         return [*closed_over(value), *named, value.__defaults__, value.__kwdefaults__]
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
@@ -193,8 +200,12 @@ def _parts_of(value: Any) -> list[Any]:
         return list(value)
     if isinstance(value, dict):
         return list(value.values())
-    held = None if isinstance(value, (type, ModuleType, TracedArray)) else getattr(value, "__dict__", None)
-    return list(held.values()) if isinstance(held, dict) else []
+    if isinstance(value, (type, ModuleType, TracedArray)):
+        return []
+    held = getattr(value, "__dict__", None)
+    # What has no such attributes may say what it holds, as the pattern of a sparse matrix does.
+    said = value.held_arrays if hasattr(type(value), "held_arrays") else ()
+    return [*(held.values() if isinstance(held, dict) else ()), *said]
 
 
 def bound_now(function: Any, swap: Callable[[TracedArray], Any] = lambda array: array) -> Any:

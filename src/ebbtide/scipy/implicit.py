@@ -49,6 +49,11 @@ class System(ABC):
     is_known = False
 
     @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """The plain arrays that it keeps beside operands, as the places of the entries of a matrix."""
+        return ()
+
+    @property
     @abstractmethod
     def level(self) -> int:
         """That of the context that its functions were made in, whose traces they know."""
@@ -318,6 +323,11 @@ class _SolutionRule(JointRule):
     def is_known(self) -> bool:
         """Whether it takes no more than it says."""
         return self._system.is_known
+
+    @property
+    def params(self) -> dict[str, Any] | None:
+        """See `JointRule.params`."""
+        return {"system": self._system}
 
     def needs(self, owned: bool, given: int) -> int:
         """Return the bytes of a solve, and of what one derivative of the equations takes beside it."""

@@ -26,7 +26,11 @@ def is_pageable(cell: SavedValue) -> bool:
 
 
 def arrays_in(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:
-    """Return the arrays in the parameters of an operation that are part of what is held."""
+    """
+    Return the arrays in the parameters of an operation that are part of what is held.
+
+    An object there says by `held_arrays` what it holds, as the pattern of a sparse matrix does.
+    """
     if counted is None or type(params) is not dict:
         return []
     found, waiting = [], list(params.values())
@@ -34,7 +38,9 @@ def arrays_in(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:
         value = waiting.pop()
         if isinstance(value, (tuple, list)):
             waiting += value
-        elif isinstance(value, np.ndarray) and counted(value):
+        elif not isinstance(value, np.ndarray):
+            waiting += getattr(value, "held_arrays", ())
+        elif counted(value):
             found.append(value)
     return found
 

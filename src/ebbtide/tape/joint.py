@@ -82,6 +82,11 @@ class JointRule(ABC):
         return ()
 
     @property
+    def params(self) -> dict[str, Any] | None:
+        """What it was given beside its operands; arrays in there are counted as long as its node lives."""
+        return None
+
+    @property
     def spare(self) -> Iterable[Any]:
         """Those of the saved values of its node that it gives up where it sheds all that it can."""
         return ()
@@ -141,7 +146,7 @@ def record_joint(
     code, instruction = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
-    node = Node(tape.count, rule, parents, (), None, kinds, code, instruction)
+    node = Node(tape.count, rule, parents, (), rule.params, kinds, code, instruction)
     if tape.presence is not None and tape.presence[0] in parents:  # there is communication inside
         tape.required[node.number] = node
     if tape.pager is not None:

@@ -103,10 +103,8 @@ class Pager:
 
     def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
-        self.overhead.count(node_bytes(node))
+        self._hold_parameters(node)
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
-        for array in arrays_in(node.params, lambda array: True):
-            self._hold_parameter(node, array)
         self.enforce(0, node)
         if self._margin:
             self.reserve(self._margin)
@@ -138,15 +136,17 @@ class Pager:
         """Return whether values are paged when there is no room."""
         return self.ledger.limit is not None and bool(self.budget and self.budget.disk) and self.passed is None
 
-    def _hold_parameter(self, node: Node, array: np.ndarray) -> None:
-        """Count an array in the parameters of an operation: conditions and indices, which live as long as its node."""
-        if not self.is_callers(array) and not self.ledger.holds(array):
-            self.overhead.count(CELL_BYTES)
-            self.ledger.hold(array, owner_of(array), self._entries.find(node, None, 0, array))
+    def _hold_parameters(self, node: Node) -> None:
+        """Count a node, and arrays in its parameters: conditions and indices, which live as long as it does."""
+        self.overhead.count(node_bytes(node))
+        for array in arrays_in(node.params, lambda array: True):
+            if not self.is_callers(array) and not self.ledger.holds(array):
+                self.overhead.count(CELL_BYTES)
+                self.ledger.hold(array, owner_of(array), self._entries.find(node, None, 0, array))
 
     def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
         """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
-        self.overhead.count(node_bytes(node))
+        self._hold_parameters(node)
         cells = [self._cell(node, None, n, value) for n, value in enumerate(values)]
         self.enforce(0, node)
         return cells

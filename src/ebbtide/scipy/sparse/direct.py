@@ -64,6 +64,11 @@ class Direct(LinearSystem):
         self._is_transposed = is_transposed
 
     @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `System.held_arrays`."""
+        return self._pattern.held_arrays
+
+    @property
     def level(self) -> int:
         """Zero: it has no functions of the user's."""
         return 0

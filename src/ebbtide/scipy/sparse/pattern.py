@@ -56,6 +56,11 @@ class Pattern:
         return tuple(model.coords) if self.format == "coo" else (model.indices, model.indptr)
 
     @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """The arrays that it keeps alive, the values of its model included."""
+        return (*self.indices, self._model.data)
+
+    @property
     def index_nbytes(self) -> int:
         """Bytes of a number among these."""
         return self.indices[0].itemsize
