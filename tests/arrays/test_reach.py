@@ -74,7 +74,7 @@ def test_arrays_in_modules_of_the_user(monkeypatch):
     assert arrays_of(lambda u, i: u * np.weights) == []
 
 
-def test_functions_of_libraries_are_not_looked_through() -> None:
+def test_functions_of_scipy_are_not_looked_through() -> None:
     """By names a function of SciPy's reaches 2000 objects, before which an array of the user's was not found."""
     found = arrays_of(lambda u, i: spsolve(u, GLOBAL))
     assert [array is GLOBAL for array in found] == [True]

@@ -321,17 +321,28 @@ def test_the_peak_of_the_whole_call_is_predicted_with_all_steps_on_disk(
     assert measured >= 0.95 * predicted - plan.buffer * at_once - 96 * 1024
 
 
-@pytest.mark.parametrize("states", [6, 13])
-def test_a_plain_array_of_the_function_stays_while_steps_are_swept(states: int) -> None:
-    """What the loop keeps to run again is not freed by the sweep of a step: its peak was predicted too low by that."""
+KEPT: dict[str, Any] = {
+    "plain": lambda u: np.linspace(0.9, 1.0, 4 * SIZE),
+    "saved before": np.tanh,
+    "not saved before": lambda u: 1.0 + 0.1 * u,
+    "argument": lambda u: u,
+}
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5])
+@pytest.mark.parametrize("name", KEPT)
+def test_what_a_loop_keeps_stays_while_steps_are_swept(name: str, share: float) -> None:
+    """It is not freed by the sweep of a step, nor by a page, and a cotangent for it is no part of the step's peak."""
     u = np.linspace(0.2, 1.1, 4 * SIZE)
 
     def misfit(u: Any) -> Any:
-        weight = np.linspace(0.9, 1.0, u.size)
-        after = timeloop(lambda v, i: (v - 0.02 * v * v) * weight, u, 24, schedule=StoreAll("disk"))
+        weight, begun = KEPT[name](u), 0.9 * u
+        after = timeloop(lambda v, i: (v - 0.02 * v * v) * weight, begun, 24, schedule=StoreAll("disk"))
         return np.sum(after * after)
 
-    bounded = grad(misfit, budget=Budget(memory=states * u.nbytes, disk=1000 * u.nbytes))
+    with pytest.raises(BudgetError) as caught:
+        grad(misfit, budget=Budget(memory=1, disk=1000 * u.nbytes))(u)
+    bounded = grad(misfit, budget=Budget(memory=int(share * caught.value.least), disk=1000 * u.nbytes))
     bounded(u)
     with traced(), ebbtide.profile() as p:
         measured = peak_of(lambda: bounded(u))

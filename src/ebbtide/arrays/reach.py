@@ -116,15 +116,15 @@ def names_of(code: CodeType) -> Iterator[str]:
             yield from names_of(value)
 
 
-def _is_of_library(module: str | None) -> bool:
-    """Return whether a module is one of Python, Ebbtide, NumPy or SciPy."""
-    package = (module or "").partition(".")[0]
-    return package in ("ebbtide", "numpy", "scipy") or (package in sys.stdlib_module_names and package != "__main__")
+def _is_of_scipy(module: str) -> bool:
+    """Return whether a module is one of SciPy, or of ours that have its names."""
+    return f"{module}.".startswith(("scipy.", "ebbtide.scipy."))
 
 
 def is_installed(module: str | None) -> bool:
     """Return whether a module is one of Python, Ebbtide or an installed package."""
-    if _is_of_library(module):
+    package = (module or "").partition(".")[0]
+    if package == "ebbtide" or (package in sys.stdlib_module_names and package != "__main__"):
         return True
     path = getattr(sys.modules.get(module or ""), "__file__", None) or ""
     return path.startswith(_INSTALLED)
@@ -143,7 +143,7 @@ def arrays_of(step: Any, *, traced: bool = False) -> list[np.ndarray]:
 
     Example:
         >>> a, b = np.zeros(2), np.ones(3)
-        >>> [array.shape for array in arrays_of(lambda x, scale=b: x * a)]
+        >>> [array.shape for array in arrays_of((lambda a: lambda x, scale=b: x * a)(a))]
         [(3,), (2,)]
     """
     return [value for value in _reached(step, traced) if isinstance(value, np.ndarray)]
@@ -188,9 +188,9 @@ def _reached(step: Any, traced: bool) -> Iterator[Any]:
 def _parts_of(value: Any) -> list[Any]:
     """Return what a function, a container or an object of the user's holds."""
     if isinstance(value, FunctionType):
-        # By names a function of a library reaches all of that: 2000 objects, before anything of the user's.
-        is_library = _is_of_library(value.__globals__.get("__name__"))
-        named = [] if is_library else [item for _, item in looked_up(value, is_installed)]
+        # By names a function of SciPy's reaches all of that: 2000 objects, before anything of the user's.
+        is_scipy = _is_of_scipy(str(value.__globals__.get("__name__")))
+        named = [] if is_scipy else [item for _, item in looked_up(value, is_installed)]
         return [*closed_over(value), *named, value.__defaults__, value.__kwdefaults__]
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]

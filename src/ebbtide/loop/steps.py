@@ -83,9 +83,12 @@ class TapedStep:
         seeds = [(node,) for node in states + self.output_nodes if node is not None]
         others = [(False, False)] * (len(seeds) - len(states))
         kinds = [form_here(leaf.type).nbytes for leaf, _ in self.tape.statics.values()]
-        # The cotangent of a static value is there when it is added to the running sum.
-        most = int(max(kinds, default=0))
-        borrowed = None
+        borrowed, most = None, max(kinds, default=0)
+
+        def peak_of(found: Forecast) -> int:
+            """With the cotangents of static values, which the sweep leaves: each may be copied, or make another sum."""
+            return max(int(found.peak), int(found.live + most))
+
         if not lent:
             ours = [(True, True)] * len(states)
             found = pager.forecast(seeds, ours + others)
@@ -93,12 +96,12 @@ class TapedStep:
             slots = [(leaf, found.left.get(leaf.number)) for leaf in self.state_leaves if leaf is not None]
             passed_on = sum(form_here(leaf.type).nbytes for leaf, slot in slots if slot and not slot.alone)
             if not passed_on:
-                return int(found.peak) + most
-            borrowed = int(found.peak) + passed_on
-        peak = int(pager.forecast(seeds).peak)
+                return peak_of(found)
+            borrowed = peak_of(found) + passed_on
+        peak = peak_of(pager.forecast(seeds))
         if borrowed is not None:
             peak = min(borrowed, peak + sum(form_here(node.type).nbytes for node in states))
-        return peak + most
+        return peak
 
     def sweep(
         self, state: list[Any], output: list[Any], *, retain: bool

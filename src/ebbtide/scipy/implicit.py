@@ -272,7 +272,7 @@ def _on_tape(tape: Tape, system: System, operands: Sequence[Any], start: Sequenc
         saved = [x, *saved]
     places = [parents.index(operands[k]._node) for k in active]
     rule = _SolutionRule(system, active, places, _needs(system, x, values, active))
-    return record_joint(tape, rule, tuple(parents), [x], saved)[0]
+    return record_joint(tape, rule, tuple(parents), [x], saved, {"system": system})[0]
 
 
 def _needs(system: System, x: Any, operands: Sequence[Any], active: Sequence[int]) -> int:
@@ -323,11 +323,6 @@ class _SolutionRule(JointRule):
     def is_known(self) -> bool:
         """Whether it takes no more than it says."""
         return self._system.is_known
-
-    @property
-    def params(self) -> dict[str, Any] | None:
-        """See `JointRule.params`."""
-        return {"system": self._system}
 
     def needs(self, owned: bool, given: int) -> int:
         """Return the bytes of a solve, and of what one derivative of the equations takes beside it."""

@@ -82,11 +82,6 @@ class JointRule(ABC):
         return ()
 
     @property
-    def params(self) -> dict[str, Any] | None:
-        """What it was given beside its operands; arrays in there are counted as long as its node lives."""
-        return None
-
-    @property
     def spare(self) -> Iterable[Any]:
         """Those of the saved values of its node that it gives up where it sheds all that it can."""
         return ()
@@ -126,8 +121,9 @@ def part(outputs: tuple[Any, ...], number: int) -> Any:
 
 
 def record_joint(
-    tape: Tape, rule: JointRule, parents: tuple[Node, ...], outputs: list[Any], saved: Sequence[Any] | None = None
-) -> list[TracedArray]:
+    tape: Tape, rule: JointRule, parents: tuple[Node, ...], outputs: list[Any], saved: Sequence[Any] | None = None,
+    params: dict[str, Any] | None = None,
+) -> list[TracedArray]:  # fmt: skip
     """
     Record an operation with several outputs.
 
@@ -138,6 +134,7 @@ def record_joint(
         outputs: Its outputs as plain arrays, or arrays of outer traces.
         saved: Values that its node saves, for `pull` to take from there; None where the rule keeps its own, and the
             user can reach the outputs.
+        params: What it was given beside its operands; arrays in there are counted as long as its node lives.
 
     Returns:
         The outputs, traced.
@@ -146,7 +143,7 @@ def record_joint(
     code, instruction = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
-    node = Node(tape.count, rule, parents, (), rule.params, kinds, code, instruction)
+    node = Node(tape.count, rule, parents, (), params, kinds, code, instruction)
     if tape.presence is not None and tape.presence[0] in parents:  # there is communication inside
         tape.required[node.number] = node
     if tape.pager is not None:

@@ -103,8 +103,9 @@ class Pager:
 
     def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
-        self._hold_parameters(node)
+        self.overhead.count(node_bytes(node))
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
+        self._hold_parameters(node)
         self.enforce(0, node)
         if self._margin:
             self.reserve(self._margin)
@@ -137,8 +138,7 @@ class Pager:
         return self.ledger.limit is not None and bool(self.budget and self.budget.disk) and self.passed is None
 
     def _hold_parameters(self, node: Node) -> None:
-        """Count a node, and arrays in its parameters: conditions and indices, which live as long as it does."""
-        self.overhead.count(node_bytes(node))
+        """Count arrays in the parameters of an operation: conditions and indices, which live as long as its node."""
         for array in arrays_in(node.params, lambda array: True):
             if not self.is_callers(array) and not self.ledger.holds(array):
                 self.overhead.count(CELL_BYTES)
@@ -146,8 +146,9 @@ class Pager:
 
     def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
         """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
-        self._hold_parameters(node)
+        self.overhead.count(node_bytes(node))
         cells = [self._cell(node, None, n, value) for n, value in enumerate(values)]
+        self._hold_parameters(node)
         self.enforce(0, node)
         return cells
 
@@ -296,11 +297,11 @@ class Pager:
             return True
         budget = self.budget if self.passed is None else None
         while (cells := self._cells or (self.pages and self.pages.back)) and budget is not None:
-            reference = cells.popleft()
-            cell = reference()
+            cell = (reference := cells.popleft())()
             if cell is None or cell.value is None or not is_pageable(cell):
                 continue
-            if any(cell is k for k in keep) or id(owner_of(cell.value)) in self.pinned:
+            owner = id(owner_of(cell.value))  # of what is kept as well a page would free nothing
+            if any(cell is k for k in keep) or owner in self.pinned or owner in self.ledger.kept:
                 spared.append((self, reference))
                 continue
             self._page(cell, budget)
@@ -319,12 +320,11 @@ class Pager:
         assert self.ledger.limit is not None
         assert self.budget is not None
         least = self.ledger.live + need - self.ledger.limit + self.budget.memory
-        text = (
+        return BudgetError(
             f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to disk, "
             f"more than the {self.ledger.limit} of the budget. Give at least {least} bytes ({format_bytes(least)}) of "
-            "memory."
-        )
-        return BudgetError(text, least)
+            "memory.", least,
+        )  # fmt: skip
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
         self.pages = pages = self.pages or Pages(self.ledger, budget)
