@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.forks import run_forked
 from tests.scale import bar
 
 from ebbtide import grad, timeloop
@@ -62,19 +63,7 @@ def run(job: Job, directory: Path | None, every: int) -> Any:
 def run_apart(most: int, directory: Path, every: int) -> tuple[int, Any]:
     """How many steps a forked process ran, and the gradient; None if it was killed, as it may run so many."""
     job = Job(most, kills=True)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writer, run(job, directory, every).tobytes())
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - the parent tells it
-            os.write(2, f"{error!r}\n".encode())
-            os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        found = answer.read()
-    status = os.waitpid(child, 0)[1]
+    status, found = run_forked(lambda: run(job, directory, every).tobytes())
     assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL, status
     return job.ran, np.frombuffer(found).reshape(2, -1) if status == 0 else None
 

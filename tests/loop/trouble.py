@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.forks import run_forked
 
 from ebbtide import Budget, value_and_grad
 from ebbtide.loop.resume import Resumption
@@ -183,19 +184,10 @@ def fail(number: int) -> Callable[[Any], None]:
 def in_child(name: str, directory: Path | None, events: Events, local: Path | None = None) -> bytes | int:
     """Run in a forked process: what it found, or the signal that ended it."""
     events.begin()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with events.installed():
-                found = gradient(name, directory, local)
-            os.write(writer, found)
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - the parent tells it
-            os.write(2, f"{name} {events.at}: {error!r}\n".encode())
-            os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        found = answer.read()
-    status = os.waitpid(child, 0)[1]
+
+    def run() -> bytes:
+        with events.installed():
+            return gradient(name, directory, local)
+
+    status, found = run_forked(run, f"{name} {events.at}:")
     return found if status == 0 else os.WTERMSIG(status)

@@ -17,6 +17,13 @@ N = 50_000
 UNIT = N * 8
 
 
+def wave(x):
+    """Save an array in each of twenty operations."""
+    for _ in range(20):
+        x = np.sin(x)
+    return np.sum(x)
+
+
 def held_by(f, *args):
     """Return the profile of a forward run and the bytes that are held after it, by tracemalloc."""
     tracemalloc.start()
@@ -117,11 +124,6 @@ def test_peak_is_measured_from_outside():
     """`peak_bytes` is the peak of tracemalloc in the block less what there was, whether or not it ran before."""
     x = np.linspace(0, 1, N)
 
-    def wave(x):
-        for _ in range(20):
-            x = np.sin(x)
-        return np.sum(x)
-
     grad(wave)(x)
     with profile() as p:
         grad(wave)(x)
@@ -147,11 +149,6 @@ def test_peak_is_measured_from_outside():
 def test_paging_is_counted(tmp_path):
     """What was written to disk is counted, and the budget that bound it is kept for the picture."""
     x = np.linspace(0, 1, N)
-
-    def wave(x):
-        for _ in range(20):
-            x = np.sin(x)
-        return np.sum(x)
 
     with profile() as p:
         grad(wave, budget=Budget(8 * UNIT, "1 GiB", tmp_path))(x)
@@ -330,14 +327,9 @@ def test_the_disk_of_a_budget_around_a_profile_bounds_what_is_paged_in_it(tmp_pa
     """A budget of its own in the block has no more disk than is left of the one around."""
     x = np.linspace(0, 1, N)
 
-    def long(v):
-        for _ in range(20):
-            v = np.sin(v)
-        return np.sum(v)
-
     def f(u):
         with profile():
-            inside = grad(long, budget=Budget(8 * UNIT, "1 GiB", tmp_path))(x)
+            inside = grad(wave, budget=Budget(8 * UNIT, "1 GiB", tmp_path))(x)
         return np.sum(u * inside)
 
     with pytest.raises(StorageFullError):

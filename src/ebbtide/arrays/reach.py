@@ -121,10 +121,15 @@ def _is_of_scipy(module: str) -> bool:
     return f"{module}.".startswith(("scipy.", "ebbtide.scipy."))
 
 
+def is_of_python(module: str | None) -> bool:
+    """Return whether a module is one of Python's own."""
+    package = (module or "").partition(".")[0]
+    return package in sys.stdlib_module_names and package != "__main__"
+
+
 def is_installed(module: str | None) -> bool:
     """Return whether a module is one of Python, Ebbtide or an installed package."""
-    package = (module or "").partition(".")[0]
-    if package == "ebbtide" or (package in sys.stdlib_module_names and package != "__main__"):
+    if is_of_python(module) or (module or "").partition(".")[0] == "ebbtide":
         return True
     path = getattr(sys.modules.get(module or ""), "__file__", None) or ""
     return path.startswith(_INSTALLED)

@@ -11,11 +11,12 @@ import copyreg
 import operator
 import pickle
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FunctionType
 from typing import Any, Literal, NamedTuple, cast, final
+
+from ebbtide.arrays.reach import is_of_python
 
 # What is of no process, and yet not looked into: it changes as it is used.
 _USED_UP = (Iterator, random.Random)
@@ -66,10 +67,11 @@ def state_of(value: Any) -> Pickled:
 def _made_of(value: Any) -> Any:
     """Return what `__reduce__` says: a name; or a function, its arguments, a state, items and pairs."""
     kind = type(value)
-    if is_of_python(kind):
+    if is_of_python(kind.__module__):
         _Probe().dump(value)
         return copyreg.dispatch_table.get(kind, operator.methodcaller("__reduce_ex__", _PROTOCOL))(value)
-    bases: list[Any] = [base for base in kind.__mro__[:-1] if is_of_python(base) and "__reduce__" in vars(base)]
+    known = [base for base in kind.__mro__[:-1] if is_of_python(base.__module__)]
+    bases: list[Any] = [base for base in known if "__reduce__" in vars(base)]
     return bases[0].__reduce__(value)[:2] if bases else ()
 
 
@@ -82,12 +84,6 @@ def _read(made: Any) -> Pickled:
     if all(part is None or isinstance(part, dict) for part in parts):
         return Pickled({name: held for part in parts for name, held in (part or {}).items()}, others)
     return Pickled({}, [*others, state])
-
-
-def is_of_python(value: type[Any] | FunctionType) -> bool:
-    """Return whether a class or function is one of Python's own modules."""
-    package = (value.__module__ or "").partition(".")[0]
-    return package in sys.stdlib_module_names and package != "__main__"
 
 
 @final
@@ -108,4 +104,5 @@ class _Probe(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Literal[0] | None:
         """Return a number for what is not looked into."""
-        return None if is_of_python(obj if isinstance(obj, (type, FunctionType)) else type(obj)) else 0
+        known = obj if isinstance(obj, (type, FunctionType)) else type(obj)
+        return None if is_of_python(known.__module__) else 0

@@ -1,0 +1,32 @@
+"""Runs in processes of their own, which may be killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+
+def run_forked(call: Callable[[], bytes], name: str = "") -> tuple[int, bytes]:
+    """
+    Run a function in a forked process.
+
+    Args:
+        call: The function.
+        name: What the parent's terminal is told with the error that it raises.
+
+    Returns:
+        (the status of `os.waitpid`, what the function returned; as much as it wrote of that where it was killed).
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, call())
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001 - the parent tells it
+            os.write(2, f"{name} {error!r}\n".encode())
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        found = answer.read()
+    return os.waitpid(child, 0)[1], found
