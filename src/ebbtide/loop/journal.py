@@ -253,10 +253,6 @@ class Journal:
         """Return the last place in the reverse sweep that is whole, of the two that are kept; None if there is none."""
         return self._latest("reverse")
 
-    def forget_reverse(self) -> None:
-        """Give up the reverse sweep, for one that starts from another cotangent."""
-        self._prune("reverse", 0)
-
     # Entries.
 
     def _key(self, name: str, step: int | str = "") -> str:

@@ -31,18 +31,20 @@ class Course:
     Args:
         position: Where it stands.
         spare: Whether its initial state is there beside its snapshots.
-        stays: Whether that is planned.
+        stays: Whether that is planned, or goes on as long as there is room, as a step has saved more than planned.
         stored: Bytes of the snapshots.
         most: The most bytes that were held at a time.
         inside: Of steps whose saved values are held, what loops in them hold.
+        known: Of steps that have been run on a tape, the bytes that they saved.
     """
 
     position: Position
-    spare: bool
-    stays: bool
+    spare: bool = False
+    stays: bool = False
     stored: int = 0
     most: int = 0
     inside: dict[int, Any] = field(default_factory=dict)
+    known: dict[int, int] = field(default_factory=dict)
 
 
 @final
@@ -83,27 +85,22 @@ class Moments:
     limit: int | None
     inside: Any = None
 
-    def most(self, position: Position, spare: bool, inside: dict[int, Any] | None = None) -> int:
+    def most(self, course: Course) -> int:
         """
-        Return the most bytes that are held at a time.
-
-        Args:
-            position: Where the loop stands.
-            spare: Whether it has its initial state there beside its snapshots.
-            inside: What the loops in those steps hold whose saved values are held; see `Course`.
+        Return the most bytes that are held at a time from where a loop stands.
 
         Raises:
             ScheduleError: There is no way on from there.
         """
-        course = self.begin(position, spare, inside)
+        course = self.begin(course)
         while (action := self.next_action(course)) is not None:
             self.follow(course, action)
         return course.most
 
-    def begin(self, position: Position, spare: bool, inside: dict[int, Any] | None = None) -> Course:
+    def begin(self, course: Course) -> Course:
         """Return the course of a loop from where it stands; see `most`."""
         planned = self.limit is not None and spare_tier(self.plan.schedule, self.plan.steps) == "memory"
-        return self.again(Course(position, spare or planned, stays=planned, inside=inside or {}))
+        return self.again(replace(course, spare=course.spare or planned, stays=course.stays or planned))
 
     def again(self, course: Course) -> Course:
         """Return the course of a loop that goes on by this plan from where another one has led."""
@@ -159,14 +156,17 @@ class Moments:
 
     def _taped_beside(self, step: int, course: Course) -> int:
         """Return the bytes of what a step saved, with what loops in it hold."""
-        if self.inside is None or step not in course.inside:
-            return self.plan.sizes.taped_beside + self.beside
-        return self.inside.taped_beside(self.plan.sizes, course.inside[step])
+        sizes = self.plan.sizes
+        if self.inside is not None and step in course.inside:
+            return self.inside.taped_beside(sizes, course.inside[step])
+        known = course.known.get(step) if self.inside is None else None
+        less = 0 if known is None else max(0, sizes.saved + sizes.shared - known)
+        return sizes.taped_beside + self.beside - less
 
     def held(self, course: Course) -> int:
         """Return the bytes of snapshots, and of what is at hand that steps saved."""
         first, last = course.position.saved or (0, 0)
-        if self.inside is None:
+        if self.inside is None and not course.known:
             return course.stored + (last - first) * (self.plan.sizes.taped_beside + self.beside)
         return course.stored + sum([self._taped_beside(step, course) for step in range(first, last)])
 

@@ -13,7 +13,7 @@ from ebbtide.loop.held import RECORD
 from ebbtide.loop.moments import Course, Moments
 from ebbtide.loop.plan import Plan, make_plan
 from ebbtide.loop.predict import table_bytes
-from ebbtide.loop.share import loops_inside
+from ebbtide.loop.share import held_steps, loops_inside
 from ebbtide.loop.sizes import Sizes, count_tuples
 from ebbtide.schedules import EndForward, Position, Revolve, Snapshot
 from ebbtide.tape.blocks import BLOCK
@@ -111,7 +111,7 @@ class OneInside:
 
     def _forward(self, plan: Plan, room: int | None) -> tuple[int, Left]:
         moments = self.whole.moments(plan, room)
-        course = moments.begin(Position(steps=plan.steps), spare=False)
+        course = moments.begin(Course(Position(steps=plan.steps)))
         while not isinstance(action := moments.next_action(course), EndForward):
             moments.follow(course, action)
         course.position = course.position.after(action)
@@ -290,12 +290,12 @@ class LoopsInside:
 def find_left(rule: Any, ledger: Ledger) -> dict[int, list[Left]]:
     """Return for each step of a loop that is on a tape what the loops in it hold, in the order of `LoopsInside`."""
     loops, found = loops_inside(rule, ledger), dict[int, list[Left]]()
-    for step, record in ({**rule.records, **rule.snapshots.steps()} if loops else {}).items():
+    for step, record in (held_steps(rule) if loops else {}).items():
         inside = [one for one in loops if one.stepper.region.outer is record.tape]
         found[step] = [_left_of(one) for one in inside]
     return found
 
 
 def _left_of(loop: Any) -> Left:
-    course = Course(loop.position, loop.room.spare.is_there, stays=False)
+    course = Course(loop.position, loop.room.spare.is_there)
     return Left(loop.plan, course, loop.holding(False).held, stale=loop.room.given_up > 0)

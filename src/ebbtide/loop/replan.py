@@ -113,3 +113,22 @@ def _choose(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
             return choose(taken, memory=None if memory is None else memory - initial, reserve=reserve)
     taken, _, reserve = ways[-1]
     return choose(taken, memory=memory, reserve=reserve)
+
+
+def with_wider(rule: Any, record: Any, nbytes: int, live: int, most: int | None = None) -> Plan:
+    """
+    Return the plan of a loop with the sizes of a step that has run on a tape, if it saved more than planned.
+
+    Args:
+        rule: The loop.
+        record: The step.
+        nbytes: What it saved, with loops in it.
+        live: What the ledger has with that.
+        most: What it has had at most since the step began, if that was too much; else None.
+    """
+    plan, sizes = rule.plan, rule.plan.sizes
+    record.nbytes = record.nbytes or nbytes
+    if most is None and nbytes <= sizes.saved + sizes.shared:
+        return plan
+    seen = nbytes if most is None else nbytes + most - live
+    return replace(plan, sizes=sizes.widened(nbytes - sizes.shared, record.forecast() - live + nbytes, seen))

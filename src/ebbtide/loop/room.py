@@ -23,7 +23,7 @@ from ebbtide.loop.given import in_region
 from ebbtide.loop.held import Waiting
 from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
-from ebbtide.loop.replan import choose_beside, from_here, of_known_length
+from ebbtide.loop.replan import choose_beside, from_here, of_known_length, with_wider
 from ebbtide.loop.share import held_in_step, loops_inside, seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
@@ -186,6 +186,8 @@ class Room:
         """
         pager = record.tape.pager
         if pager is None or not self.bounded:
+            if pager is not None and self._ledger.report is not None:  # the report tells of it
+                rule.plan = with_wider(rule, record, held_in_step(self._ledger, self._mark), self._ledger.live)
             return action
         pager.overhead.settle()
         # Loops in the step may have kept more than planned, where there was room; it is of use if that is swept next.
@@ -200,12 +202,9 @@ class Room:
         if (sums := held.sums_bytes(rule)) > rule.plan.sizes.gradients:
             rule.plan = replace(rule.plan, sizes=replace(rule.plan.sizes, gradients=sums))
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
-        if passed or record.nbytes > planned:
-            # Where it passed, all that could be given up was, before it held most.
-            seen = record.nbytes + (most - self._ledger.live if passed else 0)
-            sweep = record.forecast() - self._ledger.live + record.nbytes
-            rule.plan = replace(rule.plan, sizes=sizes.widened(record.nbytes - sizes.shared, sweep, seen))
-            self.spare.grown |= rule.plan.sizes.saved > sizes.saved
+        # Where it passed, all that could be given up was, before it held most.
+        rule.plan = with_wider(rule, record, record.nbytes, ledger.live, most if passed else None)
+        self.spare.grown |= rule.plan.sizes.saved > sizes.saved
         if passed and not action.save and is_alone() and not ahead.needs_initial(position):
             self.stale = True
             return replace(action, kind="restart", tier="memory")
@@ -233,6 +232,8 @@ class Room:
 
     def make_for(self, rule: Any, action: Any) -> bool:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
+        if rule.plan.sizes.saved > self.whole.most_saved:
+            self.whole.outgrown(rule)
         if self._ledger.limit is None:
             return False
         if free_dead_tuples is not None:

@@ -54,11 +54,16 @@ def held_in_step(ledger: Ledger, mark: Mark) -> int:
     return ledger.held_since(mark) - count_spare(ledger.lenders_since(mark))
 
 
+def held_steps(rule: Any) -> dict[int, Any]:
+    """Return the steps of a loop that it holds on a tape, by their number."""
+    return {**rule.records, **rule.snapshots.steps()}
+
+
 def loops_inside(rule: Any, ledger: Ledger) -> list[Any]:
     """Return the loops in those steps of a loop that it holds on a tape."""
     outer = rule.stepper.region.outer
     loops = [one for one in lenders_of(ledger) if hasattr(one, "stepper") and one.stepper.region.outer.outer is outer]
-    steps = [*rule.records.values(), *rule.snapshots.steps().values()] if loops else []
+    steps = held_steps(rule).values() if loops else ()
     return [loop for loop in loops if any(step.tape is loop.stepper.region.outer for step in steps)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from contextlib import suppress
 from dataclasses import replace
@@ -17,11 +18,11 @@ from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.first import First
 from ebbtide.loop.held import counted_bytes
 from ebbtide.loop.measure import bytes_passed
-from ebbtide.loop.moments import MOST_STEPS, Moments, bytes_asked
+from ebbtide.loop.moments import MOST_STEPS, Course, Moments, bytes_asked
 from ebbtide.loop.nested import LoopsInside, OneInside, find_left
 from ebbtide.loop.plan import Plan
 from ebbtide.loop.predict import count_saved, spare_beside_taped, table_bytes
-from ebbtide.loop.share import lenders_of
+from ebbtide.loop.share import held_steps, lenders_of
 from ebbtide.loop.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.state import bytes_of
 from ebbtide.loop.swap import nodes_of
@@ -33,6 +34,10 @@ from ebbtide.tape.node import Node, nodes_before
 from ebbtide.tape.saved import bytes_of as bytes_saved
 from ebbtide.tape.saved import key_of
 
+# What steps save may be by so much more than is predicted for: a loop whose steps grow by a little would be followed at
+# each of them.
+_MARGIN = 1.02
+
 
 @final
 class Whole:
@@ -41,12 +46,15 @@ class Whole:
 
     Args:
         ledger: The account of a loop, with the report of the profile; without one nothing is predicted.
+
+    Attributes:
+        most_saved: Bytes that a step may save, so that what is predicted is not made anew.
     """
 
     __slots__ = (
         "_around", "_asked", "_available", "_before", "_begun", "_given", "_gone", "_inner", "_kept", "_leaf",
         "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state", "_sums",
-        "_traced", "_unreached", "_within",
+        "_traced", "_unreached", "_within", "most_saved",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -61,6 +69,7 @@ class Whole:
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
+        self.most_saved = sys.maxsize
 
     def meet(self, leaves: list[Any], inputs: Any) -> None:
         """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
@@ -100,8 +109,7 @@ class Whole:
             met = {id(owner_of(value)) for value in statics if isinstance(value, np.ndarray)}
             others = [key for key in owners if key in met or self._ledger.count_holders(key)]
             self._gone = sum(owners.values()) - sum([owners[key] for key in others])
-            nodes = zip(first.record.state_nodes, first.record.state_leaves, first.after, strict=True)
-            self._moved = bytes_of([leaf for node, before, leaf in nodes if node is None or node is not before])
+            self._moved = _bytes_moved(first.record.state_nodes, first.record.state_leaves, first.after)
             self._passed = bytes_passed(first, self._ledger)
             self._leaf = max([bytes_of([leaf]) for leaf in first.after], default=0)
             self._inner = self._find_inside(first, held)
@@ -150,6 +158,7 @@ class Whole:
         if traced is None:
             return plan
         self._outputs, self._available, self._others = outputs, available, others
+        self.most_saved = int(_MARGIN * plan.sizes.saved)
         # Of a loop in a step it may be another one's before it.
         is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
         self._measured = report.allocated_peak - self._before if is_timed else 0
@@ -157,7 +166,7 @@ class Whole:
         extra, beside = self._inside(plan)
         is_followed = _is_followed(plan)
         if is_followed:
-            beyond = self._follow(plan, Position(steps=plan.steps), spare=False)
+            beyond = self._follow(plan, Course(Position(steps=plan.steps)))
         else:
             beyond = _bytes_beyond(plan, traced, self._within, bounded=available is not None)
             beyond += beside * count_saved(plan.schedule, plan.steps)
@@ -182,17 +191,30 @@ class Whole:
         whole = known.predicted_whole_bytes
         if report is None or whole is None:
             return plan
+        self.most_saved = int(_MARGIN * plan.sizes.saved)
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
             # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
             others = self._ledger.live - counted_bytes(rule) if rule.room.bounded else self._others
             more = max(0, others - self._others)
             with suppress(ScheduleError):  # the next action says that there is no way on
-                left = {} if self._inner is None else find_left(rule, self._ledger)
-                beyond = self._follow(plan, position, spare=rule.room.spare.is_there, others=more, left=left)
+                course = Course(position, rule.room.spare.is_there, stays=rule.room.spare.grown)
+                course.inside = {} if self._inner is None else find_left(rule, self._ledger)
+                course.known = {step: one.nbytes for step, one in held_steps(rule).items() if one.nbytes}
+                beyond = self._follow(plan, course, others=more)
                 peak = plan.predicted_peak_bytes + beyond + more
                 whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
         return plan.with_whole(whole, report.allocated_peak)
+
+    def outgrown(self, rule: Any) -> None:
+        """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
+        known, bound = rule.plan, self._available
+        plan = self.changed(rule, known)
+        more = max(0, (plan.predicted_whole_bytes or 0) - (known.predicted_whole_bytes or 0))
+        peak = known.predicted_peak_bytes + more
+        peak = peak if bound is None else min(peak, max(bound, known.predicted_peak_bytes))
+        rule.plan = replace(plan, predicted_peak_bytes=peak)
+        rule.watch.changed(rule.plan)
 
     def _inside(self, plan: Plan) -> tuple[int, int]:
         """Return what loops in a step have where there is room, beyond what they keep, and how much of it stays."""
@@ -200,17 +222,17 @@ class Whole:
         # Without being asked they give up what is beyond the plan, but for their initial states.
         return extra, extra if plan.sizes.saved == self._saved else 0
 
-    def _follow(self, plan: Plan, position: Position, *, spare: bool, others: int = 0, left: Any = None) -> int:
+    def _follow(self, plan: Plan, course: Course, *, others: int = 0) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
         available = None if self._available is None else self._available - others
         moments = self.moments(plan, available)
-        most = moments.most(position, spare, left)
+        most = moments.most(course)
         if moments.limit is not None and self._unreached:
             # What the function saved for what came to nothing so far goes when it returns, if nothing comes of it, and
             # leaves its room to an initial state that would have been given up.
             limit = moments.limit + self._unreached
             freed = replace(moments, gone=self._gone + self._unreached, limit=limit)
-            most = max(most, freed.most(position, spare, left))
+            most = max(most, freed.most(course))
         more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
         more += plan.sizes.interpreter + plan.buffer
         return most + more - plan.predicted_peak_bytes
@@ -252,6 +274,15 @@ def _can_be_followed(rule: Any) -> bool:
     """Return whether a joint rule is a loop of which it is known what it does."""
     is_loop = hasattr(rule, "room") and _is_followed(rule.plan) and not rule.position.open
     return is_loop and rule.room.whole._traced is not None
+
+
+def _bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:
+    """Return the bytes of the leaves that a plain step makes, and the loop copies: all but those of the old state."""
+    left, made = {id(node) for node in before if node is not None}, []
+    for node, leaf in zip(nodes, after, strict=True):
+        made += [] if id(node) in left else [leaf]
+        left.discard(id(node))  # the second time it is copied, too
+    return bytes_of(made)
 
 
 def _on_tape(leaves: list[Any]) -> list[Any]:

@@ -79,7 +79,6 @@ class Source:
         self._names = identifiers(name_variables(program), () if around is None else around.definitions)
         self.drops = find_drops(program, layout, memory)
         self._freed = find_freed(program, memory) if poisoned else [[] for _ in program.equations]
-        self._stretches = {stretch.places[-1]: stretch for stretch in stretches}
         # Numbers of equations in a stretch, up to the last one; the values that Python has names for.
         self._inside = {place: stretch for stretch in stretches for place in stretch.places}
         self._named = names_needed(program, layout, memory, stretches)

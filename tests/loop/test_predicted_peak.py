@@ -1,0 +1,109 @@
+"""What is predicted of the peak of a call whose steps differ from the first, or hand on leaves of their state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure import peak_bytes as traced_peak
+from tests.measure import peak_of, traced
+
+from ebbtide import Budget, BudgetError, grad, profile, timeloop
+from ebbtide.schedules import Costs
+
+COSTS = Costs(forward=1.0, reverse=2.0)
+# A state of 1 MiB, of which the interpreter's share is a small part.
+POINTS = 131_072
+
+
+def widening(u: Any, i: Any) -> Any:
+    """Return u after a step that saves one array, or four if it is not the first."""
+    for _ in range(4 if i else 1):
+        u = u - 0.01 * u * u
+    return u
+
+
+def growing(u: Any, i: Any) -> Any:
+    """Return u after a step that saves the more, the later it is."""
+    for _ in range(1 + int(i) // 4):
+        u = u - 0.01 * u * u
+    return u
+
+
+def two_step(state: Any, i: Any) -> Any:
+    """Return the state of a scheme with two values, of which it hands one on."""
+    before, now = state
+    return now, 2.0 * now - before + 0.01 * np.sin(now)
+
+
+def least_of(f: Any, u: np.ndarray) -> int:
+    """Return the least budget that the refusals of a gradient come to."""
+    memory = 0
+    while True:
+        try:
+            grad(f, budget=Budget(memory=memory))(u)
+        except BudgetError as error:
+            memory = error.least
+        else:
+            return memory
+
+
+def measured_beside_predicted(f: Any, u: np.ndarray, budget: Budget | None) -> tuple[int, int]:
+    """Return the peak of `tracemalloc` during a gradient, and what the profile predicts of it."""
+    bounded = grad(f, budget=budget)
+    bounded(u)
+    with traced(), profile() as p:
+        measured = peak_of(lambda: bounded(u))
+    assert p.predicted_whole_bytes is not None
+    return measured, p.predicted_whole_bytes
+
+
+@pytest.mark.parametrize("disk", [0, 1000])
+@pytest.mark.parametrize("states", [15, 30, 200])
+@pytest.mark.parametrize("step", [widening, growing])
+def test_steps_that_save_more_than_the_first(step: Any, states: int, disk: int) -> None:
+    """What is predicted is told again when a step has saved more, also where there was room for it."""
+    u = np.linspace(0.2, 1.1, POINTS)
+
+    def f(u: Any) -> Any:
+        after = timeloop(step, u, 20, costs=COSTS)
+        return np.sum(after * after)
+
+    measured, predicted = measured_beside_predicted(f, u, Budget(states * u.nbytes, disk * u.nbytes))
+    assert measured <= predicted
+    # Of the last plan, of which most steps have shown what they save.
+    assert states < 200 or 0.95 * predicted <= measured
+
+
+@pytest.mark.parametrize("step", [widening, growing])
+def test_steps_that_save_more_than_the_first_without_a_bound(step: Any) -> None:
+    """Without a budget, too, the report says what is going to be held."""
+    u = np.linspace(0.2, 1.1, POINTS)
+
+    def f(u: Any) -> Any:
+        after = timeloop(step, u, 20)
+        return np.sum(after * after)
+
+    alone = traced_peak(lambda: f(u))
+    measured, predicted = measured_beside_predicted(f, u, None)
+    assert 0.95 * predicted <= measured <= predicted
+    plans: list[Any] = []
+    with profile(on_plan=plans.append) as p:
+        grad(f)(u)
+    # A step more than the first is known of, each time that what is predicted is told again.
+    assert plans[0].predicted_peak_bytes < measured - alone <= p.loops[0].plan.predicted_peak_bytes
+    assert len(plans) <= 6
+
+
+@pytest.mark.parametrize("times", [1.0, 1.3, 2.0, 3.0])
+def test_leaves_that_a_step_hands_on_are_not_copied(times: float) -> None:
+    """A value that comes to stand in another place of the state is the same array there."""
+    u = np.linspace(0.2, 1.1, POINTS)
+
+    def f(u: Any) -> Any:
+        after, _ = timeloop(two_step, (u, 1.0 * u), 24, costs=COSTS)
+        return np.sum(after * after)
+
+    measured, predicted = measured_beside_predicted(f, u, Budget(int(times * least_of(f, u))))
+    assert 0.95 * predicted <= measured <= predicted
