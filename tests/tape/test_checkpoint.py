@@ -8,6 +8,7 @@ from tests.measure import peak_bytes
 
 from ebbtide import (
     Budget,
+    BudgetError,
     DeterminismError,
     MutationError,
     checkpoint,
@@ -426,3 +427,64 @@ def test_an_argument_that_nothing_uses(name):
     for d in (grad, lambda f: lambda x: hvp(f)(x, x)):
         np.testing.assert_allclose(d(held)(x), d(plain)(x), rtol=1e-13)
         np.testing.assert_allclose(d(stepped)(x), d(in_python)(x), rtol=1e-13)
+
+
+VIEWS = {
+    "inner": lambda u: u[1:-1, 1:-1],
+    "inner, transposed": lambda u: u[1:-1, 1:-1].T,
+    "steps": lambda u: u[::2, ::3],
+    "reversed": lambda u: u[:, ::-1],
+    "broadcast": lambda u: np.broadcast_to(u[:1], u.shape),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("budget", [None, Budget("64 MiB"), Budget("7 MiB", "1 GiB")], ids=["free", "bound", "disk"])
+def test_arguments_may_lie_in_any_way(view, budget):
+    """Parts, reversed and broadcast arrays are arguments like others: last bits of their sums are no other result."""
+    u = np.random.default_rng(0).uniform(0.6, 1.4, (300, 301))
+
+    def f(x, wrap):
+        parts = wrap(lambda x: (np.sum(x) ** 2, np.mean(np.sin(x), axis=-1), np.mean(x, axis=0), np.exp(x) @ x.T))(x)
+        return sum(np.sum(part) for part in parts)
+
+    def of_views(u, wrap):
+        return sum(f(view(u * k), wrap) for k in (0.5, 1.0, 1.5))
+
+    for g, x in (f, view(u)), (of_views, u):
+        np.testing.assert_allclose(grad(g, budget=budget)(x, checkpoint), grad(g)(x, lambda part: part), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["part", "integers"])
+@pytest.mark.parametrize("disk", [0, "1 GiB"])
+def test_copies_of_arguments_are_in_the_budget(name, disk):
+    """Arguments that are copied are so beside what a function saves, for one at a time; the least has room for that."""
+    plain = np.random.default_rng(0).uniform(0.6, 1.4, (2, 4 * N))
+    plain = plain[:, ::2] if name == "part" else plain.view(np.int64)[:, : 2 * N].copy()
+
+    line = np.linspace(0, 1, N // 4)
+
+    def f(s, wrap):
+        return sum(wrap(lambda s, x: np.sum(sines(s * line, 16)) * np.sum(x))(s, plain) for _ in range(4))
+
+    with pytest.raises(BudgetError) as caught:
+        grad(f, budget=Budget(1000, disk))(2.0, checkpoint)
+    budget = Budget(caught.value.least, disk)
+    call = grad(f, budget=budget)
+    np.testing.assert_allclose(call(2.0, checkpoint), grad(f)(2.0, lambda g: g), rtol=1e-12)
+    beyond = peak_bytes(lambda: call(2.0, checkpoint)) - peak_bytes(lambda: f(2.0, lambda g: g))
+    assert beyond <= budget.memory + 2**16 <= 9 * UNIT
+
+
+@pytest.mark.parametrize("budget", [None, Budget("64 MiB")], ids=["free", "bound"])
+def test_body_that_writes_an_argument_of_integers(budget):
+    """A body that counts in an argument counts in its own copy, in both runs, and the caller's stays as it is."""
+    def body(x, counts):
+        counts += 1
+        return np.sum(x * counts)
+
+    x, counts = np.arange(3.0), np.zeros(3, int)
+    gradient = grad(lambda x: checkpoint(body)(x, counts), budget=budget)(x)
+    assert (gradient.tolist(), counts.tolist()) == ([1.0] * 3, [0] * 3)
+    pullback = vjp(lambda x: checkpoint(body)(x, counts), x, retain=True)[1]
+    assert [pullback(1.0)[0].tolist() for _ in range(2)] == [[1.0] * 3] * 2

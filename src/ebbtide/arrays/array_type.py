@@ -97,3 +97,9 @@ def owner_of(array: Any) -> Any:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
+
+
+def lies_as_copied(array: Any) -> bool:
+    """Return whether a copy of an array would lie in memory as it does: in one piece, with the same strides."""
+    outermost = sorted(range(array.ndim), key=lambda k: -array.strides[k])
+    return array.flags.aligned and (array.flags.forc or array.transpose(outermost).flags.c_contiguous)

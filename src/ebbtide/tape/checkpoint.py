@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import lies_as_copied
 from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import flatten, has_vectors, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
@@ -52,7 +53,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
 
     Memory:
         Between the runs: the arguments, by reference. In the sweep: the saved values of *f*, until the sweep has
-        passed it.
+        passed it. In both runs: copies of arguments that are integers, or do not lie in one piece.
 
     Source:
         Griewank and Walther, Evaluating Derivatives, chapter 12 (call trees).
@@ -125,26 +126,30 @@ class _Demand:
     loops: bool = False
 
 
+@contextmanager
+def _copies(region: Region, nbytes: int) -> Iterator[None]:
+    """Count, in the block, the copies that the function gets: they are no part of what it takes when it runs alone."""
+    if region.outer.pager is not None:
+        region.outer.pager.reserve(nbytes)
+    region.ledger.add(BUFFERS, nbytes)
+    try:
+        yield
+    finally:
+        region.ledger.add(BUFFERS, -nbytes)
+
+
 def _bypassed(
     f: Any, region: Region, values: list[Any], structure: Any, shows: bool = False
 ) -> tuple[list[Any], Any, Any, _Demand]:
     """Run the function on values; return its outputs, their structure, its static values, and what is not known."""
     bypass = region.bypass(shows)
-    # The copies that the function gets are no part of what it takes when it runs alone.
-    copies = sum(v.nbytes for v in values if isinstance(v, np.ndarray))
-    if region.outer.pager is not None:
-        region.outer.pager.reserve(copies)
-    region.ledger.add(BUFFERS, copies)
-    try:
-        with region.running(bypass):
-            copied = [_copied(v) for v in values]
-            given = unflatten(structure, [bypass.shown(v) for v in copied] if bypass.shows else copied)
-            del copied
-            outputs, output_structure = flatten(f(*given[0], **given[1]))
-            del given
-            outputs = [_copied(bypass.inside(output)) for output in outputs]
-    finally:
-        region.ledger.add(BUFFERS, -copies)
+    with _copies(region, sum(v.nbytes for v in values if isinstance(v, np.ndarray))), region.running(bypass):
+        copied = [_copied(v) for v in values]
+        given = unflatten(structure, [bypass.shown(v) for v in copied] if bypass.shows else copied)
+        del copied
+        outputs, output_structure = flatten(f(*given[0], **given[1]))
+        del given
+        outputs = [_copied(bypass.inside(output)) for output in outputs]
     if not shows and {float, complex} & set(map(type, outputs)):
         # A constant, or a part of `1j * x` with a float of NumPy's, of which Python makes one of its numbers.
         return _bypassed(f, region, values, structure, shows=True)
@@ -164,8 +169,9 @@ def _measured(
     pager.exclude([*values, *[cell.value for cell in kept.cells]])
     tape = region.tape(pager=pager)
     before, least = region.ledger.live, region.ledger.live - region.ledger.lent
+    copies = _nbytes_of_copies(values)
     try:
-        with region.running(tape):
+        with _copies(region, copies), region.running(tape):
             given = unflatten(structure, _entering(tape, values))
             outputs, output_structure = flatten(f(*given[0], **given[1]))
             del given
@@ -181,7 +187,8 @@ def _measured(
         sheddable = sum(rule.sheddable for rule in forecasts[0].joints)
         most = 0 if pager.on_disk else pager.ledger.peak + max(0, loops - sheddable)
         most = max(most, forecasts[0].least - least)
-        first, second = [max(forecast.peak, most) for forecast in forecasts]
+        # With disk it runs forwards in what the sweep takes, but for copies, which cannot be paged.
+        first, second = [max(forecast.peak + (copies if pager.on_disk else 0), most) for forecast in forecasts]
         demand = _Demand((first + _PAGES, second + _PAGES), loops=sheddable > 0)
         return outputs, output_structure, {key: array for key, (_, array) in tape.statics.items()}, demand
     except (TraceError, RuleMissingError):
@@ -198,7 +205,28 @@ def _forecast(pager: Pager, seeds: list[Any], owned: bool, loops: int) -> Foreca
 
 def _entering(tape: Any, values: list[Any]) -> list[Any]:
     """Return arguments as the function has them on a tape: a Python number, which depends on nothing, stays one."""
-    return [tape.leaf(v, reachable=True) if is_differentiable(v) else v for v in values]
+    entering = []
+    for value in values:
+        own = _copied(value) if _enters_copied(value) else value
+        if own is not value and tape.pager is not None:
+            tape.pager.ledger.hold(own, tape.pager.counted_as(own))
+        entering.append(tape.leaf(own, reachable=True) if is_differentiable(own) else own)
+    return entering
+
+
+def _enters_copied(value: Any) -> bool:
+    """
+    Return whether the function gets a copy of an argument on a tape, too: one of integers, which it may write into.
+
+    And one that does not lie as the copy that it has off a tape: that shows in the last bits of sums.
+    """
+    return isinstance(value, np.ndarray) and not (is_differentiable(value) and lies_as_copied(value))
+
+
+def _nbytes_of_copies(values: list[Any]) -> int:
+    """Return the bytes of what is copied of arguments, saved or not, when the function runs on a tape."""
+    arrays = [value.value if type(value) is SavedValue else value for value in values]
+    return sum(array.nbytes for array in arrays if _enters_copied(array))
 
 
 def _is_on(tape: Any, value: Any) -> bool:
@@ -282,7 +310,7 @@ class _CheckpointRule(JointRule):
         pager = None
         if self._ledger.watched:
             pager = Pager(self._ledger, current().budget, strict=True, around=region.outer.pager)
-            pager.load_room(0, node, self._values)
+            pager.load_room(_nbytes_of_copies(self._values), node, self._values)
         values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
         if not retain:
             self._values = []
