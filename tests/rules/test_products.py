@@ -106,6 +106,18 @@ def test_products_are_added_by_the_blas_of_numpy():
         assert Path(symbol.library.decode()).resolve() in of_numpy
 
 
+@pytest.mark.parametrize("text", ["ij,ij->i", "ij,j->i", "ij,ij,ij->i"])
+def test_sums_of_nothing_are_pulled_without_einsum(text, monkeypatch):
+    """Cotangents of sums of nothing are made as zeros: NumPy's einsum writes beyond empty ones of extended floats."""
+    shapes = [[{"i": 3, "j": 0}[letter] for letter in term] for term in text.split("->")[0].split(",")]
+    operands = [np.ones(shape, np.clongdouble) for shape in shapes]
+    value, pull = vjp(lambda *operands: np.einsum(text, *operands), *operands)
+    monkeypatch.setattr(np, "einsum", None)
+    found = pull(np.ones(np.shape(value), np.clongdouble)[()])
+    assert [(g.shape, g.dtype, np.count_nonzero(g)) for g in found] == [(x.shape, x.dtype, 0) for x in operands]
+
+
+
 def test_weights_of_a_stack_take_no_stack_of_products():
     """The gradient of weights that a whole stack shares is one product: no product for each matrix is held."""
     x, w = np.ones((200, 16, 64)), np.ones((64, 64))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
@@ -29,6 +29,11 @@ def _sum_type(*kinds: ArrayType, terms: tuple[str, ...], out: str, optimize: Any
 
 def _contracted(operands: tuple[Any, ...], terms: tuple[str, ...], out: str) -> Any:
     """Return a sum of products of the reverse sweep, two operands at a time where there are more."""
+    traced = any(type(operand) is TracedArray for operand in operands)
+    if not traced and not all(operand.size for operand in operands):
+        # Zeros: NumPy 2.4.6 writes beyond the memory of empty results of extended floats.
+        kind = _sum_type(*map(type_of, operands), terms=terms, out=out, optimize=False)
+        return np.zeros(kind.shape, kind.dtype)
     if any(type(operand) is not np.ndarray for operand in operands):
         return np.einsum(f"{','.join(terms)}->{out}", *operands, optimize=len(operands) > 2)
     if len(operands) == 2:
