@@ -184,6 +184,23 @@ def test_solvers(name):
     np.testing.assert_allclose(found[0][1], grad(f)(2 * data, 3 * X), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["spsolve", "splu", "transposed"])
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_entries_in_no_order(form, name):
+    """SciPy brings entries in order for an elimination, and adds those of one place: not those of the user's arrays."""
+    rows, columns = np.nonzero(DENSE)
+    rows, columns = (rows, columns) if form == "csr" else (columns, rows)
+    backwards = columns[np.lexsort((-columns, rows))]
+    make = getattr(sparse, f"{form}_array")
+    for more in (0, 1):  # of the first entry
+        indices = np.append(backwards[:more], backwards)
+        starts = np.append(0, np.cumsum(np.bincount(rows, minlength=4)) + more)
+        data, before = 3 * RANDOM.random(len(indices)) + 1, indices.copy()
+        f = lambda d, b: np.sum(np.sin(SOLVERS[name](make((d, indices, starts), shape=(4, 4)), b)))
+        check_grads(f, data, X, order=2)
+        np.testing.assert_array_equal(indices, before)
+
+
 @pytest.mark.parametrize("name", ["spsolve", "splu", "gmres"])
 def test_complex_solvers(name):
     """Complex matrices and right-hand sides."""

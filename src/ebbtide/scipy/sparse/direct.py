@@ -129,8 +129,7 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     """
 
     def solver(pattern: Pattern, data: Any, b: Any, trans: str) -> Any:
-        matrix = (pattern.transposed if trans == "T" else pattern).matrix(data)
-        matrix = matrix if matrix.format in ("csc", "csr") else matrix.tocsc()
+        matrix = (pattern.transposed if trans == "T" else pattern).eliminated(data, ("csc", "csr"))
         return linalg.spsolve(matrix, b, permc_spec, use_umfpack)
 
     A, b = as_sparse(A), as_right_side(b)
@@ -171,8 +170,7 @@ class SuperLU:
         """Return the factors for plain entries, those that there are for the same array."""
         known = next((factors for entries, factors in self._factors if entries is data), None)
         if known is None:
-            matrix = pattern.matrix(data)
-            known = linalg.splu(matrix if matrix.format == "csc" else matrix.tocsc(), **self._options)
+            known = linalg.splu(pattern.eliminated(data, ("csc",)), **self._options)
             self._factors[:] = [(data, known)]
         return known
 

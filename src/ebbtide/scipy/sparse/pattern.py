@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from math import prod
 from typing import Any, final
 
@@ -65,11 +66,15 @@ class Pattern:
         """Bytes of a number among these."""
         return self.indices[0].itemsize
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether each place is there once, along the rows of the format csr and the columns of csc."""
+        return self.format in ("csc", "csr") and self._model.has_canonical_format
+
     def copied_nbytes(self, data: Any) -> int:
         """Return the bytes that elimination takes for a copy of the matrix with these plain entries."""
-        model, kind = self._model, data.dtype
-        is_ordered = self.format in ("csc", "csr") and model.has_canonical_format
-        if is_ordered and self.index_nbytes == _INDEX_NBYTES and kind.isnative and kind.char in "fdFD":
+        kind = data.dtype
+        if self.is_ordered and self.index_nbytes == _INDEX_NBYTES and kind.isnative and kind.char in "fdFD":
             return 0
         return self.count * (max(kind.itemsize, 8) + 2 * self.index_nbytes)
 
@@ -84,6 +89,19 @@ class Pattern:
         made = copy.copy(self._model)
         made.data = native(data)
         return made
+
+    def eliminated(self, data: Any, forms: Sequence[str]) -> Any:
+        """
+        Return SciPy's array with these plain entries for an elimination, which brings them in order where they lie.
+
+        Args:
+            data: The entries; those that are in no order are copied.
+            forms: The formats that the elimination takes, csc among them.
+        """
+        made = self.matrix(data)
+        if self.format not in forms:
+            return made.tocsc()
+        return made if self.is_ordered else made.copy()
 
     def places(self) -> tuple[Any, Any]:
         """Return the row and the column of each entry."""
