@@ -217,6 +217,9 @@ def test_values_of_solutions():
         assert linalg.spsolve(A, b).tobytes() == original.spsolve(plain, b).tobytes()
         assert vjp(lambda b: linalg.spsolve(A, b), b)[0].shape == original.spsolve(plain, b).shape
         assert vjp(lambda b: linalg.splu(A).solve(b), b)[0].tobytes() == original.splu(plain).solve(b).tobytes()
+        for form in ("csr", "csc"):  # SciPy solves with each as it is
+            expected = original.spsolve(plain_of(form), b)
+            assert vjp(lambda b, form=form: linalg.spsolve(plain_of(form), b), b)[0].tobytes() == expected.tobytes()
     for name in ("cg", "gmres", "bicgstab"):
         symmetric = scipy.sparse.csr_array(DENSE + DENSE.T)
         expected = getattr(original, name)(symmetric, X, rtol=1e-9)

@@ -14,7 +14,7 @@ from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import current, entered, outside
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, plain
-from ebbtide.arrays.reach import bound_now
+from ebbtide.arrays.reach import arrays_of, bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.given import Given, Key, key_of
 from ebbtide.program.tracing import trace_leaves
@@ -76,6 +76,11 @@ class Closure:
         self.has_values = True
         self._found = self._used(x, given)
         self.operands = (*given, *[here(array) for array in self._found])
+
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """The plain arrays that the functions keep alive."""
+        return tuple(arrays_of(self._functions))
 
     def _args(self, operands: Sequence[Any]) -> Any:
         leaves = list(self._leaves)

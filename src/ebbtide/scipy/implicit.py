@@ -50,7 +50,7 @@ class System(ABC):
 
     @property
     def held_arrays(self) -> tuple[Any, ...]:
-        """The plain arrays that it keeps beside operands, as the places of the entries of a matrix."""
+        """The plain arrays that it keeps beside operands: places of the entries of a matrix, what functions reach."""
         return ()
 
     @property

@@ -57,6 +57,11 @@ class Equations(System):
         self._is_map = is_map
 
     @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `System.held_arrays`."""
+        return self._closure.held_arrays
+
+    @property
     def level(self) -> int:
         """See `System.level`."""
         return self._closure.level

@@ -44,6 +44,11 @@ class Slope(LinearSystem):
         self._solver = solver
 
     @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `System.held_arrays`."""
+        return self._system.held_arrays
+
+    @property
     def level(self) -> int:
         """See `System.level`."""
         return self._system.level

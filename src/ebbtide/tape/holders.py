@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType, owner_of, type_of
 from ebbtide.arrays.primitive import Signature
+from ebbtide.ledger import SAVED, Ledger
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
@@ -43,6 +44,22 @@ def arrays_in(params: Any, counted: Callable[[Any], bool] | None) -> list[Any]:
         elif counted(value):
             found.append(value)
     return found
+
+
+def stays_held(owner: Any, node: Node, ledger: Ledger, has_sizes: bool) -> bool:
+    """
+    Return whether memory is held when saved values let go of it: by what runs again, or by parameters of operations.
+
+    Args:
+        owner: The array that owns the memory.
+        node: The operation that saves it.
+        ledger: Where it is counted.
+        has_sizes: Whether of saved values there are sizes only, so that what is counted there others hold.
+    """
+    if id(owner) in ledger.kept or not has_sizes:
+        return id(owner) in ledger.kept
+    inside = any(owner_of(array) is owner for array in arrays_in(node.params, lambda array: True))
+    return inside or ledger.shares(SAVED, id(owner))
 
 
 def descending(roots: list[Node]) -> Iterator[Node]:

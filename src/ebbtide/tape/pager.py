@@ -1,9 +1,8 @@
 """
 The pager: counts the saved values of a tape, and pages the oldest to disk when the budget says so.
 
-The oldest are needed last, so they are the best ones to page. A forward run that cannot be held within the budget,
-with disk or without, is finished with nothing saved but sizes, so that the error can say the least number of bytes that
-would do.
+The oldest are needed last, so they are the best ones to page. A forward run that cannot be held within the budget, with
+disk or without, ends with nothing saved but sizes, so that the error can say the least number of bytes that would do.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import Form, form_of
-from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes, result_nbytes
+from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes, result_nbytes, stays_held
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import STORAGE_BYTES, Pages
@@ -48,8 +47,7 @@ class Pager:
         ledger: Where to count; its `limit` is the bound.
         budget: Says whether, how much and where to page; None for counting only.
         strict: Raise at once where the budget is passed, for functions that run again in the reverse sweep.
-        around: The pager of the tape around that of a checkpointed function. What it counts is not counted again, and
-            its values, which are older, are paged first.
+        around: That of the tape around a checkpointed function; what it counts is not counted again, and paged first.
         step: That of a time step: loops give up snapshots before anything is paged, and not only after that.
 
     Attributes:
@@ -195,7 +193,7 @@ class Pager:
             self._known = {k: v for k, v in self._known.items() if v[1]() is not None}
         owner: Any = owner_of(plain[0])
         is_plain = array is plain[0]
-        stays = is_plain and id(owner) in self.ledger.kept  # which no page would free
+        stays = is_plain and stays_held(owner, node, self.ledger, self.passed is not None)  # which no page would free
         has_form = type(form := form_of(array)) is Form
         cell.type = form if has_form or (is_plain and not (stays and self.passed is None)) else None
         if is_plain and self.on_disk and not stays and self._slivers.take(array, owner):
@@ -349,12 +347,13 @@ class Pager:
     def _pass(self, node: Node) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
         self.passed = f"{node.name} at {node.line}"
-        cells = [reference() for _, reference in self._known.values()]
-        for cell in [cell for cell in cells if cell is not None and cell.value is not None]:
+        cells = [cell for _, known in self._known.values() if (cell := known()) is not None and cell.value is not None]
+        for cell in cells:
+            self.ledger.let_go(cell)
+        for cell in cells:
             if cell.size is None:
                 cell.size = self._sizes.find([owner_of(parts_of(cell.value)[0])])
-            self.ledger.let_go(cell)
-            stays = type(cell.value) is np.ndarray and id(owner_of(cell.value)) in self.ledger.kept
+            stays = type(cell.value) is np.ndarray and stays_held(owner_of(cell.value), node, self.ledger, True)
             cell.value, cell.dropped = None, True
             if not (stays or self._would_be_paged(cell)):
                 self.ledger.hold(cell, cell.size)

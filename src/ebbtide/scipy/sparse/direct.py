@@ -15,7 +15,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.closure import detached
 from ebbtide.scipy.implicit import LinearSystem, solution
-from ebbtide.scipy.sparse.arrays import SparseArray, csc_array
+from ebbtide.scipy.sparse.arrays import SparseArray, csc_array, csr_array
 from ebbtide.scipy.sparse.pattern import Pattern, native, times
 from ebbtide.tape.forms import form_of
 
@@ -33,8 +33,10 @@ def as_right_side(b: Any) -> Any:
 
 
 def as_sparse(A: Any) -> SparseArray:
-    """Return a matrix as one of these."""
-    return A if isinstance(A, SparseArray) else csc_array(A)
+    """Return a matrix as one of these, in the format that SciPy solves with: its own, or csc."""
+    if isinstance(A, SparseArray):
+        return A
+    return csr_array(A) if getattr(A, "format", "") == "csr" else csc_array(A)
 
 
 def _solution_type(operands: Sequence[ArrayType]) -> ArrayType:

@@ -14,6 +14,7 @@ from scipy.sparse import linalg
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
+from ebbtide.arrays.reach import arrays_of
 from ebbtide.errors import SolutionError
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.closure import Closure
@@ -83,6 +84,11 @@ class Iterative(LinearSystem):
         self._dtype = dtype
         self._is_symmetric = is_symmetric
         self._is_transposed = is_transposed
+
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `System.held_arrays`; those of a preconditioner are among them."""
+        return tuple(arrays_of([self._product, self._solver]))
 
     @property
     def level(self) -> int:
