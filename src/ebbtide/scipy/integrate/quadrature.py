@@ -35,6 +35,11 @@ class Integrand(ABC):
 
     @property
     @abstractmethod
+    def held_arrays(self) -> tuple[Any, ...]:
+        """The plain arrays that it keeps beside operands: those that functions of the user's reach."""
+
+    @property
+    @abstractmethod
     def level(self) -> int:
         """That of the context that it was made in, whose traces it knows."""
 
@@ -76,6 +81,11 @@ class _Closed(Integrand):
     def __init__(self, closure: Closure, report: list[Any]) -> None:
         self._closure = closure
         self._report = report
+
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `Integrand.held_arrays`."""
+        return self._closure.held_arrays
 
     @property
     def level(self) -> int:
@@ -130,6 +140,11 @@ class _Pulled(_Slope):
         self._kind = kind
 
     @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `Integrand.held_arrays`."""
+        return self._function.held_arrays
+
+    @property
     def level(self) -> int:
         """See `Integrand.level`."""
         return self._function.level
@@ -156,6 +171,11 @@ class _Pushed(_Slope):
     def __init__(self, function: Integrand, places: tuple[int, ...]) -> None:
         self._function = function
         self._places = places
+
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `Integrand.held_arrays`."""
+        return self._function.held_arrays
 
     @property
     def level(self) -> int:

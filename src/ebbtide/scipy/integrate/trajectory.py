@@ -23,6 +23,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull
+from ebbtide.arrays.reach import arrays_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import is_traced
@@ -63,6 +64,11 @@ class Flow:
     y0: Any
     times: Any
     shape: tuple[int, int]
+
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """The plain arrays that it keeps alive, those that the right-hand side reaches among them."""
+        return tuple(arrays_of([self.func, self.leaves, self.y0, self.times]))
 
     def split(self, vector: Any) -> tuple[Any, Any, Any]:
         """Return what belongs to args, to the first state, and to the times; None where it is not in the vector."""

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import interpolate
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.reach import arrays_of
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.interpolate.hermite import hermite, slopes_of_shape
 from ebbtide.scipy.interpolate.pieces import LINEAR, SHAPED, find_place, inexact, is_outside, taken
@@ -34,6 +35,11 @@ class _Cubic:
         self._bc_type = bc_type
         self._extrapolate = extrapolate
         self._nu = nu
+
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `Pieces.held_arrays`."""
+        return tuple(arrays_of([self._x, self._bc_type]))
 
     def plain(self, values: Any, points: Any) -> Any:
         """See `Pieces.plain`."""

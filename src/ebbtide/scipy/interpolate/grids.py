@@ -12,6 +12,7 @@ import numpy as np
 from scipy import interpolate
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.reach import arrays_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.interpolate.bases import Basis, contracted
@@ -57,6 +58,11 @@ class _Grid:
     options: Any
     orders: tuple[int, ...] | None = None
     known: tuple[Any, Any] | None = None
+
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """See `Pieces.held_arrays`."""
+        return tuple(arrays_of([self.grid, self.known]))
 
     def built(self, values: Any) -> Any:
         """Return SciPy's interpolation of plain values."""

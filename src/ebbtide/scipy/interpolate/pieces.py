@@ -17,6 +17,11 @@ from ebbtide.transforms.pullback import vjp
 class Pieces(Protocol):
     """Piecewise polynomials through values."""
 
+    @property
+    def held_arrays(self) -> tuple[Any, ...]:
+        """The plain arrays that it keeps, as knots, beside values and points."""
+        ...
+
     def plain(self, values: Any, points: Any) -> Any:
         """Return SciPy's interpolation of plain arrays."""
         ...
