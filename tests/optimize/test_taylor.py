@@ -300,3 +300,20 @@ def test_picture(tmp_path):
     png = tmp_path / "taylor.png"
     taylor_test(lambda x: np.sum(x * x), np.zeros(12), D).plot(str(png))
     assert png.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e200])
+def test_the_word_in_a_picture_has_room(tmp_path, monkeypatch, scale):
+    """Where rounding is named there are no remainders, and the word is inside of the picture."""
+    figures = pytest.importorskip("matplotlib.figure", reason="a picture needs matplotlib")
+    drawn = []
+    draw = figures.Figure.savefig
+    keep = lambda figure, *given, **named: drawn.append(figure) or draw(figure, *given, **named)
+    monkeypatch.setattr(figures.Figure, "savefig", keep)
+    taylor_test(lambda x: scale * smooth(x), X, D).plot(tmp_path / "taylor.png")
+    (axes,) = drawn[0].axes
+    word, picture = axes.texts[0].get_window_extent(), axes.get_window_extent()
+    assert all(map(picture.containsx, (word.x0, word.x1)))
+    assert all(map(picture.containsy, (word.y0, word.y1)))
+    for line in axes.lines:
+        assert not word.padded(2).count_contains(axes.transData.transform(line.get_xydata()))

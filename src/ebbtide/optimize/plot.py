@@ -12,6 +12,8 @@ from ebbtide.profiling.plot import check_picture
 # Colors that differ in lightness too, for print and for the color-blind.
 _COLORS = ("#2a6f97", "#e09f3e", "#9e2a2b")
 _MARKERS = ("o", "s", "^")
+# The part of the picture's height that what may be rounding has at least, beside all above it.
+_BAND = 0.1
 
 
 def draw_taylor(
@@ -58,9 +60,11 @@ def draw_taylor(
         _draw_slope(axes, points, order + 1, dict(zip(distances, floors, strict=True)), color)
     low, high = axes.get_ylim()
     if min(floors) > 0:
-        low = min(low, min(floors) / 10)
+        # Below the floor at the largest distance, where no remainder has come down to it, there is room for the word.
+        top = max(high, floors[0])
+        low = min(low, min(floors) / 10, floors[0] * (floors[0] / top) ** _BAND)
         axes.fill_between(distances, low, floors, color="0.93", linewidth=0, zorder=0)
-        axes.text(distances[-1], floors[-1], " rounding", color="0.4", ha="left", va="top")
+        axes.text(distances[0], floors[0], "rounding ", color="0.4", ha="right", va="top")
     axes.set_ylim(low, high)
     axes.set_xlabel("distance e")
     axes.set_ylabel("remainder (dotted: the right rate)")
