@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from ebbtide import Budget, grad, profile, timeloop
 from ebbtide.arrays.reach import arrays_of, closed_over, is_installed, looked_up
+from ebbtide.scipy.sparse import csr_array
 from ebbtide.scipy.sparse.linalg import spsolve
 
 settings = ModuleType("settings")
@@ -78,6 +81,20 @@ def test_functions_of_scipy_are_not_looked_through() -> None:
     """By names a function of SciPy's reaches 2000 objects, before which an array of the user's was not found."""
     found = arrays_of(lambda u, i: spsolve(u, GLOBAL))
     assert [array is GLOBAL for array in found] == [True]
+
+
+def test_arrays_in_slots() -> None:
+    """Those of objects of the user, and of matrices of ours: a step with such a matrix named 17 states for 3."""
+    @dataclass(slots=True)
+    class Slotted:
+        weights: Any
+        later: Any
+
+    model, matrix = Slotted(GLOBAL, None), csr_array(scipy.sparse.eye_array(3, format="csr"))
+    del model.later
+    found = arrays_of(lambda u: matrix @ (model.weights * u))
+    wanted = (GLOBAL, matrix.data, matrix.indices, matrix.indptr)
+    assert {id(array) for array in found} == {id(array) for array in wanted}
 
 
 def test_what_leads_to_itself_ends():

@@ -252,7 +252,7 @@ def test_the_least_of_matrices_of_steps(name: str) -> None:
     assert less.value.least == caught.value.least
 
 
-@pytest.mark.parametrize("matrix", [MATRIX, MATRIX.tocsr()], ids=["csc", "csr"])
+@pytest.mark.parametrize("matrix", [MATRIX, MATRIX.tocsr(), csc_array(MATRIX)], ids=["csc", "csr", "ours"])
 def test_a_matrix_from_outside_is_no_part_of_what_a_step_saves(matrix: Any) -> None:
     """It is found by its name, beside functions of libraries; every step counted it, for 58 states named and 2 held."""
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec, resolve_name
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, final
 
 import numpy as np
@@ -208,9 +208,21 @@ def _parts_of(value: Any) -> list[Any]:
     if isinstance(value, (type, ModuleType, TracedArray)):
         return []
     held = getattr(value, "__dict__", None)
-    # What has no such attributes may say what it holds, as the pattern of a sparse matrix does.
-    said = value.held_arrays if hasattr(type(value), "held_arrays") else ()
-    return [*(held.values() if isinstance(held, dict) else ()), *said]
+    return [*(held.values() if isinstance(held, dict) else ()), *_in_slots(value)]
+
+
+def _in_slots(value: Any) -> list[Any]:
+    """Return what is in the slots of an object; those of libraries reach functions of libraries, and all by these."""
+    kind = type(value)
+    if is_installed(kind.__module__) and not _is_of_scipy(kind.__module__):
+        return []
+    found: list[Any] = []
+    for base in kind.__mro__:
+        for item in vars(base).values() if "__slots__" in vars(base) else ():
+            if isinstance(item, MemberDescriptorType):
+                with suppress(AttributeError):  # it may have no value
+                    found.append(item.__get__(value))
+    return found
 
 
 def bound_now(function: Any, swap: Callable[[TracedArray], Any] = lambda array: array) -> Any:
