@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import check_leaves_nothing, peak_bytes
 from tests.nestings import WAYS, check_ways
 
 import ebbtide
@@ -345,3 +345,17 @@ def test_time_loop_in_a_function_is_not_recorded():
     own = primitive(lambda x: timeloop(lambda a, i: np.sin(a), x, 64), vjp=(lambda g, x: g * x,))
     budget = Budget(memory=4 * x.nbytes)  # a loop that is recorded needs more for one step
     np.testing.assert_array_equal(grad(lambda x: np.sum(own(x)), budget=budget)(x), x)
+
+
+@pytest.mark.parametrize("way", ["grad", "hvp", "vmap of grad"])
+def test_an_operation_that_is_made_in_a_function_goes_with_it(way):
+    """Declared where it is used, with rules that close over an array, an operation leaves nothing to the collector."""
+
+    def call(x):
+        def f(y):
+            own = primitive(lambda v: v * x, vjp=(lambda g: g * x,), jvp=(lambda t: t * x,))
+            return np.sum(own(y) ** 2)
+
+        return WAYS[way](f, np.ones_like(x), np.cos(x))
+
+    check_leaves_nothing([call], X)

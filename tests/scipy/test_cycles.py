@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from ebbtide import EbbtideError, grad, hvp, jit, vmap
+from ebbtide import EbbtideError, grad, hvp, jit, jvp, vmap
 from ebbtide.scipy import ndimage, sparse
+from ebbtide.scipy.integrate import quad
 from ebbtide.scipy.interpolate import CubicSpline
 from ebbtide.scipy.optimize import brentq, fixed_point, root
 from ebbtide.scipy.sparse import linalg
@@ -40,6 +41,7 @@ CALLS = {
     "gmres": lambda x: np.sum(linalg.gmres(linalg.LinearOperator((3, 3), lambda v: v * x), x)[0]),
     "filter": lambda x: np.sum(ndimage.gaussian_filter(x, 1.0) ** 2),
     "spline": lambda x: np.sum(CubicSpline(np.arange(3.0), x)(x)),
+    "quad": lambda x: quad(lambda t: np.cos(t * x[0]), 0.0, 1.0)[0],
     "failed": lambda x: np.sum(root(lambda v: v**2 + x, np.ones(3)).x),
 }
 
@@ -50,7 +52,9 @@ def test_no_cycles(name):
     f, x = CALLS[name], np.array([1.0, 1.5, 2.0])
 
     def call():
-        for transform in (grad(f), lambda x: hvp(f)(x, x), jit(grad(f)), lambda x: vmap(f)(np.stack([x, x]))):
+        along = lambda x: jvp(f, (x,), (np.ones(3),))[1]
+        batch = lambda x: vmap(f)(np.stack([x, x]))
+        for transform in (grad(f), lambda x: hvp(f)(x, x), grad(along), jit(grad(f)), batch):
             try:
                 transform(x)
             except EbbtideError:

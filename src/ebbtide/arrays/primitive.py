@@ -76,11 +76,14 @@ class Signature:
     """
     What a primitive saves and does for one set of active operands.
 
+    It holds nothing of the primitive that would lead back to it: one that is made in a function goes at its last use.
+
     Args:
         primitive: The primitive.
         active: Numbers of the active operands.
 
     Attributes:
+        name: That of the primitive, as are `function`, `infer` and `aliases`.
         along: The axes along which elements have to do with each other in kept values, as `Pull.along` returns them;
             None where these are elementwise. All axes, if nobody says which.
 
@@ -88,10 +91,14 @@ class Signature:
         A few tuples; cached by the primitive.
     """
 
-    __slots__ = ("active", "along", "keeps", "local", "primitive", "pulls", "saves", "simple", "turned")
+    __slots__ = (
+        "active", "aliases", "along", "function", "infer", "keeps", "local", "name", "pulls", "saves", "simple",
+        "turned",
+    )  # fmt: skip
 
     def __init__(self, primitive: Primitive, active: tuple[int, ...]) -> None:
-        self.primitive = primitive
+        self.name, self.function, self.infer = primitive.name, primitive.function, primitive.infer
+        self.aliases = primitive.aliases
         rules = [(k, primitive.pull(k)) for k in active]
         rules = sorted(((k, rule) for k, rule in rules if rule is not None), key=lambda pair: pair[1].last)
         self.active = tuple([k for k, _ in rules])

@@ -71,7 +71,7 @@ def _has_users_rules(one: Signature) -> bool:
 
 def _module_of(signature: Signature) -> str:
     """Return where the function of an operation comes from."""
-    function = signature.primitive.function
+    function = signature.function
     return getattr(getattr(function, "function", function), "__module__", None) or ""
 
 

@@ -109,9 +109,9 @@ def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[An
 
 def result_nbytes(signature: Signature, values: list[Any], params: Any) -> int:
     """Return the bytes of the result of an operation: those of the largest operand, unless it is a product."""
-    most, primitive = max([a.nbytes for a in values if type(a) is np.ndarray], default=0), signature.primitive
-    if primitive.name not in _PRODUCTS or primitive.infer is None or most <= BLOCK:
+    most = max([a.nbytes for a in values if type(a) is np.ndarray], default=0)
+    if signature.name not in _PRODUCTS or signature.infer is None or most <= BLOCK:
         return most
     with suppress(TypeError, ValueError, IndexError):  # operands that do not fit: the operation will say so
-        return int(primitive.infer(*map(type_of, values), **(params or {})).nbytes)
+        return int(signature.infer(*map(type_of, values), **(params or {})).nbytes)
     return most

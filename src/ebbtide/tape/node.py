@@ -52,7 +52,7 @@ class Node:
         """Name of the operation."""
         if self.signature is None:
             return "an input"
-        return getattr(self.signature, "primitive", self.signature).name
+        return self.signature.name
 
     @property
     def line(self) -> str:

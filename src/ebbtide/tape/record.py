@@ -352,7 +352,7 @@ class Tape:
         for k in signature.saves:
             if k < 0:
                 value = out
-                if signature.primitive.aliases:
+                if signature.aliases:
                     value = guarded(value)
             else:
                 value = values[k]

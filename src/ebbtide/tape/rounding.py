@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ebbtide.arrays.primitive import Signature
 from ebbtide.tape.node import Node, nodes_before
 
 # From so many bytes on NumPy reuses the memory of a factor that is a temporary.
@@ -28,10 +29,9 @@ def is_other_off_tape(results: list[Node | None]) -> bool:
 
 
 def _is_other(node: Node) -> bool:
-    primitive = getattr(node.signature, "primitive", None)
-    if primitive is None:
+    if type(node.signature) is not Signature:
         return getattr(getattr(node.signature, "stepper", None), "on_tape", False)  # of a time loop
-    kind, name = node.type.dtype.kind, primitive.name
+    kind, name = node.type.dtype.kind, node.signature.name
     if node.type.shape:
         return kind == "c" and name == "multiply" and node.type.nbytes >= _REUSED
     kinds = [one.type.dtype.kind for one in node.parents or () if not one.type.shape]
