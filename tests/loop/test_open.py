@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import peak_bytes, peak_of, traced
 
 from ebbtide import (
     Budget,
@@ -85,6 +85,21 @@ def test_a_budget_bounds_a_loop_of_unknown_length() -> None:
     assert np.array_equal(found, grad(lambda u: known(u, 300))(U))
     assert isinstance(p.loops[0].schedule, Online)
     assert p.held_bytes <= budget.memory
+
+
+def test_a_loop_that_takes_no_step_has_one_copy_of_its_state() -> None:
+    """Where the condition holds at the start, a gradient takes what the function takes, whatever the state."""
+    wide = np.zeros(200_000)
+
+    def value(u: Any) -> Any:
+        first, _ = timeloop(lambda s, i: (np.sin(s[0]), s[1]), (u, wide), until=lambda s: True, max_steps=9)
+        return np.sum(first**2)
+
+    u, budget = np.linspace(0.1, 0.2, 1000), Budget(memory=100_000)
+    gradient = grad(value, budget=budget)
+    np.testing.assert_array_equal(gradient(u), 2 * u)
+    with traced():
+        assert peak_of(lambda: gradient(u)) - peak_of(lambda: value(u)) <= budget.memory
 
 
 @pytest.mark.parametrize(("steps", "runs"), [(1, 1), (2, 3), (3, 6)])

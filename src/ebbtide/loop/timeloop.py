@@ -185,6 +185,7 @@ def _taped_loop(
     stepper.keep(tape.pager, inputs, options.until)
     values = [writable(owned(region.value(leaf)), stepper.below) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
+        values.clear()  # a loop that takes no step has one copy, like that of the function alone
         return run_plain(step, leaves, structure, 0, inputs, options)
     allowed = budget or context.budget
     room = Room(ledger, allowed, budget)
@@ -195,10 +196,9 @@ def _taped_loop(
     try:
         with refusing_before(tape, nodes, None if budget else allowed), room.limited(), Heap():
             hold_buffer(ledger, options.storage)
-            rows = gradient_nbytes(region, inputs)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
-            places = room.disk, room.whole
-            first, plan, report = first_steps(stepper, values, length, options, allowed, *places, rows, earlier)
+            beside = room.disk, room.whole, gradient_nbytes(region, inputs), earlier
+            first, plan, report = first_steps(stepper, values, length, options, allowed, *beside)
             if resumption is not None:
                 resumption.begin()
                 if options.schedule is None and plan.schedule != earlier:
