@@ -386,6 +386,31 @@ def test_a_large_array_counts_where_the_function_has_none_of_it(name: str) -> No
     assert peak_within(known, lambda v, i: step(v), Budget(memory=least), expected) <= least
 
 
+@pytest.mark.parametrize("scheme", ["new", "in place"])
+def test_a_plain_step_with_tangents_has_room_beside_what_is_paged(scheme: str, tmp_path: Path) -> None:
+    """To measure what users' rules take a step of pairs runs once more, beside those that it began with."""
+    own = primitive(lambda u: u * u * 0.4, vjp=(lambda g, u: 2 * g * u * 0.4,), jvp=(lambda t, u: 2 * t * u * 0.4,))
+    direction = np.cos(U)
+
+    def step(u: Any, i: int) -> Any:
+        if scheme == "in place":
+            u[1:-1] += 0.17 * (u[2:] - 2 * u[1:-1] + u[:-2])
+            u = np.tanh(u + 0.38)
+        return 0.9 * u + 0.13 * own(u)
+
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(step, np.sin(u * 0.9) * np.exp(-((u * 0.9) ** 2)), 7) * U)
+
+    def call(memory: int) -> Any:
+        budget = Budget(memory=memory, disk="1 GiB", directory=tmp_path)
+        return grad(lambda u: jvp(f, (u,), (direction,))[1], budget=budget)(U)
+
+    least = least_of(lambda memory: lambda u: call(memory), U)
+    alone = peak_bytes(lambda: jvp(f, (U,), (direction,)))
+    for memory in (least, least * 5 // 4):
+        assert peak_bytes(lambda: call(memory)) - alone <= memory
+
+
 # Steps of which it is not known what rules and reruns take beside what the ledger counts: all that waits is counted.
 
 

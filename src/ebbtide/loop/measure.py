@@ -11,6 +11,7 @@ import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.context import current
 from ebbtide.arrays.reach import arrays_of
 from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.first import First
@@ -150,7 +151,7 @@ def measure_alone(
 
     Memory:
         A state, beside that after the taped step, the interpreter's share for a loop, and the step's own arrays, which
-        the function alone takes as well.
+        the function alone takes as well; with tangents one more.
     """
     if ledger.limit is None or Meter is None:
         return sizes, None, 0
@@ -167,7 +168,8 @@ def measure_alone(
         unseen = 0 if is_plain(first) else taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
     # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
-    room = 2 * sizes.state + beside + sizes.interpreter
+    # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
+    room = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
     outer = None if stepper.region is None else stepper.region.outer.pager
     freed = ledger.relieve(ledger.live + room - ledger.limit, ledger.lenders_before(mark))
     if ledger.live + room > ledger.limit:
