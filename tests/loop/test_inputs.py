@@ -188,6 +188,27 @@ def test_rows_by_number(way, make):
     np.testing.assert_array_equal(found, OF_ROWS[way](lambda c: total(c, list))(U))
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("batch", [False, True])
+def test_rows_of_an_array_without_a_tangent(batch, schedule):
+    """What a function gives of an array that only the tape around has is the same when a step runs again."""
+
+    def slope(c, rows, give, **options):
+        def f(c):
+            return np.sum(timeloop(lambda u, x: np.sin(u) * x, c, STEPS, inputs=give(rows), **options))
+
+        return jvp(f, (c,), (np.cos(c),))[1]
+
+    def gradient(give, schedule):
+        found = grad(lambda c, rows: slope(c, rows, give, schedule=schedule), argnums=(0, 1))
+        given = [np.stack([x, x * x]) if batch else x for x in (U, FORCING)]
+        return np.concatenate([x.ravel() for x in (vmap(found) if batch else found)(*given)])
+
+    found = gradient(lambda rows: lambda k: rows[k], schedule)
+    assert found.tobytes() == gradient(lambda rows: lambda k: rows[k], StoreAll()).tobytes()
+    np.testing.assert_array_equal(found, gradient(lambda rows: rows, StoreAll()))  # but for the signs of zeros
+
+
 def test_second_derivatives_read_row_by_row():
     """Forward mode, alone and around a gradient, reads one row for each run of a step, too."""
     t, schedule = np.cos(U), Revolve(3)

@@ -114,8 +114,9 @@ def _of_pairs(trace: Any, inputs: Any) -> Any:
         # Inside of the step's tape, like the step.
         with trace.above():
             leaves, structure = flatten(inputs(index))
-            # What has no tangent gets none.
-            pairs = [_present(trace, x) if type(x) is TracedArray else (x, 0.0) for x in leaves]
+            # What has no tangent gets none, whether it is an array of the tape around, as in a step that is swept, or
+            # its value, as in one that only runs.
+            pairs = [_present(trace, x) if _is_of(trace, x) else (x, 0.0) for x in leaves]
         return ([value for value, _ in pairs], [tangent for _, tangent in pairs]), structure
 
     return of_pairs
@@ -140,7 +141,7 @@ def _present(trace: Any, value: Any) -> tuple[Any, Any]:
     What is no floating-point array or NumPy number has the tangent 0.0, a Python float that takes the place of one: the
     pair of a number that comes to depend on something in a later step has the same structure before and after.
     """
-    if type(value) is TracedArray and value.present()._trace is trace:
+    if _is_of(trace, value):
         if not is_array(value):
             return value._value, 0.0
         tangent = zeros_like(value._value) if value._node is None else value._node
@@ -148,6 +149,11 @@ def _present(trace: Any, value: Any) -> tuple[Any, Any]:
     if is_differentiable(value):
         return value, np.zeros(value.shape, value.dtype)[()] if isinstance(value, np.generic) else zeros_like(value)
     return value, 0.0
+
+
+def _is_of(trace: Any, value: Any) -> bool:
+    """Return whether a value is an array of the forward mode."""
+    return type(value) is TracedArray and value.present()._trace is trace
 
 
 def _joined(trace: Any, value: Any, tangent: Any) -> Any:
