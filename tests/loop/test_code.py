@@ -258,6 +258,13 @@ PLACES = {
     "polynomial": lambda k: np.poly1d([k, 1]),
     "vectorized": lambda k: np.vectorize(lambda u: u * k),
     "cached": lambda k: functools.lru_cache(lambda u: u * k),
+    "attribute of a cached function": lambda k: with_attribute(functools.lru_cache(abs), k),
+    "attribute of a partial": lambda k: with_attribute(functools.partial(abs), k),
+    "partial with a method": lambda k: subclass(functools.partial, k, abs),
+    "property with a method": lambda k: subclass(property, k, abs),
+    "attribute of a property": lambda k: with_attribute(subclass(property, 0, abs), k),
+    "cached property with a method": lambda k: subclass(functools.cached_property, k, abs),
+    "static with a method": lambda k: subclass(staticmethod, k, abs),
     "class: tuple": lambda k: of_class(k=(k,)),
     "class: list": lambda k: of_class(k=[k]),
     "class: NumPy number": lambda k: of_class(k=np.float32(k)),
@@ -303,6 +310,18 @@ PLACES = {
         "def step(u): return pkg.sub.f(u)", pkg=module_of(sub=module_of(f=lambda u: u * k))
     ),
     "module as a default": lambda k: step_in("def step(u, m=m): return m.f(u)", m=module_of(f=lambda u: u * k)),
+    "module in a list": lambda k: step_in("def step(u): return m[0].f(u)", m=[module_of(f=lambda u: u * k)]),
+    "module of an object": lambda k: step_in(
+        "def step(u): return m.of.f(u)", m=of_class(of=module_of(f=lambda u: u * k))
+    ),
+    "module as an argument": lambda k: step_in(
+        "def g(m, u): return m.f(u)\ndef step(u): return g(m, u)", m=module_of(f=lambda u: u * k)
+    ),
+    "module that a function returns": lambda k: step_in(
+        "def g(): return m\ndef step(u): return g().of.f(u)", m=module_of(of=module_of(f=lambda u: u * k))
+    ),
+    "module in a partial": lambda k: functools.partial(lambda m, u: u * m.k, module_of(k=k)),
+    "class of a module": lambda k: type("Of", (types.ModuleType,), {"__module__": __name__, "f": lambda m: k})("of"),
     "module in a closure": lambda k: step_in(
         "def outer(m):\n    def step(u): return m.f(u)\n    return step\nstep = outer(m)",
         m=module_of(f=lambda u: u * k),

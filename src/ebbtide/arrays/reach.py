@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -45,46 +45,52 @@ def named_cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from ((name, cell.cell_contents) for name, cell in cells if cell != empty)
 
 
-def looked_up(
-    function: FunctionType, is_library: Callable[[str], bool], modules: Sequence[ModuleType] = ()
-) -> Iterator[tuple[str, Any]]:
+def named_globals(function: FunctionType) -> list[tuple[str, Any]]:
+    """
+    Return names and values of what a function, or code within it, finds in its module.
+
+    Example:
+        >>> [name for name, _ in named_globals(named_cells)]
+        ['CellType']
+    """
+    return named_in(function.__globals__, names_of(function.__code__))
+
+
+def named_in(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, Any]]:
+    """Return those names by which there is a value, in the order of the alphabet, with that."""
+    return [(name, values[name]) for name in sorted(set(names)) if name in values]
+
+
+def looked_up(function: FunctionType, is_library: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
     """
     Yield names and values of what a function, or code within it, finds in its module, and by that in other modules.
 
     Args:
         function: The function.
         is_library: Says of a module's name whether what is in that module does not matter.
-        modules: Other modules that it reaches.
-
-    Example:
-        >>> [name for name, _ in looked_up(named_cells, is_installed)]
-        ['CellType']
     """
-    names = sorted(set(names_of(function.__code__)))
-    found = [(name, function.__globals__[name]) for name in names if name in function.__globals__]
+    names = set(names_of(function.__code__))
+    found = named_globals(function)
     yield from found
-    waiting, seen = [*modules, *[value for _, value in found if isinstance(value, ModuleType)]], set[int]()
+    waiting, seen = [value for _, value in found if isinstance(value, ModuleType)], set[int]()
     while waiting:
         module = waiting.pop()
         if id(module) not in seen and not is_library(module.__name__):
             seen.add(id(module))
-            inside = [(name, vars(module)[name]) for name in names if name in vars(module)]
+            inside = named_in(vars(module), names)
             yield from inside
             waiting += [value for _, value in inside if isinstance(value, ModuleType)]
 
 
-def modules_of(function: FunctionType, is_library: Callable[[str], bool]) -> list[ModuleType]:
+def imported_by(function: FunctionType, is_library: Callable[[str], bool]) -> list[ModuleType]:
     """
-    Return the modules that a function reaches otherwise: by its closure, its defaults, or imports in its code.
-
-    What it imports is loaded, as it would be when the function runs.
+    Return the modules that a function imports in its code; they are loaded, as they would be when it runs.
 
     Args:
         function: The function.
         is_library: Says of a module's name whether what is in that module does not matter.
     """
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    found = [value for value in [*closed_over(function), *defaults] if isinstance(value, ModuleType)]
+    found = list[ModuleType]()
     package = function.__globals__.get("__package__")
     for level, name in set(_imports_of(function.__code__)):
         with suppress(ImportError, ValueError):

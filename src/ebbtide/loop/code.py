@@ -12,6 +12,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
+from ebbtide.arrays.reach import named_in
 from ebbtide.loop.code_parts import Cached, Held, Reader, is_code, is_data
 from ebbtide.loop.plain_data import PlainData, digest
 from ebbtide.program.jit import Jitted
@@ -149,8 +150,14 @@ class _Graph:
         self._names: list[tuple[str, Sequence[Any]]] = []
         self._missed: dict[str, set[int]] = {}
         self._root = self._text(root)
+        self._found: list[list[Any]] = []
+        self._looked_up = set[tuple[int, str]]()
         # The list grows while it is gone through.
-        self._found = [[type(value).__qualname__, *self._texts(value)] for value in self._values]
+        while len(self._found) < len(self._values):
+            value = self._values[len(self._found)]
+            self._found.append([type(value).__qualname__, *self._texts(value)])
+            if len(self._found) == len(self._values):
+                self._look_into_modules()
 
     def digest(self) -> str:
         """Return the digest of the root and of all that it reaches."""
@@ -204,6 +211,20 @@ class _Graph:
             number = self._numbers[id(value)] = len(self._values)
             self._values.append(value)
         return number
+
+    def _look_into_modules(self) -> None:
+        """
+        Tell what modules have by the names that code has for something.
+
+        Whose names they are does not matter: code finds modules by name, and in containers, objects and arguments.
+        """
+        modules = [number for number, value in enumerate(self._values) if self._reader.is_module(value)]
+        names = {name for value in self._values if modules for name in self._reader.names(value)}
+        for number in modules:
+            for name, value in named_in(vars(self._values[number]), names):
+                if (number, name) not in self._looked_up:
+                    self._looked_up.add((number, name))
+                    self._found[number] += self._held(Held((name, value), name))
 
     def _texts(self, value: Any) -> Iterator[Any]:
         """Yield the texts of a value's parts."""

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, cast, final
 import numpy as np
 import optree
 
-from ebbtide.arrays.reach import is_installed, looked_up, modules_of, named_cells
+from ebbtide.arrays.reach import imported_by, is_installed, named_cells, named_globals, names_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.pickled import Pickled, state_of
@@ -127,18 +127,20 @@ class Reader:
         elif isinstance(value, (functools.partial, functools.partialmethod)):
             yield Held((value.func,))
             yield Held((value.args, value.keywords), "arguments of partial")
+            yield from self._additions(value)
         elif isinstance(value, Jitted):
             yield Held(value.made_from)  # what it has traced so far is of no interest
         elif isinstance(value, (staticmethod, classmethod)):
             yield Held((cast("Any", value).__func__,))
+            yield from self._additions(value)
         elif isinstance(value, property):
             yield Held((value.fget, value.fset, value.fdel))
-        elif isinstance(value, functools.cached_property):
-            yield Held((cast("Any", value).func,))
-        elif isinstance(value, _CACHED):
-            yield Held((cast("Any", value).__wrapped__,))
+            yield from self._additions(value)
+        elif isinstance(value, (functools.cached_property, _CACHED)):
+            yield from self._additions(value)
         elif isinstance(value, types.ModuleType):
             yield _name_version(value.__name__)
+            yield from self._class_of_user(value)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             yield from (value.__qualname__, str(getattr(value, "__module__", "")))
             owner = value.__self__
@@ -153,6 +155,24 @@ class Reader:
             yield from _content(value)
             yield from self._object_parts(value)
 
+    def names(self, value: Any) -> Iterator[str]:
+        """Yield the names by which a function of the user's may find something in a module."""
+        if isinstance(value, types.FunctionType) and not self.is_library(value.__module__):
+            yield from names_of(value.__code__)
+
+    def is_module(self, value: Any) -> bool:
+        """Return whether a value is a module of the user's, of which what is in it counts."""
+        return isinstance(value, types.ModuleType) and not self.is_library(value.__name__)
+
+    def _class_of_user(self, value: Any) -> Iterator[Held]:
+        if not self.is_library(type(value).__module__):
+            yield Held((type(value),))
+
+    def _additions(self, value: Any) -> Iterator[Held | Cached]:
+        """Yield what one of Python's wrappers of functions has from the user: a class, attributes."""
+        yield from self._class_of_user(value)
+        yield from _held({name: item for name, item in _attributes(value).items() if name not in _NAMES_OF_PYTHON})
+
     def _function_parts(self, function: types.FunctionType) -> Iterator[str | Held]:
         known = self.is_library(function.__module__)
         named = f"{_name_version(function.__module__)} {function.__qualname__}"
@@ -163,8 +183,9 @@ class Reader:
         if not known:
             for name, value in function.__dict__.items():
                 yield Held((name, value), name)
-            for name, value in looked_up(function, self.is_library, modules_of(function, self.is_library)):
+            for name, value in named_globals(function):
                 yield Held((name, value), name)
+            yield Held(imported_by(function, self.is_library))
 
     def _class_parts(self, kind: type[Any]) -> Iterator[str | Held]:
         yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
@@ -195,8 +216,8 @@ class Reader:
         own = Pickled({}) if is_data(value) else state_of(value)
         for part in own.others:
             yield Held((part,), f"state of {kind.__name__}")
+        yield from self._class_of_user(value)
         if not self.is_library(kind.__module__):
-            yield Held((kind,))
             named = _attributes(value)
         elif dataclasses.is_dataclass(value):
             named = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
@@ -214,9 +235,7 @@ class Reader:
         for base in kind.__mro__:
             told = _OF_C.get(((base.__module__ or "").partition(".")[0], base.__name__), ())
             named = named | {name: getattr(value, name) for name in told}
-        for name in sorted(named):
-            found = named[name]
-            yield found if isinstance(found, Cached) else Held((name, found), name)
+        yield from _held(named)
 
 
 def is_data(value: Any) -> bool:
@@ -281,6 +300,13 @@ def _array_parts(value: Any) -> Iterator[str | Held]:
         yield " ".join([str(compute_crc32c_of_values(part)) for part in parts])
     if isinstance(value, np.ma.MaskedArray):
         yield str(compute_crc32c(np.ma.getmaskarray(value)))
+
+
+def _held(named: Mapping[str, Any]) -> Iterator[Held | Cached]:
+    """Yield attributes by their names."""
+    for name in sorted(named):
+        found = named[name]
+        yield found if isinstance(found, Cached) else Held((name, found), name)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
