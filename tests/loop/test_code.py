@@ -43,7 +43,9 @@ import scipy.spatial
 
 import ebbtide
 import ebbtide.scipy.interpolate
+from ebbtide import Budget
 from ebbtide.loop.code import data_of, digest_code
+from ebbtide.schedules import Costs, Revolve
 
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
 
@@ -385,6 +387,13 @@ UNSEEN = {
 def test_what_belongs_to_a_process_does_not_count(place):
     """A handle or a number of a process is another one in the next: a run could never be resumed."""
     assert digest_code(make(UNSEEN[place](2))) == digest_code(make(UNSEEN[place](3)))
+
+
+@pytest.mark.parametrize("kind", ["budget", "schedule", "costs"])
+def test_how_loops_in_a_step_are_planned_does_not_count(kind):
+    """No bit of a result depends on it: a run that was killed for its memory goes on with another budget."""
+    kinds = {"budget": Budget, "schedule": Revolve, "costs": lambda k: Costs(write=k)}
+    assert digest_code(make(kinds[kind](2))) == digest_code(make(kinds[kind](3)))
 
 
 @pytest.mark.parametrize(

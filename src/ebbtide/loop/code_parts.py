@@ -26,11 +26,13 @@ import optree
 
 from ebbtide.arrays.reach import imported_by, is_installed, named_cells, named_globals, names_of
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget
 from ebbtide.errors import TraceError
 from ebbtide.loop.pickled import Pickled, state_of
 from ebbtide.loop.plain_data import PLAIN
 from ebbtide.loop.state import layout_of
 from ebbtide.program.jit import Jitted
+from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import compute_crc32c, compute_crc32c_of_values
 from ebbtide.tape.node import Node
 
@@ -38,6 +40,7 @@ _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BYTES = (bytearray, memoryview, array.array)
 _VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 _CACHED = type(functools.lru_cache(len))
+_PLANNING = (Budget, Schedule, Costs)
 # What is there for what it holds.
 _CONTAINERS = (tuple, list, deque, set, frozenset, dict, types.MappingProxyType, slice, *_BYTES, *_VIEWS)
 _DATA = (*PLAIN, *_CONTAINERS, np.ndarray, np.generic, TracedArray, optree.PyTreeSpec)
@@ -219,6 +222,8 @@ class Reader:
         yield from self._class_of_user(value)
         if not self.is_library(kind.__module__):
             named = _attributes(value)
+        elif isinstance(value, _PLANNING):
+            named = {}  # of loops in a step, and as for those around nothing of the result depends on it
         elif dataclasses.is_dataclass(value):
             named = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
         elif package in _HOLDERS:
