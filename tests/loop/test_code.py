@@ -357,11 +357,16 @@ def test_what_is_used_does_not_change():
         def slope(self):
             return np.ones(3)
 
+    class Kind(enum.Flag):
+        SLOW = 1
+        LARGE = 2
+
     model, sparse, function = Model(), scipy.sparse.csr_array(np.eye(3)), np.vectorize(lambda u: 2 * u)
     spline, product = scipy.interpolate.UnivariateSpline(np.arange(9.0), np.ones(9)), operator_of(Scaling(2.0))
     matrix = scipy.sparse.linalg.aslinearoperator(np.eye(2))
-    step = make([model, sparse, function, functools.lru_cache(abs), spline, product, matrix])
+    step = make([model, sparse, function, functools.lru_cache(abs), spline, product, matrix, Kind])
     before = digest_code(step)
+    assert Kind.SLOW | Kind.LARGE
     assert model.slope.size == 3
     assert sparse.has_canonical_format
     function(np.ones(2))

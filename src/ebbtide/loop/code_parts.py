@@ -56,7 +56,8 @@ _OF_C: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
         ("_struct", "Struct"): ("format",),
     }
 )
-# Descriptors of the interpreter, and what it and its modules put into a class: they say nothing.
+# Descriptors of the interpreter, and what it and its modules put into a class, some of it when that is used, as
+# enumerations note combinations of flags: they say nothing.
 _OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
 _NAMES_OF_PYTHON = frozenset(
     {
@@ -64,6 +65,7 @@ _NAMES_OF_PYTHON = frozenset(
         "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__conditional_annotations__",
         "__dataclass_fields__", "__dataclass_params__", "__abstractmethods__", "__orig_bases__", "__parameters__",
         "__type_params__", "__protocol_attrs__", "__callable_proto_members_only__", "__non_callable_proto_members__",
+        "_value2member_map_",
     }
 )  # fmt: skip
 _ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
