@@ -69,8 +69,8 @@ def looked_up(function: FunctionType, is_library: Callable[[str], bool]) -> Iter
         function: The function.
         is_library: Says of a module's name whether what is in that module does not matter.
     """
-    names = set(names_of(function.__code__))
-    found = named_globals(function)
+    names = sorted(set(names_of(function.__code__)))  # a set of them takes four times as much
+    found = named_in(function.__globals__, names)
     yield from found
     waiting, seen = [value for _, value in found if isinstance(value, ModuleType)], set[int]()
     while waiting:
