@@ -29,7 +29,8 @@ from ebbtide.storage import Memory
 STEPS, SIZE = 30, 1000
 SCHEDULES = (
     StoreAll(), StoreAll("disk"), Revolve(1), Revolve(3), Revolve(50), Mixed(4), Mixed(8, restart=1, saved=3),
-    Hierarchical(2, 2, Costs(write=1.0, read=1.0)), Hierarchical(0, 3, Costs()), Periodic(10, 2), Online(3),
+    Mixed(3, reverse=6), Hierarchical(2, 2, Costs(write=1.0, read=1.0)), Hierarchical(0, 3, Costs()), Periodic(10, 2),
+    Online(3),
 )  # fmt: skip
 
 

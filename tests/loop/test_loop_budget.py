@@ -14,7 +14,7 @@ from tests.measure import peak_bytes, peak_of, traced
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
 from ebbtide.budget import format_bytes
-from ebbtide.schedules import Costs, StoreAll
+from ebbtide.schedules import Costs, Mixed, StoreAll
 from ebbtide.storage.transfer import LARGE
 
 SIZE = 65536
@@ -83,6 +83,37 @@ def test_steps_do_not_grow_with_the_budget():
     assert all(more >= fewer for more, fewer in pairwise(steps))
     assert steps[0] > 2 * STEPS
     assert steps[-1] == STEPS
+
+
+def light(u: Any, i: Any) -> Any:
+    """A step that does little, and writes into its state."""
+    u *= 1.0 - 1e-3 * u
+    return u
+
+
+@pytest.mark.parametrize("states", [6.1, 8])
+@pytest.mark.parametrize("step", [light, lambda u, i: np.sin(u), lambda u, i: u - 0.01 * u * np.exp(-u)])
+def test_the_reverse_sweep_holds_more_snapshots(step: Any, states: float) -> None:
+    """There what the function took in a step is free, and so is what code after the loop took; within the budget."""
+    u = np.linspace(0.2, 1.1, 4 * SIZE)
+
+    def f(u: Any, schedule: Any = None) -> Any:
+        after = timeloop(step, u, 24, schedule=schedule, costs=Costs(forward=1.0, reverse=2.0))
+        return np.sum(after * after)
+
+    bounded = grad(f, budget=Budget(memory=int(states * u.nbytes)))
+    bounded(u)
+    with traced():
+        alone = peak_of(lambda: f(u))
+        assert peak_of(lambda: bounded(u)) - alone <= states * u.nbytes
+        with ebbtide.profile() as p:
+            found = bounded(u)
+    schedule = p.loops[0].schedule
+    assert isinstance(schedule, Mixed)
+    assert schedule.reverse > schedule.units
+    fewer = Mixed(schedule.units, schedule.restart, schedule.saved)
+    assert p.steps_forward == p.predicted_steps_forward < 0.9 * fewer.forward_steps(24)
+    assert found.tobytes() == grad(lambda u: f(u, StoreAll()))(u).tobytes()
 
 
 @pytest.mark.parametrize("states", [10, 17, 32])

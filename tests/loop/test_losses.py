@@ -14,7 +14,8 @@ from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revo
 U = np.linspace(0.1, 1.0, 50)
 SCHEDULES = (
     Revolve(3), Periodic(4, 2), Periodic(1, 1), Periodic(7, 3), StoreAll("disk"), Mixed(9, restart=1, saved=3),
-    Online(3), Hierarchical(2, 3, Costs(write=1.0, read=1.0)), Hierarchical(0, 4, Costs(write=1.0, read=1.0)),
+    Mixed(3, reverse=6), Online(3), Hierarchical(2, 3, Costs(write=1.0, read=1.0)),
+    Hierarchical(0, 4, Costs(write=1.0, read=1.0)),
 )  # fmt: skip
 
 

@@ -26,7 +26,10 @@ STEPS = 11
 DT = 0.1
 SCHEDULES = (StoreAll(), Revolve(1), Revolve(2), Revolve(5), Revolve(50))
 COSTS = Costs(write=1.0, read=1.0)
-MORE = (StoreAll("disk"), Mixed(8, restart=1, saved=3), Hierarchical(2, 2, COSTS), Periodic(3, 2), Online(3))
+MORE = (
+    StoreAll("disk"), Mixed(8, restart=1, saved=3), Mixed(2, reverse=4), Hierarchical(2, 2, COSTS), Periodic(3, 2),
+    Online(3),
+)  # fmt: skip
 STORAGES = {"memory": Memory, "disk": Disk}
 COEFFICIENT: Any = None
 U0 = np.linspace(0.2, 1.3, 6)

@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules import Delete, Forward, Hierarchical, Mixed, Move, Position, Revolve, Snapshot
+from ebbtide.schedules import (
+    Delete,
+    Forward,
+    Hierarchical,
+    Mixed,
+    Move,
+    Position,
+    Revolve,
+    Snapshot,
+    schedule_from_json,
+    schedule_to_json,
+)
 from ebbtide.schedules.mixed_table import MixedTable
 from ebbtide.testing import check_schedule
 
@@ -194,6 +205,52 @@ def test_it_is_a_value():
     assert repr(used) == repr(new) == "Mixed(units=5, restart=2, saved=3)"
     assert len(pickle.dumps(used)) == len(pickle.dumps(new)) < 200
     assert pickle.loads(pickle.dumps(used)) == used
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_more_units_in_the_reverse_sweep(seed):
+    """
+    Each sweep keeps to its own units, and what is predicted is what is run: no more than with those of the forward
+    sweep, and no fewer than with those of the reverse sweep.
+    """
+    generator = random.Random(seed)
+    for _ in range(8):
+        steps, restart, saved = generator.randint(1, 120), generator.randint(1, 4), generator.randint(1, 6)
+        units = generator.randint(restart, 6 * restart + 3 * saved)
+        reverse = units + generator.randint(1, 5) * restart
+        schedule, sizes = Mixed(units, restart, saved, reverse), {"restart": restart, "saved": saved}
+        count = check_schedule(schedule, steps, slots={"memory": reverse}, sizes=sizes)
+        assert count.forward_steps == schedule.forward_steps(steps)
+        assert count.used["memory"] <= schedule.peak(steps, restart=restart, saved=saved)
+        fewest, most = (Mixed(one, restart, saved).forward_steps(steps) for one in (reverse, units))
+        assert fewest <= count.forward_steps <= most
+        position = Position(steps=steps)
+        while not position.forward_ended:
+            assert schedule.free(position) >= 0
+            position = position.after(schedule.next_action(position))
+        assert schedule.free(position) >= reverse - units
+
+
+def test_few_units_more_in_the_reverse_sweep_are_most_of_the_gain():
+    """A thousand steps with three slots, and five in the reverse sweep, are near to those with five."""
+    assert [Mixed(3).forward_steps(1000), Mixed(3, reverse=5).forward_steps(1000)] == [12_986, 7_211]
+    assert Mixed(5).forward_steps(1000) == 6_828
+
+
+def test_units_of_the_reverse_sweep_are_part_of_the_value():
+    """In print, JSON and pickles; of fewer units both sweeps have as many."""
+    one = Mixed(5, 2, 3, reverse=9)
+    assert one != Mixed(5, 2, 3)
+    assert repr(one) == "Mixed(units=5, restart=2, saved=3, reverse=9)"
+    assert pickle.loads(pickle.dumps(one)) == schedule_from_json(schedule_to_json(one)) == one
+    assert (one.with_units(7), one.most) == (Mixed(7, 2, 3), 9)
+
+
+@pytest.mark.parametrize("reverse", [4, 6, 8, -1])
+def test_units_of_the_reverse_sweep_are_restart_states_more(reverse):
+    """The table of both sweeps is one."""
+    with pytest.raises(ScheduleError, match=f"{reverse} units in the reverse sweep, which are not the 5"):
+        Mixed(5, 2, 3, reverse)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (3, 4, 1), (3, 0, 1), (3, 1, 0), (-1, -1, 1)])

@@ -190,7 +190,8 @@ def with_less(schedule: Any, position: Position) -> Any:
         return replace(schedule, inner=with_less(schedule.inner, position))
     held = len(position.snapshots) - position.on_disk
     if isinstance(schedule, Mixed):
-        return schedule.with_units(schedule.units - schedule.free(position) - 1)
+        units = schedule.most if position.forward_ended else schedule.units
+        return schedule.with_units(units - schedule.free(position) - 1)
     if isinstance(schedule, (Online, Periodic)):
         return replace(schedule, snapshots=max(1, min(schedule.snapshots, held) - 1))
     if isinstance(schedule, StoreAll):
@@ -199,9 +200,10 @@ def with_less(schedule: Any, position: Position) -> Any:
     return Revolve(max(1, (held if isinstance(schedule, Revolve) else len(position.snapshots)) - 1))
 
 
-def with_freed(plan: Plan, position: Position, ran: int, freed: int, buffer: int) -> Plan:
-    """Return the plan of a loop that gave up so many bytes after it ran so many steps, and is left with a *buffer*."""
-    forward = ran + plan.schedule.forward_steps_left(position)
+def with_freed(rule: Any, freed: int) -> Plan:
+    """Return the plan of a loop that gave up so many bytes."""
+    plan, position, buffer = rule.plan, rule.position, int(rule.snapshots.buffer_nbytes)
+    forward = rule.ran + plan.schedule.forward_steps_left(position)
     return replace(
         plan,
         snapshots=len(position.snapshots),

@@ -20,6 +20,8 @@ _SHARE, _WORK_PER_SECOND = 0.01, 1_500_000
 _MOST_ON_DISK = 10_000
 # Slots on disk with a table, which are more than enough for the steps for which there is time to make one.
 _MOST_SLOTS = 64
+# With more units the reverse sweep gains nothing by some that are free then.
+_MOST_REVERSE = 64
 # By so much a size may be rounded up for `Mixed`; finer units make larger tables.
 _WASTE = 0.02
 
@@ -188,14 +190,17 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
     (held, making), (held_more, making_more) = count_bytes(steps, 0), count_bytes(steps, 1)
     each, each_making = held_more - held, making_more - making
     by_table = (bounds.making - making) // each_making - 1
-    room = available - held - each
-    units = room // (unit + each)
-    if units >= TUPLE * least:
-        units = max(TUPLE * least - 1, (room - count_tuples(TUPLE)) // (unit + each))
-    units = min(units, by_table, rows - 1, (steps - 1) * max(restart, saved))
+    # In the reverse sweep there may be room for more.
+    room = available + bounds.sizes.more_in_reverse - held - each
+    most = room // (unit + each)
+    if most >= TUPLE * least:
+        most = max(TUPLE * least - 1, (room - count_tuples(TUPLE)) // (unit + each))
+    most = min(most, by_table, rows - 1, (steps - 1) * max(restart, saved))
+    units = min((available - held - each * (1 + most) - count_tuples(most // least)) // unit, most)
     if units < restart:
         return None
-    table = MixedTable(steps, units * unit, restart * unit, saved * unit)
+    most -= (most - units) % restart
+    table = MixedTable(steps, most * unit, restart * unit, saved * unit)
     if not table.exact:
         return None
     # Where the first step's saved values come first, there is the initial state beside them; see `spare_tier`.
@@ -203,11 +208,19 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
     fitting = [count for count, row in rows_of.items() if count + restart <= units or table.place(row, steps) > 0]
     if not fitting:
         return None
-    _, fewest = min((table.cost(rows_of[count], steps), count) for count in fitting)
-    schedule = Mixed(fewest * unit, restart * unit, saved * unit)
-    # The table of more units has all rows that fewer need, and a second one would take as long.
-    schedule._tables.append(table)
-    return schedule
+
+    def made(count: int, reverse: int = 0) -> Mixed:
+        """Return a schedule with the table of more units: it has all rows that fewer need."""
+        schedule = Mixed(count * unit, restart * unit, saved * unit, reverse * unit)
+        schedule._tables.append(table)
+        return schedule
+
+    cost, fewest = min((table.cost(rows_of[count], steps), count) for count in fitting)
+    found = [(cost, fewest, 0)]
+    # The table has the rows of those that are some restart states less than the most.
+    less = [one for one in fitting if one < most and one <= _MOST_REVERSE and not (most - one) % restart]
+    found += [(made(count, most).forward_steps(steps), count, most) for count in less]
+    return made(*min(found)[1:])
 
 
 # Disk.

@@ -34,7 +34,7 @@ from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.warm import Timed
 from ebbtide.loop.whole import Whole
 from ebbtide.loop.within import Within
-from ebbtide.schedules import Schedule, StoreAll
+from ebbtide.schedules import Mixed, Schedule, StoreAll
 from ebbtide.tape.region import Region
 
 
@@ -105,7 +105,8 @@ def first_steps(
     _page_before(stepper.region)
     mark = account.mark()
     given = values
-    first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows)
+    known = steps if _may_hold_more(options, earlier, allowed) else 1
+    first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, known)
     whole.see(first, sizes, held)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
@@ -144,6 +145,13 @@ def first_steps(
         return first, plan, None
     seconds = time.perf_counter() - start
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
+
+
+def _may_hold_more(options: Options, earlier: Schedule | None, allowed: Budget | None) -> bool:
+    """Return whether a plan may hold more snapshots in the reverse sweep: in memory, of a loop of known length."""
+    asked = options.schedule or earlier
+    more = asked is None or (isinstance(asked, Mixed) and asked.reverse > 0)
+    return more and options.until is None and allowed is not None and not allowed.disk
 
 
 def _choose(measured: _Measured, earlier: Schedule | None) -> Plan:
@@ -243,7 +251,7 @@ def _refusal(
 
 
 def _measure_first(
-    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int
+    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int, steps: int
 ) -> tuple[First, Sizes, Timed | None, int, list[Any]]:
     """
     Run the first step on a tape and measure it.
@@ -265,7 +273,8 @@ def _measure_first(
     sizes = measure_sizes(stepper, values, first, account, held, known, rows)
     # Tangents of zeros are none of the user's.
     with nullcontext() if more is None else np.errstate(all="ignore"):
-        sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark)
+        room = 0 if account.limit is None else account.limit - held
+        sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark, steps, room)
     return first, sizes, plain, held - freed, values
 
 

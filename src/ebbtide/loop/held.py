@@ -182,6 +182,12 @@ def sums_bytes(rule: Any) -> int:
     return max(int(rule.plan.sizes.gradients), sum(met.nbytes for met in rule.statics.values()))
 
 
+def alone_bytes(rule: Any, ledger: Ledger) -> int:
+    """Return what the function took in a step, and the sweep of one may take, beside what it is known to hold."""
+    sizes = rule.plan.sizes
+    return max(0, int(max(sizes.alone, sizes.spent)) - ledger.alone)
+
+
 def needed_bytes(rule: Any, paged: int = 0) -> int:
     """
     Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`.

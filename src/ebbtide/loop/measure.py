@@ -18,6 +18,7 @@ from ebbtide.loop.first import First
 from ebbtide.loop.generators import working_nbytes
 from ebbtide.loop.held import RECORD
 from ebbtide.loop.likeness import is_known, is_lone, is_plain, taken_beside
+from ebbtide.loop.moments import bytes_asked
 from ebbtide.loop.sizes import RESERVE_PER_STEP, Sizes
 from ebbtide.loop.state import bytes_of, count_numbers, owned, pack
 from ebbtide.loop.steps import Stepper, TapedStep
@@ -124,10 +125,10 @@ def bytes_passed(first: First, ledger: Ledger) -> int:
 
 
 def measure_alone(
-    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark, steps: int, room: int
 ) -> tuple[Sizes, Timed | None, int]:
     """
-    Run the first step once more, on plain values, if it takes more than most: the function alone takes some too.
+    Run the first step once more, on plain values, where the plan gains by it: the function alone takes some too.
 
     A cotangent waits in the sweep where the step held its value. At the maximum of eight branches eight of them wait,
     and the function alone holds as many values. What it holds would cover as well what rules take for a moment and no
@@ -144,6 +145,8 @@ def measure_alone(
         sizes: What it takes.
         ledger: The account.
         mark: Where it stood before the step.
+        steps: The number of steps.
+        room: Bytes in the ledger that the loop may have.
 
     Returns:
         (sizes that say what the function alone takes, the time of the step, the bytes that others gave up for it);
@@ -161,22 +164,29 @@ def measure_alone(
     most = _most_that_waits(sizes, beside)
     # What was there before the step, and is in the ledger since then, no meter saw.
     taken = min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
-    waits = not agree(not (lone and is_known(first) and sizes.sweep > most))
+    known = lone and is_known(first)
+    waits = not agree(not (known and sizes.sweep > most))
     takes = agree(not is_plain(first) and taken + sizes.state + sizes.gradients > has_room)
-    if not (waits or takes):
+    # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
+    # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
+    beside_it = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
+    # Where not all that steps save fits, there is something to do with what is free in the sweep.
+    everything = sizes.fixed + sizes.restart + (steps - 1) * sizes.taped_beside
+    # Of small states the interpreter's share is more than there is to gain.
+    free = known and steps > 1 and sizes.state >= BLOCK and is_own(stepper) and everything > room
+    free = free and ledger.live + beside_it <= ledger.limit
+    free = not agree(not free)
+    if not (waits or takes or free):
         # The function alone takes a state at least, for what it returns.
         unseen = 0 if is_plain(first) else taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
-    # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
-    # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
-    room = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
     outer = None if stepper.region is None else stepper.region.outer.pager
-    freed = ledger.relieve(ledger.live + room - ledger.limit, ledger.lenders_before(mark))
-    if ledger.live + room > ledger.limit:
+    freed = ledger.relieve(ledger.live + beside_it - ledger.limit, ledger.lenders_before(mark))
+    if ledger.live + beside_it > ledger.limit:
         sizes = without_spare(values, first, sizes, ledger, mark)
     before, meter = ledger.live, Meter()
     if outer is not None:
-        outer.reserve(room)
+        outer.reserve(beside_it)
     freed += before - ledger.live
     timed = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and lone else 0
@@ -185,9 +195,18 @@ def measure_alone(
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
+    if free and function > block and first.record is not None:
+        asked = max([nbytes for nbytes, _ in bytes_asked(first.record)], default=0)
+        sizes = replace(sizes, spent=sizes.data + function - block, again=max(0, run), asked=asked)
     # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
     least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
     return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed
+
+
+def is_own(stepper: Stepper) -> bool:
+    """Return whether a loop is a part of the outermost gradient, and of no step or other function that is run again."""
+    region = stepper.region
+    return region is not None and region.outer.outer is None and region.outer.level == 1
 
 
 def without_spare(values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Sizes:

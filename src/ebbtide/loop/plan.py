@@ -225,10 +225,10 @@ def _agreed(
     names = [one.name for one in fields(costs)]
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
     unknown = {name: -1 for name in ("nodes", "swapped") if getattr(sizes, name) is None}
-    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, **unknown)
+    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, spent=-sizes.spent, **unknown)
     sizes = Sizes(*agree(astuple(sizes)))
     unknown = {name: None for name in ("nodes", "swapped") if getattr(sizes, name) == -1}
-    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, **unknown)
+    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, spent=-sizes.spent, **unknown)
     room, space, kept = agree((-math.inf if memory is None else -memory, -disk, kept))
     return sizes, None if room == -math.inf else -int(room), -space, costs, kept
 

@@ -119,7 +119,7 @@ def spare_tier(schedule: Schedule, steps: int) -> str | None:
 def count_saved(schedule: Schedule, steps: int) -> int:
     """Return the most steps at a time of which the saved values are in memory, but for the one in work."""
     if isinstance(schedule, Mixed):
-        return min(steps - 1, schedule.units // schedule.saved)
+        return min(steps - 1, schedule.most // schedule.saved)
     return steps - 1 if schedule == StoreAll() else 0
 
 
@@ -131,7 +131,7 @@ def spare_beside_taped(schedule: Schedule, steps: int, sizes: Sizes) -> int:
     """
     if not isinstance(schedule, Mixed) or steps <= 1 or spare_tier(schedule, steps) is not None:
         return 0
-    has_room = schedule.units % schedule.saved >= schedule.restart
+    has_room = schedule.most % schedule.saved >= schedule.restart
     return sizes.restart if sizes.idle >= sizes.restart and not has_room else 0
 
 
@@ -179,8 +179,11 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
 def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Prediction:
     forward = schedule.forward_steps(steps) if steps else 0
     saved = sizes.taped_beside
-    held = schedule.peak(steps, restart=sizes.restart, saved=saved) - (saved if steps else 0)
-    snapshots = min(max(0, steps - 1), schedule.units // min(schedule.restart, schedule.saved))
+    forth = Mixed(schedule.units, schedule.restart, schedule.saved)
+    own = saved if steps else 0  # of the step in work
+    held, most = (one.peak(steps, restart=sizes.restart, saved=saved) - own for one in (forth, schedule))
+    held = max(held, most - sizes.more_in_reverse)
+    snapshots = min(max(0, steps - 1), schedule.most // min(schedule.restart, schedule.saved))
     table, making = _count_table(schedule, steps)
     memory = max(held + table + count_tuples(snapshots, forward), making)
     return _in_memory(forward, snapshots, memory, _time(costs, steps, forward))

@@ -15,7 +15,7 @@ from ebbtide.loop.held import RECORD, counted_bytes
 from ebbtide.loop.less import give_up_on_disk
 from ebbtide.loop.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.predict import predict
-from ebbtide.schedules import StoreAll
+from ebbtide.schedules import Revolve, StoreAll
 
 
 def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
@@ -43,6 +43,24 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
             gave_up = ledger.relieve(ledger.lent, lenders) or (is_alone() and give_up_on_disk(rule, saved))
             if not agree(gave_up):
                 raise
+
+
+def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, *, is_lean: bool) -> Plan:
+    """
+    Return the plan with which a loop goes on, see `choose_beside`; where nothing fits, one that asks for no more.
+
+    A plan has room for the widest step with all that may wait for its sweep, and a loop with one restart state may do
+    with less: it goes on, and is refused if a step passes the budget again. So does one that has none to give up.
+    """
+    position, known = rule.position, rule.plan
+    try:
+        return choose_beside(rule, ledger, unseen)
+    except BudgetError:
+        is_least = position.forward_ended and [kept.kind for kept in position.snapshots] == ["restart"]
+        if not is_lean and (not is_least or known.schedule == Revolve(1)):
+            raise
+        rule.plan = known if is_lean else replace(known, schedule=Revolve(1))
+        return from_here(rule, 0)
 
 
 def choose_again(rule: Any, memory: int | None, others: int, kept: int = 0) -> Plan:

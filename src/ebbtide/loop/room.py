@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, final
 
@@ -23,7 +23,7 @@ from ebbtide.loop.given import in_region
 from ebbtide.loop.held import Waiting
 from ebbtide.loop.plan import Plan, describe_larger
 from ebbtide.loop.predict import spare_tier
-from ebbtide.loop.replan import choose_beside, from_here, of_known_length, with_wider
+from ebbtide.loop.replan import choose_or_go_on, from_here, of_known_length, with_wider
 from ebbtide.loop.share import held_in_step, loops_inside, seen_by_none
 from ebbtide.loop.spare import Spare
 from ebbtide.loop.steps import TapedStep
@@ -241,12 +241,11 @@ class Room:
         if self._freed is not None:
             # Once for all, before the loop goes on: to follow a schedule takes time, and leaves dead tuples.
             freed, self._freed = self._freed, None
-            buffer = int(rule.snapshots.buffer_nbytes)
-            self._replace(rule, ahead.with_freed(rule.plan, rule.position, rule.ran, freed, buffer))
+            self._replace(rule, ahead.with_freed(rule, freed))
         if self.spare.is_in_the_way(rule, action):
             self.spare.drop(rule)
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
-        with self._beside(rule):
+        with self._beside(rule, self._excused(rule) if rule.records else 0):
             over = max(0, self._ledger.live + stored * rule.plan.sizes.state - self._ledger.limit)
         # What a storage of the user gave up may have been no memory.
         before = rule.position
@@ -265,7 +264,7 @@ class Room:
         if record.tape.pager is not None:
             with self._beside(rule):
                 self._prepare(rule, index, record)
-        with self._ledger.beside(alone) if (alone := rule.plan.sizes.alone) else nullcontext():
+        with self._ledger.beside(alone) if (alone := held.alone_bytes(rule, self._ledger)) else nullcontext():
             found = record.sweep(rule.cotangent, seeds, retain=retain)
             if retain and record.tape.pager is not None:
                 record.tape.pager.put_back()
@@ -276,7 +275,9 @@ class Room:
         """Make room for the sweep of a step."""
         ledger, pager, sizes = self._ledger, record.tape.pager, rule.plan.sizes
         pager.budget = pager.budget or self._allowed  # of a retained step it may have fitted in the sweep before
-        limit = ledger.limit + sizes.alone
+        alone = held.alone_bytes(rule, ledger)
+        assert ledger.limit is not None
+        limit = ledger.limit + alone
         over = ledger.live + sizes.sweep - sizes.saved - limit
         if over > 0:
             lent = not rule.position.reversed and not all(pair is None or pair[1] for pair in rule.cotangent)
@@ -285,7 +286,7 @@ class Room:
         if over <= 0 and not is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
         if over > 0 and not (pager.budget is not None and pager.budget.disk):
-            raise self._refusal(rule, index, record, ledger.limit + over)
+            raise self._refusal(rule, index, record, limit - alone + over)
 
     def settle(self, rule: Any) -> None:
         """Give up as much as any other process did between the two sweeps, so that all follow one schedule."""
@@ -365,9 +366,8 @@ class Room:
         """
         went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
         is_lean, self.lean = self.lean, False
-        with suppress(BudgetError) if is_lean else nullcontext():
-            self._replace(rule, choose_beside(rule, self._ledger, self._unseen))
-            self._freed = None
+        self._replace(rule, choose_or_go_on(rule, self._ledger, self._unseen, is_lean=is_lean))
+        self._freed = None
         return went_back
 
     def ended(self, rule: Any) -> None:

@@ -56,6 +56,10 @@ class Sizes:
         seen: What the ledger has of a step at most while it runs on a tape.
         unseen: What a step takes for a moment, at most, while it runs on a tape, beyond the function alone and in no
             ledger.
+        spent: What the function alone takes in a step, its state included, which is free in the sweep of a step; known
+            of a loop that is in no step or other function that is run again, if it was measured, else 0.
+        again: Where that is known, what a step takes beyond it while it runs on a tape.
+        asked: And what there has to be room for in the ledger before an operation then, at most.
     """
 
     state: int
@@ -73,14 +77,18 @@ class Sizes:
     run: int = 0
     seen: int = 0
     unseen: int = 0
+    spent: int = 0
+    again: int = 0
+    asked: int = 0
 
     def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
         """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
         seen = max(self.seen, seen)
         run, more = self.run + seen - self.seen, max(0, saved - self.saved)
         swapped = None if self.swapped is None else self.swapped + more
-        sweep = max(self.sweep, sweep)
-        return replace(self, saved=self.saved + more, swapped=swapped, sweep=sweep, seen=seen, run=run)
+        grown = seen - self.seen
+        sizes = replace(self, saved=self.saved + more, swapped=swapped, sweep=max(self.sweep, sweep))
+        return replace(sizes, seen=seen, run=run, again=self.again + grown, asked=self.asked + grown)
 
     @property
     def _others(self) -> int:
@@ -115,13 +123,28 @@ class Sizes:
         return max(reverse, self.saved + self.shared + 2 * self.state) + self.interpreter
 
     @property
+    def more_in_reverse(self) -> int:
+        """
+        Bytes that are free for snapshots in the reverse sweep, and not in the forward sweep.
+
+        At the end of that what code after the loop saves and makes is there with all snapshots, and it may take as much
+        as the function took in steps before.
+        """
+        if not self.spent:
+            return 0
+        reverse = max(self.sweep - self.spent, self.again + self.state + RESERVE_PER_STEP) + self.gradients
+        # Of saved values the last that are stored have the state after them to themselves.
+        return max(0, self.fixed - self.interpreter - reverse - self.passed_on)
+
+    @property
     def excused(self) -> int:
         """
         Bytes in the ledger of a step that runs on a tape beside a cotangent, for which there is no room in `fixed`.
 
-        It is the state that the step starts from: saved here, and held by the function alone.
+        It is the state that the step starts from: saved here, and held by the function alone. Or what it makes, where
+        it is known what the function takes for that.
         """
-        return max(0, min(self.state, -self._left_to_taped))
+        return max(0, min(max(self.state, self.spent), -self._left_to_taped))
 
     @property
     def idle(self) -> int:
@@ -131,7 +154,8 @@ class Sizes:
     @property
     def _left_to_taped(self) -> int:
         """Bytes of `fixed` less those in the ledger of a step that runs on a tape, beside a cotangent and all sums."""
-        return self.fixed - self.interpreter - self.seen - self.state - self.gradients
+        left = self.fixed - self.interpreter - self.more_in_reverse
+        return left - max(self.seen, self.asked) - self.state - self.gradients
 
     @property
     def restart(self) -> int:

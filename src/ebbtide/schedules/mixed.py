@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules.actions import Action, copy, delete, move, run
+from ebbtide.schedules.actions import Action, Forward, copy, delete, move, run
 from ebbtide.schedules.asked import steps_and_sizes, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
@@ -39,14 +39,17 @@ class Mixed(Schedule):
         saved: The size of what one step saves, in this unit. Steps whose saved values are stored are neighbors, and the
             last of them is the one before what is at hand: of what two of them share, such as the state between
             them, each counts it once.
+        reverse: The size of the memory for snapshots in the reverse sweep, where some restart states more fit then; as
+            large as that of the forward sweep if it is 0.
 
     Raises:
-        ScheduleError: A size is less than 1, or not even one restart state fits.
+        ScheduleError: A size is less than 1, not even one restart state fits, or *reverse* is something else.
 
     Memory:
-        Who follows it holds snapshots of at most `units`, the working state, and the saved values of one step.
-        The schedule itself holds a table of 12 bytes for each step and each number of free units that can occur, at
-        most 50 MB, and 15 MB for longer loops; it is made at the first question and is no part of ==, repr and pickle.
+        Who follows it holds snapshots of at most `units`, in the reverse sweep of `reverse`, the working state, and the
+        saved values of one step. The schedule itself holds a table of 12 bytes for each step and each number of free
+        units that can occur, at most 50 MB, and 15 MB for longer loops; it is made at the first question and is no part
+        of ==, repr and pickle.
 
     Source:
         Maddison, Step-based checkpointing with high-level algorithmic differentiation, J. Comput. Sci. 82 (2024),
@@ -58,34 +61,51 @@ class Mixed(Schedule):
         (352, 237)
         >>> Mixed(12, restart=1, saved=3).forward_steps(100)
         268
+        >>> Mixed(3).forward_steps(1000), Mixed(3, reverse=5).forward_steps(1000), Mixed(5).forward_steps(1000)
+        (12986, 7211, 6828)
     """
 
     units: int
     restart: int = 1
     saved: int = 1
+    reverse: int = 0
     # At most one table, that of the longest loop so far.
     _tables: list[MixedTable] = field(default_factory=list[MixedTable], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        make_plain(self, "units", "restart", "saved")
+        make_plain(self, "units", "restart", "saved", "reverse")
         if min(self.restart, self.saved) < 1 or self.units < self.restart:
             raise ScheduleError(
                 f"Mixed needs room for the initial state, and sizes of at least 1: {self.units} units do not hold a "
                 f"restart state of {self.restart} (one step saves {self.saved}). Give more units."
             )
+        if self.reverse and (self.reverse < self.units or (self.reverse - self.units) % self.restart):
+            raise ScheduleError(
+                f"Mixed has {self.reverse} units in the reverse sweep, which are not the {self.units} of the forward "
+                f"sweep and some restart states of {self.restart} more. Give reverse= so many, or 0."
+            )
 
-    def __reduce__(self) -> tuple[type[Mixed], tuple[int, int, int]]:
-        return Mixed, (self.units, self.restart, self.saved)
+    def __repr__(self) -> str:
+        more = f", reverse={self.reverse}" if self.reverse else ""
+        return f"Mixed(units={self.units}, restart={self.restart}, saved={self.saved}{more})"
+
+    def __reduce__(self) -> tuple[type[Mixed], tuple[int, int, int, int]]:
+        return Mixed, (self.units, self.restart, self.saved, self.reverse)
+
+    @property
+    def most(self) -> int:
+        """The size of the memory for snapshots in that sweep which has more."""
+        return max(self.units, self.reverse)
 
     def with_units(self, units: int) -> Mixed:
         """
-        Return a schedule with fewer units, which takes over the table if there is one.
+        Return a schedule with fewer units, in both sweeps, which takes over the table if there is one.
 
         Args:
             units: The most units that it may have. It has as many as can be free, of those of this schedule, so that
                 the table has all rows that it needs, and no others: at least one restart state.
         """
-        units = max(self.restart, min(units, self.units))
+        units = max(self.restart, min(units, self.most))
         for table in self._tables:
             known = table.level(table.row(units))
             if known >= self.restart:
@@ -123,7 +143,27 @@ class Mixed(Schedule):
         table = self._table(steps)
         if not table.exact:
             return self.forward_steps_left(Position(steps=steps))
-        return int(table.cost(table.row(self.units), steps))
+        if self.reverse <= self.units or steps == 0:
+            return int(table.cost(table.row(self.units), steps))
+        position, forward = Position(steps=steps), 0
+        while not position.forward_ended:
+            action = self.next_action(position)
+            assert action is not None
+            forward += action.stop - action.start if isinstance(action, Forward) else 0
+            position = position.after(action)
+        return forward + self._interval_by_interval(position)
+
+    def _interval_by_interval(self, position: Position) -> int:
+        """Return the forward steps of a reverse sweep that begins, from one snapshot to the next."""
+        snapshots, last = position.snapshots, position.end if position.saved is None else position.saved[0]
+        steps = np.array([kept.step for kept in snapshots])
+        saved = np.array([kept.kind == "saved" for kept in snapshots])
+        sizes = np.array([self._size(kept) for kept in snapshots])
+        if len(steps) == 0:
+            return 0
+        free = self.free(position) + sizes.sum() - np.cumsum(sizes) + sizes
+        lengths = np.append(steps[1:], last) - (steps + saved)
+        return int(self._table(position.steps).costs_of(free, lengths).sum())
 
     def peak(self, steps: int, tier: str = "memory", *, restart: int = 1, saved: int = 1) -> int:
         """
@@ -142,15 +182,16 @@ class Mixed(Schedule):
         numerator, denominator = restart, self.restart
         if saved * self.restart > restart * self.saved:
             numerator, denominator = saved, self.saved
-        whole = -(-self.units * numerator // denominator)
+        whole = -(-self.most * numerator // denominator)
         return min(whole, (steps - 1) * max(restart, saved)) + saved
 
     def free(self, position: Position) -> int:
         """Return how many units are free at a position; less than 0 if more is held than fits."""
+        units = self.most if position.forward_ended else self.units
         if position.on_disk == 0:
             saved = position.saved_snapshots
-            return self.units - self.restart * (len(position.snapshots) - saved) - self.saved * saved
-        return self.units - sum(map(self._size, position.snapshots))
+            return units - self.restart * (len(position.snapshots) - saved) - self.saved * saved
+        return units - sum(map(self._size, position.snapshots))
 
     def find_room(self, position: Position) -> str | None:
         """See `Roomy.find_room`."""
@@ -346,7 +387,7 @@ class Mixed(Schedule):
         """The table for a loop of so many steps; that of a longer loop does, too."""
         tables = self._tables
         if not tables or tables[0].steps < steps:
-            tables[:] = [MixedTable(steps, self.units, self.restart, self.saved)]
+            tables[:] = [MixedTable(steps, self.most, self.restart, self.saved)]
         return tables[0]
 
 

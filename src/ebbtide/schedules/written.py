@@ -33,7 +33,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
     Example:
         >>> schedule_to_json(Mixed(units=12, restart=1, saved=3))
-        {'schedule': 'Mixed', 'units': 12, 'restart': 1, 'saved': 3}
+        {'schedule': 'Mixed', 'units': 12, 'restart': 1, 'saved': 3, 'reverse': 0}
     """
     if type(schedule) not in _KINDS:
         known = ", ".join(kind.__name__ for kind in _KINDS)
