@@ -85,7 +85,8 @@ def test_a_function_that_is_gone_leaves_no_block_behind():
     # Six masks of eight rows and the programs; and a block that stays.
     block = kept.program(X).arena_nbytes
     assert 6 * X.nbytes < anew[1] < 9 * X.nbytes < 6 * X.nbytes + block < once[1]
-    assert anew[2] - anew[1] < 2 * X.nbytes
+    # The gradient, and what the interpreter takes for the programs: 0.6 arrays, and 1.1 in a process of many tests.
+    assert anew[2] - anew[1] < 3 * X.nbytes < block
 
 
 def test_tangents_keep_to_a_budget():
