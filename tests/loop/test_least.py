@@ -71,7 +71,7 @@ def found_out(step: Callable[[Any, int], Any], u: Any) -> Any:
     return np.sum(last)
 
 
-def refused(loop: Any, step: Callable[[Any, int], Any], budget: Budget, runs: tuple[int, ...] = (1, 2)) -> int:
+def refused(loop: Any, step: Callable[[Any, int], Any], budget: Budget, runs: tuple[int, ...] = (1,)) -> int:
     """The least that a loop names for a budget that is too small; it ran the first step so often, and made no file."""
     assert budget.directory is not None
     ran, directory = list[int](), Path(budget.directory)

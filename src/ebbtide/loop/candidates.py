@@ -220,7 +220,9 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
     # The table has the rows of those that are some restart states less than the most.
     less = [one for one in fitting if one < most and one <= _MOST_REVERSE and not (most - one) % restart]
     found += [(made(count, most).forward_steps(steps), count, most) for count in less]
-    return made(*min(found)[1:])
+    # Of equal ones that which says that it was measured for more: who repeats it measures as well.
+    _, count, reverse = min(found, key=lambda one: (one[0], not one[2], one[1]))
+    return made(count, reverse)
 
 
 # Disk.

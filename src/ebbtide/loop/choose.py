@@ -105,8 +105,8 @@ def first_steps(
     _page_before(stepper.region)
     mark = account.mark()
     given = values
-    known = steps if _may_hold_more(options, earlier, allowed) else 1
-    first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, known)
+    gaining = steps if _may_hold_more(options, earlier, allowed) else 0
+    first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, gaining)
     whole.see(first, sizes, held)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
@@ -251,7 +251,7 @@ def _refusal(
 
 
 def _measure_first(
-    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int, steps: int
+    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int, gaining: int
 ) -> tuple[First, Sizes, Timed | None, int, list[Any]]:
     """
     Run the first step on a tape and measure it.
@@ -274,7 +274,7 @@ def _measure_first(
     # Tangents of zeros are none of the user's.
     with nullcontext() if more is None else np.errstate(all="ignore"):
         room = 0 if account.limit is None else account.limit - held
-        sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark, steps, room)
+        sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark, gaining, room)
     return first, sizes, plain, held - freed, values
 
 

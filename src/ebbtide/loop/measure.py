@@ -125,7 +125,7 @@ def bytes_passed(first: First, ledger: Ledger) -> int:
 
 
 def measure_alone(
-    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark, steps: int, room: int
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark, gaining: int, room: int
 ) -> tuple[Sizes, Timed | None, int]:
     """
     Run the first step once more, on plain values, where the plan gains by it: the function alone takes some too.
@@ -145,7 +145,7 @@ def measure_alone(
         sizes: What it takes.
         ledger: The account.
         mark: Where it stood before the step.
-        steps: The number of steps.
+        gaining: The steps that may gain by more snapshots in the reverse sweep; 0 where a plan has no use for them.
         room: Bytes in the ledger that the loop may have.
 
     Returns:
@@ -170,10 +170,11 @@ def measure_alone(
     # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
     # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
     beside_it = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
-    # Where not all that steps save fits, there is something to do with what is free in the sweep.
-    everything = sizes.fixed + sizes.restart + (steps - 1) * sizes.taped_beside
-    # Of small states the interpreter's share is more than there is to gain.
-    free = known and steps > 1 and sizes.state >= BLOCK and is_own(stepper) and everything > room
+    # Few snapshots gain by what is free in the sweep: with one for each second step or more no steps are saved. Of
+    # small states the interpreter's share is more than there is to gain.
+    everything = sizes.fixed + sizes.restart + (gaining - 1) * sizes.taped_beside
+    count = (room - sizes.fixed) // sizes.restart
+    free = known and 0 < 2 * count < gaining and everything > room and sizes.state >= BLOCK and is_own(stepper)
     free = free and ledger.live + beside_it <= ledger.limit
     free = not agree(not free)
     if not (waits or takes or free):
