@@ -974,3 +974,30 @@ def test_the_chosen_schedule_is_kept(changed_budget: int | None, tmp_path: Path)
         assert plans[-1].schedule.inner == first.schedule
     expected = grad(lambda u: np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(u) * np.cos(u), u, 40)))(big)
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("stop", [9, 30, 70])
+def test_what_was_measured_is_kept(stop: int, tmp_path: Path) -> None:
+    """A run that goes on holds as many snapshots in its reverse sweep, without a run of a step that tells how many."""
+    large, plans = np.linspace(0.1, 1.0, 1 << 15), list[Any]()
+
+    def gradient(ticker: Ticker) -> Any:
+        def objective(u: Any) -> Any:
+            return np.sum(timeloop(lambda x, i: np.sin(x) * 1.01, u, 40, inputs=ticker, resume_every=4))
+
+        with ebbtide.profile(on_plan=plans.append):
+            return grad(objective, budget=Budget(memory=8 * large.nbytes), resume=tmp_path / "run")(large)
+
+    whole = Ticker()
+    expected = gradient(whole)
+    assert plans[-1].schedule.reverse > plans[-1].schedule.units
+    assert plans[-1].predicted_steps_forward == whole.calls > 80
+    known = plans[-1].sizes.measured_alone
+    with pytest.raises(KeyboardInterrupt):
+        gradient(Ticker(stop))
+    first = plans[-1]
+    assert first.measuring_steps > 0
+    plans.clear()
+    assert np.array_equal(gradient(Ticker()), expected)
+    again = plans[0]
+    assert (again.schedule, again.measuring_steps, again.sizes.measured_alone) == (first.schedule, 0, known)

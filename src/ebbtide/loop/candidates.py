@@ -216,13 +216,12 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
         return schedule
 
     cost, fewest = min((table.cost(rows_of[count], steps), count) for count in fitting)
-    found = [(cost, fewest, 0)]
+    # Who repeats a schedule that says that it was measured for more measures as well, also where more are of no use.
+    found = [(cost, fewest, fewest if bounds.sizes.spent else 0)]
     # The table has the rows of those that are some restart states less than the most.
     less = [one for one in fitting if one < most and one <= _MOST_REVERSE and not (most - one) % restart]
     found += [(made(count, most).forward_steps(steps), count, most) for count in less]
-    # Of equal ones that which says that it was measured for more: who repeats it measures as well.
-    _, count, reverse = min(found, key=lambda one: (one[0], not one[2], one[1]))
-    return made(count, reverse)
+    return made(*min(found, key=lambda one: (one[0], one[2], one[1]))[1:])
 
 
 # Disk.

@@ -26,7 +26,7 @@ from ebbtide.loop.held import RECORD
 from ebbtide.loop.inside import Inside
 from ebbtide.loop.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.options import Options
-from ebbtide.loop.plan import Plan, Sizes
+from ebbtide.loop.plan import Earlier, Plan, Sizes
 from ebbtide.loop.share import claim, held_outside, room_beside
 from ebbtide.loop.steps import Stepper
 from ebbtide.loop.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps, time_fresh
@@ -34,7 +34,7 @@ from ebbtide.loop.transfers import with_transfers
 from ebbtide.loop.warm import Timed
 from ebbtide.loop.whole import Whole
 from ebbtide.loop.within import Within
-from ebbtide.schedules import Mixed, Schedule, StoreAll
+from ebbtide.schedules import Mixed, StoreAll
 from ebbtide.tape.region import Region
 
 
@@ -86,13 +86,13 @@ def first_steps(
     disk: DiskPart,
     whole: Whole,
     rows: int,
-    earlier: Schedule | None,
+    earlier: Earlier | None,
 ) -> tuple[First, Plan, Any]:
     """
     Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
 
-    A schedule that an *earlier* run of the same call chose is taken again if it fits. The third result is the report of
-    the loop; None without one.
+    What an *earlier* run of the same call chose is taken again if it fits. The third result is the report of the loop;
+    None without one.
 
     Raises:
         BudgetError: There is no plan; the first step is given up, which the traceback would hold.
@@ -103,10 +103,10 @@ def first_steps(
     whole.begin(values)
     account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
     _page_before(stepper.region)
-    mark = account.mark()
-    given = values
-    gaining = steps if _may_hold_more(options, earlier, allowed) else 0
+    mark, given = account.mark(), values
+    gaining = steps if earlier is None and _may_hold_more(options, allowed) else 0
     first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, gaining)
+    sizes = sizes if earlier is None else sizes.with_alone(*earlier.alone)
     whole.see(first, sizes, held)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
@@ -147,20 +147,20 @@ def first_steps(
     return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
 
 
-def _may_hold_more(options: Options, earlier: Schedule | None, allowed: Budget | None) -> bool:
+def _may_hold_more(options: Options, allowed: Budget | None) -> bool:
     """Return whether a plan may hold more snapshots in the reverse sweep: in memory, of a loop of known length."""
-    asked = options.schedule or earlier
+    asked = options.schedule
     more = asked is None or (isinstance(asked, Mixed) and asked.reverse > 0)
     return more and options.until is None and allowed is not None and not allowed.disk
 
 
-def _choose(measured: _Measured, earlier: Schedule | None) -> Plan:
+def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
     """Make the plan; where that is a choice, measure first by the clock what steps and transfers cost."""
     planned, values, disk, allowed = measured.planned, measured.values, measured.disk, measured.allowed
     schedule, costs = measured.options.schedule, measured.options.costs
-    plan = None if earlier is None else planned(schedule=earlier, costs=costs)
+    plan = None if earlier is None else planned(schedule=earlier.schedule, costs=costs)
     if plan is not None and not agree(not _fits(plan, measured.available, disk)):
-        schedule = earlier
+        schedule = plan.schedule
     else:
         plan = planned(schedule=schedule, costs=costs)
     measured.within.check_refused(plan)

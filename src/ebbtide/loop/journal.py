@@ -128,14 +128,13 @@ class Journal:
         if now != then:
             self._refuse({name: str(now)}, {name: str(then)})
 
-    def save_plan(self, schedule: Mapping[str, Any]) -> None:
-        """Keep the JSON of the schedule that was chosen."""
-        self._store("plan", 0, Planned(schedule), "the schedule that was chosen", 1)
+    def save_plan(self, plan: Planned) -> None:
+        """Keep the schedule that was chosen."""
+        self._store("plan", 0, plan, "the schedule that was chosen", 1)
 
-    def plan(self) -> Mapping[str, Any] | None:
-        """Return the JSON of the schedule that an earlier run chose; None if there is none."""
-        found = self._load("plan", 0)
-        return None if found is None else found.schedule
+    def plan(self) -> Planned | None:
+        """Return the schedule that an earlier run chose; None if there is none."""
+        return self._load("plan", 0)
 
     # The forward sweep.
 

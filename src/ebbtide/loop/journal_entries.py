@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-FORMAT = "2"
+FORMAT = "3"
 """What entries say, and what their checksums are of: another one where either changes."""
 
 
@@ -116,9 +116,11 @@ class Planned:
 
     Args:
         schedule: Its JSON.
+        alone: `Sizes.measured_alone` of the loop, for which it was chosen.
     """
 
     schedule: Mapping[str, Any]
+    alone: tuple[int, int, int]
 
 
 KINDS: Mapping[str, type[Any]] = MappingProxyType(

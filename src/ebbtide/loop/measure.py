@@ -198,7 +198,7 @@ def measure_alone(
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
     if free and function > block and first.record is not None:
         asked = max([nbytes for nbytes, _ in bytes_asked(first.record)], default=0)
-        sizes = replace(sizes, spent=sizes.data + function - block, again=max(0, run), asked=asked)
+        sizes = sizes.with_alone(sizes.data + function - block, max(0, run), asked)
     # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
     least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
     return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed

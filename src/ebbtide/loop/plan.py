@@ -25,6 +25,21 @@ _DIGITS = 12
 
 @final
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """
+    What an earlier run of the same call chose, which is chosen again if it fits.
+
+    Args:
+        schedule: The schedule.
+        alone: `Sizes.measured_alone` of the loop, which is not measured again.
+    """
+
+    schedule: Schedule
+    alone: tuple[int, int, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Plan:
     """
     What a loop is going to hold and to do.

@@ -16,11 +16,12 @@ from ebbtide.loop.every import Every
 from ebbtide.loop.fingerprint import InputsRead
 from ebbtide.loop.generators import pack_generator, unpack_generator
 from ebbtide.loop.journal import Journal
-from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
+from ebbtide.loop.journal_entries import Forward, Leaves, Planned, Reverse
 from ebbtide.loop.links import Links
+from ebbtide.loop.plan import Earlier, Plan
 from ebbtide.loop.state import checksums_of, layout_of, owned
 from ebbtide.loop.structures import Structures
-from ebbtide.schedules import Schedule, schedule_from_json, schedule_to_json
+from ebbtide.schedules import schedule_from_json, schedule_to_json
 from ebbtide.storage import compute_crc32c
 
 
@@ -86,16 +87,18 @@ class Resumption:
         """Write from here on: there is a plan."""
         self._journal.begin()
 
-    def save_plan(self, schedule: Schedule) -> None:
-        """Keep the schedule that was chosen."""
-        self._journal.save_plan(schedule_to_json(schedule))
+    def save_plan(self, plan: Plan) -> None:
+        """Keep the schedule that was chosen, and what was measured for it."""
+        self._journal.save_plan(Planned(schedule_to_json(plan.schedule), plan.sizes.measured_alone))
 
     # What an earlier run left.
 
-    def find_schedule(self) -> Schedule | None:
-        """Return the schedule that an earlier run chose."""
+    def find_plan(self) -> Earlier | None:
+        """Return the schedule that an earlier run chose, and what it had measured."""
         record = None if self._is_new else self._journal.plan()
-        return None if agree(record is None) or record is None else schedule_from_json(record)
+        if agree(record is None) or record is None:
+            return None
+        return Earlier(schedule_from_json(record.schedule), record.alone)
 
     def find_final(self) -> Forward | None:
         """Return the end of the forward sweep, if an earlier run came there."""

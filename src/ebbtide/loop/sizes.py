@@ -91,6 +91,15 @@ class Sizes:
         return replace(sizes, seen=seen, run=run, again=self.again + grown, asked=self.asked + grown)
 
     @property
+    def measured_alone(self) -> tuple[int, int, int]:
+        """What one more run of a step tells, on plain values: *spent*, *again* and *asked*."""
+        return self.spent, self.again, self.asked
+
+    def with_alone(self, spent: int, again: int, asked: int) -> Sizes:
+        """Return the sizes of a loop for which `measured_alone` is known."""
+        return replace(self, spent=spent, again=again, asked=asked)
+
+    @property
     def _others(self) -> int:
         """The leaves but one, with which the interpreter's share of a loop was measured."""
         return max(0, self.leaves - 1)

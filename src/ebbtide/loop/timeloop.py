@@ -196,13 +196,13 @@ def _taped_loop(
     try:
         with refusing_before(tape, nodes, None if budget else allowed), room.limited(), Heap():
             hold_buffer(ledger, options.storage)
-            earlier = None if resumption is None or options.schedule is not None else resumption.find_schedule()
+            earlier = None if resumption is None or options.schedule is not None else resumption.find_plan()
             beside = room.disk, room.whole, gradient_nbytes(region, inputs), earlier
             first, plan, report = first_steps(stepper, values, length, options, allowed, *beside)
             if resumption is not None:
                 resumption.begin()
-                if options.schedule is None and plan.schedule != earlier:
-                    resumption.save_plan(plan.schedule)
+                if options.schedule is None and (earlier is None or plan.schedule != earlier.schedule):
+                    resumption.save_plan(plan)
     except BaseException as error:
         let_buffer_go(ledger, options.storage)
         if directory is not None:
