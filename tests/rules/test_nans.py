@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from ebbtide import grad, vjp
+from ebbtide import grad, hvp, vjp
 from ebbtide.testing import check_grads
 
 NAN = np.nan
@@ -72,3 +72,24 @@ def test_an_infinite_element():
     x = np.array([NAN, np.inf, 1.0])
     assert grad(np.nanmax)(x).tolist() == [0, 1, 0]
     assert grad(np.nansum)(x).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("spread", [np.var, np.std, np.nanvar, np.nanstd])
+def test_a_column_of_which_none_is_chosen(spread):
+    """Its spread is nan; its elements have derivatives of zero, also second ones, in both modes, and others theirs."""
+    x, v = np.array([[1.5, 0.2, -0.7], [0.3, 0.9, -1.1], [0.8, 1.0, 2.0]]), np.array([[0.3], [0.1], [-0.5]])
+    chosen = np.ones((3, 3), bool)
+    chosen[:, 1] = False
+
+    def loss(function):
+        return lambda x: np.nansum(function(x) ** 3)
+
+    part = loss(lambda x: spread(x, axis=0, where=chosen))
+    rest = loss(lambda x: spread(x[:, ::2], axis=0))
+    ways = (
+        lambda f: grad(f)(x), lambda f: grad(lambda x: np.sum(grad(f)(x) * v))(x), lambda f: hvp(f)(x, v + 0 * x),
+    )  # fmt: skip
+    for way in ways:
+        found = quietly(lambda way=way: way(part))
+        assert np.array_equal(found[:, 1], np.zeros(3))
+        assert np.allclose(found, way(rest), rtol=1e-14, atol=1e-15)

@@ -23,7 +23,7 @@ from ebbtide.rules.reductions import (
     with_initial,
     with_options,
 )
-from ebbtide.rules.variances import deviation_slope, pushed, spread_of, variance_slope
+from ebbtide.rules.variances import deviation_slope, pulled, pushed, spread_of, variance_slope
 
 
 def _numbers(x: Any, where: Any = True) -> Any:
@@ -34,6 +34,14 @@ def _numbers(x: Any, where: Any = True) -> Any:
 
 def _mean_share(kind: Any, params: Any, mask: Any) -> Any:
     return at_least(count_of(kind, params["axis"], mask), 1)
+
+
+def _pull_variance(g: Any, x: Any, numbers: Any, params: Any) -> Any:
+    return pulled(g, variance_slope(x, numbers, params), numbers)
+
+
+def _pull_deviation(g: Any, x: Any, numbers: Any, out: Any, params: Any) -> Any:
+    return pulled(g, deviation_slope(x, numbers, out, params), numbers)
 
 
 _KEEP = MappingProxyType({"mask": _numbers})
@@ -60,12 +68,12 @@ _PROD = declare(
 )
 _VAR = declare(
     np.nanvar,
-    lambda g, kind, params, x, where: g * variance_slope(x, _numbers(x, where), params),
+    lambda g, kind, params, x, where: _pull_variance(g, x, _numbers(x, where), params),
     lambda t, params, x, where: pushed(t, variance_slope(x, _numbers(x, where), params), params),
 )
 _STD = declare(
     np.nanstd,
-    lambda g, kind, params, x, where, out: g * deviation_slope(x, _numbers(x, where), out, params),
+    lambda g, kind, params, x, where, out: _pull_deviation(g, x, _numbers(x, where), out, params),
     lambda t, params, x, where, out: pushed(t, deviation_slope(x, _numbers(x, where), out, params), params),
 )
 

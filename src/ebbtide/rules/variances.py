@@ -50,6 +50,15 @@ def deviation_slope(x: Any, where: Any, out: Any, params: Any) -> Any:
     return only(where, _deviations(x, where, params["axis"]) * scale)
 
 
+def pulled(g: Any, slope: Any, where: Any) -> Any:
+    """
+    Return a cotangent times derivatives.
+
+    Where none is chosen the deviation is nan, and so is the cotangent of a derivative that uses it.
+    """
+    return only(where, g * slope)
+
+
 def pushed(t: Any, slope: Any, params: Any) -> Any:
     """Return the sum of tangents times derivatives; of complex numbers the real part, which is all there is."""
     product = t * slope
@@ -59,12 +68,12 @@ def pushed(t: Any, slope: Any, params: Any) -> Any:
 
 _var = declare(
     np.var,
-    lambda g, kind, params, x, where: g * variance_slope(x, where, params),
+    lambda g, kind, params, x, where: pulled(g, variance_slope(x, where, params), where),
     lambda t, params, x, where: pushed(t, variance_slope(x, where, params), params),
 )
 _std = declare(
     np.std,
-    lambda g, kind, params, x, where, out: g * deviation_slope(x, where, out, params),
+    lambda g, kind, params, x, where, out: pulled(g, deviation_slope(x, where, out, params), where),
     lambda t, params, x, where, out: pushed(t, deviation_slope(x, where, out, params), params),
 )
 
