@@ -116,6 +116,37 @@ def test_the_reverse_sweep_holds_more_snapshots(step: Any, states: float) -> Non
     assert found.tobytes() == grad(lambda u: f(u, StoreAll()))(u).tobytes()
 
 
+def test_what_loops_in_steps_run_again_is_weighed() -> None:
+    """
+    Few steps with long loops in them, which had nothing left once all steps were saved: 1,149 steps within 11 states.
+
+    The prediction was that of loops that run once, a tenth of it; and of the room for them only quarters were tried.
+    """
+    inner, outer = Costs(forward=1.0, reverse=2.0), Costs(forward=40.0, reverse=120.0)
+    counted = [0]
+
+    def wave(v: Any, j: int) -> Any:
+        counted[0] += 1
+        return v + 0.05 * np.sin(v)
+
+    def f(u: Any) -> Any:
+        last = timeloop(lambda u, i: 0.5 * u + 0.5 * timeloop(wave, u, 40, costs=inner), u, 3, costs=outer)
+        return np.sum(last * last)
+
+    expected, found = grad(f)(U0).tobytes(), list[int]()
+    for states in (8, 9, 11, 12, 14):
+        counted[0], plans = 0, list[Any]()
+        with ebbtide.profile(on_plan=plans.append):
+            assert grad(f, budget=Budget(memory=states * STATE))(U0).tobytes() == expected
+        found.append(counted[0])
+        # Of the loops in the steps all runs but the taped ones that each reverse step is given with.
+        time = next(plan for plan in plans if plan.steps == 3).predicted_time
+        assert time - 3 * outer.reverse == pytest.approx(counted[0], rel=0.12)
+    assert found == sorted(found, reverse=True)
+    assert found[0] < 800
+    assert found[2] < 420
+
+
 @pytest.mark.parametrize("states", [10, 17, 32])
 def test_prediction_is_tight_where_arrays_dominate(states):
     """The predicted peak is within 10 % of the measured one, beside the three states that the function itself takes."""

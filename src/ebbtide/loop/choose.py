@@ -123,7 +123,7 @@ def first_steps(
     measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
     try:
         plan = _choose(measured, earlier)
-        if options.schedule is None and earlier is None and available is not None and plan.schedule != StoreAll():
+        if options.schedule is None and earlier is None and available is not None:
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
         if allowed is not None and options.storage is None:
@@ -195,7 +195,8 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
     # Not those of the step that was measured first, where another one has been timed since.
     inside, sizes = Inside.among(measured.account.lenders_since(mark)), measured.sizes
     lent, available = inside.lent, measured.available
-    if available is None or not inside.most:
+    kept = inside.again_from_kept
+    if available is None or not inside.most or (plan.schedule == StoreAll() and not kept):
         return plan
     available = -int(agree(-available))
     options = {"open": measured.options.until is not None, **outside}
@@ -214,8 +215,10 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
         more = plan.costs.forward * inside.again(found, available)
         return found.predicted_time + measured.steps * more, left, more
 
-    predicted, left, more = min([judged(inside.most * quarters // 4) for quarters in (0, 1, 2, 4)])
-    if predicted >= (plan.predicted_time - plan.measuring_time if lent else math.inf):
+    predicted, left, more = min([judged(left) for left in (0, *inside.levels)])
+    # As they are, they run steps again from what they keep.
+    as_is = plan.predicted_time - plan.measuring_time + plan.costs.forward * measured.steps * kept
+    if predicted >= (as_is if lent else math.inf):
         return plan
     fewer = without_spare(measured.values, measured.first, sizes, measured.account, mark) if lent else sizes
     costs = replace(plan.costs, reverse=plan.costs.reverse + more)

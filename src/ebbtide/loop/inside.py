@@ -10,6 +10,7 @@ from ebbtide.errors import BudgetError
 from ebbtide.lender import Lender
 from ebbtide.loop.moments import MOST_STEPS
 from ebbtide.loop.plan import Plan, make_plan
+from ebbtide.loop.predict import spare_tier
 from ebbtide.loop.share import count_spare
 from ebbtide.schedules import Forward, Position, Reverse, Revolve, Snapshot
 
@@ -42,6 +43,18 @@ class Inside:
         """The bytes with which each of them runs its steps once, of those whose plan is a choice."""
         return sum([plan.steps * plan.sizes.taped for plan in self.plans if plan.fewest])
 
+    @property
+    def levels(self) -> list[int]:
+        """The most bytes, and half of them, and so on, as long as each of them has a restart state of it."""
+        each = sum([plan.sizes.restart for plan in self.plans if plan.fewest])
+        return [self.most >> k for k in range((self.most // max(1, each)).bit_length())]
+
+    @property
+    def again_from_kept(self) -> float:
+        """How often each of their steps runs again in the sweep of a step, from what they keep of it."""
+        again = sum([plan.predicted_steps_forward - plan.measuring_steps - plan.steps for plan in self.plans])
+        return agree(again / max(1, sum([plan.steps for plan in self.plans])))
+
     def again(self, plan: Plan, available: int) -> float:
         """
         Return how often each of their steps runs again, in the mean of all sweeps of a step.
@@ -54,13 +67,19 @@ class Inside:
         if plan.steps > MOST_STEPS:
             return self._again(0)
         found, rooms = 0.0, dict[int, float]()
+        # The initial state that is kept beside what the first step saved.
+        spare = plan.sizes.restart if spare_tier(schedule, plan.steps) == "memory" else 0
         while (action := schedule.next_action(position)) is not None:
             if isinstance(action, Reverse):
-                room = max(0, available - plan.sizes.fixed - sum([_size_of(kept, plan) for kept in position.snapshots]))
-                if room not in rooms:
-                    rooms[room] = self._again(room)
+                assert position.saved is not None
+                held = spare + sum([_size_of(kept, plan) for kept in position.snapshots])
+                for below in range(action.stop - position.saved[0], action.start - position.saved[0]):
+                    room = max(0, available - plan.sizes.fixed - held - below * plan.sizes.taped_beside)
+                    if room not in rooms:
+                        rooms[room] = self._again(room)
+                    found += rooms[room]
                 # A step that has just run has them keep what there is room for.
-                found += rooms[room] * (action.start - action.stop) - at_hand
+                found -= at_hand
             at_hand = isinstance(action, Forward) and action.save
             position = position.after(action)
         return found / max(1, plan.steps)
