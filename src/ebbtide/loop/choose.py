@@ -195,8 +195,10 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
     # Not those of the step that was measured first, where another one has been timed since.
     inside, sizes = Inside.among(measured.account.lenders_since(mark)), measured.sizes
     lent, available = inside.lent, measured.available
+    if available is None or not inside.most:
+        return plan
     kept = inside.again_from_kept
-    if available is None or not inside.most or (plan.schedule == StoreAll() and not kept):
+    if plan.schedule == StoreAll() and not kept:
         return plan
     available = -int(agree(-available))
     options = {"open": measured.options.until is not None, **outside}
