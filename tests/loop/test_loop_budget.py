@@ -118,7 +118,7 @@ def test_the_reverse_sweep_holds_more_snapshots(step: Any, states: float) -> Non
 
 def test_what_loops_in_steps_run_again_is_weighed() -> None:
     """
-    Few steps with long loops in them, which had nothing left once all steps were saved: 1,149 steps within 11 states.
+    Few steps with long loops in them, which had nothing left once all steps were saved: 1,146 runs within 11 states.
 
     The prediction was that of loops that run once, a tenth of it; and of the room for them only quarters were tried.
     """

@@ -45,7 +45,7 @@ class Inside:
 
     @property
     def levels(self) -> list[int]:
-        """The most bytes, and half of them, and so on, as long as each of them has a restart state of it."""
+        """The most bytes, half of them, and so on, while each of those whose plan is a choice has a restart state."""
         each = sum([plan.sizes.restart for plan in self.plans if plan.fewest])
         return [self.most >> k for k in range((self.most // max(1, each)).bit_length())]
 
