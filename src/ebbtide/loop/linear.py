@@ -23,7 +23,7 @@ from ebbtide.errors import TraceError
 from ebbtide.ledger import SAVED
 from ebbtide.loop.collect import emit, stacked
 from ebbtide.loop.inputs import Inputs, frozen
-from ebbtide.loop.linear_steps import KeptStep, RestartState, contiguous, most_kept, stacked_rows, whole
+from ebbtide.loop.linear_steps import KeptStep, RestartState, contiguous, limit_of, most_kept, stacked_rows, whole
 from ebbtide.loop.options import Options
 from ebbtide.loop.plain import run_plain
 from ebbtide.loop.progress import Watch
@@ -63,8 +63,8 @@ class LinearLoop(LinearRule):
 
     __slots__ = (
         "__weakref__", "_active", "_around", "_counted", "_finalizer", "_keeps", "_kept", "_kinds", "_limit", "_most",
-        "_noting", "_owners", "_places", "_states", "_statics", "_stepper", "_tape", "_trace", "_verifier", "_watch",
-        "emitted", "steps",
+        "_nodes", "_noting", "_owners", "_places", "_states", "_statics", "_stepper", "_tape", "_trace",
+        "_verifier", "_watch", "emitted", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,7 @@ class LinearLoop(LinearRule):
         self._states: list[RestartState] = []  # after the last one steps are not kept
         self._noting = Pushing(tape, stepper.constancy)  # what the steps use that run again
         self._statics: dict[int, TracedArray] = {}  # static tangents by the address of their nodes
+        self._nodes: list[Node | None] = []  # of the leaves of the initial state
         self._places: list[int | None] = []  # of each leaf of the state among the operands
         self._kinds: list[ArrayType] = []  # of the results
         self.emitted: list[Any] = []
@@ -108,15 +109,19 @@ class LinearLoop(LinearRule):
         Run the loop, and keep the derivatives of its first steps.
 
         Args:
-            state: Leaves of the initial state, owned by the loop.
+            state: Leaves of the initial state, owned by the loop; emptied.
             most_steps: The number of steps, at most.
             until: Says of a state whether the loop ends there.
 
         Returns:
             The values of the leaves of the final state.
         """
-        self._active = [k for k, leaf in enumerate(state) if split(self._trace, leaf)[1] is not None]
-        state = [self._bare(leaf) for leaf in state]
+        tangents = [split(self._trace, leaf)[1] for leaf in state]
+        self._active = [k for k, tangent in enumerate(tangents) if tangent is not None]
+        self._nodes = [node_of(self._tape, tangent) for tangent in tangents]
+        del tangents
+        given, state = state, [self._bare(leaf) for leaf in state]
+        given.clear()  # tangents of zeros, of which the nodes are enough
         known = None if until is not None else most_steps
         with self._watch.sweep("forward", known):
             while self.steps < most_steps and not (until is not None and self._stepper.holds(until, state)):
@@ -240,15 +245,9 @@ class LinearLoop(LinearRule):
             self._states, self._kept = states, self._kept[: states[-1].first]
         return before - ledger.live
 
-    def operands(self, state: list[Any]) -> list[Node]:
-        """
-        Return the nodes of what the loop depends on, in the order in which `push` takes their tangents.
-
-        Args:
-            state: Leaves of the initial state.
-        """
-        tangents = [split(self._trace, leaf)[1] for leaf in state]
-        nodes = [node_of(self._tape, t) for t in (*tangents, *self._statics.values())]
+    def operands(self) -> list[Node]:
+        """Return the nodes of what the loop depends on, in the order in which `push` takes their tangents."""
+        nodes = [*self._nodes, *[node_of(self._tape, tangent) for tangent in self._statics.values()]]
         found: list[Node] = []
         self._places = []
         for node in nodes:
@@ -352,6 +351,7 @@ def linear_loop(
 
     Raises:
         TraceError: Other derivatives are taken of the loop at the same time, and it has a budget of its own.
+        BudgetError: The budget of the loop is less than its state.
 
     Memory:
         What the kept steps take. All steps, recorded one by one, where other derivatives are taken at the same time.
@@ -370,9 +370,8 @@ def linear_loop(
     outputs, budget = options.outputs, options.budget
     given = Inputs(frozen(inputs, partial(_without_zeros, trace)), None, checked=options.verify, mode=trace)
     stepper = Stepper(step, structure, given, outputs, None, options.collect_every)
-    limit = ledger.limit
-    if budget is not None:
-        limit = ledger.live + budget.memory if limit is None else min(limit, ledger.live + budget.memory)
+    state = [shown(trace, begun(leaf, None)) for leaf in leaves]
+    limit = limit_of(ledger, budget, bytes_of([split(trace, leaf)[0] for leaf in state]))
     loop = LinearLoop(
         tape_of(trace, context),
         trace,
@@ -382,11 +381,11 @@ def linear_loop(
         most_kept(options.schedule, steps),
         limit,
     )
-    state = [shown(trace, begun(leaf, None)) for leaf in leaves]
-    final = loop.run(list(state), steps, options.until)
+    leaves.clear()
+    final = loop.run(state, steps, options.until)
     if outputs and not loop.steps:
         raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
-    results = loop.record(loop.operands(state), final + stacked(loop.emitted))
+    results = loop.record(loop.operands(), final + stacked(loop.emitted))
     loop.emitted = []
     after = unflatten(structure, results[: len(final)])
     return (after, unflatten(stepper.output_structure, results[len(final) :])) if outputs else after

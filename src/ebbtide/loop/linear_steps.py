@@ -9,6 +9,10 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.location import user_line
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
+from ebbtide.ledger import Ledger
 from ebbtide.loop.state import owned
 from ebbtide.schedules import Mixed, Schedule, StoreAll
 from ebbtide.tape.linear import LinearProgram
@@ -64,6 +68,29 @@ class RestartState:
     nbytes: int
     read: int
     emitted: int
+
+
+def limit_of(ledger: Ledger, budget: Budget | None, state: int) -> int | None:
+    """
+    Return the bytes that may be held in all while a loop is linearized; None for no bound.
+
+    Args:
+        ledger: The account.
+        budget: The loop's own.
+        state: The bytes of its state, from which steps run again.
+
+    Raises:
+        BudgetError: That alone passes the loop's own budget.
+    """
+    if budget is None:
+        return ledger.limit
+    if state > budget.memory:
+        raise BudgetError(
+            f"At {user_line()}: the budget of {budget} is too small: a time loop that is linearized keeps a state, "
+            f"{state} bytes ({format_bytes(state)}), from which its steps run again. Give at least {state} bytes.",
+            state,
+        )
+    return ledger.live + budget.memory if ledger.limit is None else min(ledger.limit, ledger.live + budget.memory)
 
 
 def contiguous(tangent: Any) -> Any:

@@ -195,6 +195,8 @@ class LinearTape:
         for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):
             self.count += 1
             traced.append(TracedArray(self, Node(self.count, PROJECTION, (node,), (), position, kind, *where), value))
+        if self.pager is not None:
+            self.pager.enforce(0, node)  # what the rule keeps is counted, and nothing need come after it
         return traced
 
 
