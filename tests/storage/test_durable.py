@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
 import signal
+import sys
 from dataclasses import asdict, replace
 from itertools import chain, combinations
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from ebbtide import cli
 from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage import durable as durable_module
 from ebbtide.storage import places as places_module
 from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.listing import clean, find_storages, list_storage
@@ -467,6 +470,50 @@ def test_killed_while_the_directory_is_erased(name, moment, who, tmp_path, monke
         assert lock.erase([])
         lock.release()
     assert not directory.exists() or list(directory.iterdir()) == []
+
+
+class InterruptedAt:
+    """A tracer that interrupts at a line of the module of the lock, by its number."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def __call__(self, frame, event, argument):
+        return self.trace if frame.f_code.co_filename == durable_module.__file__ else None
+
+    def trace(self, frame, event, argument):
+        self.left -= event == "line"
+        if event == "line" and not self.left:
+            raise KeyboardInterrupt
+        return self.trace
+
+
+def test_interrupted_while_the_directory_is_erased(tmp_path):
+    """Interrupted at any line, the next storage of this process finds whose the directory is, and leaves nothing."""
+    before = sys.gettrace()
+    for at in itertools.count(1):
+        directory = tmp_path / "run"
+        lock = DirectoryLock(directory)
+        lock.take()
+        (directory / "segment").touch()
+        interrupted = False
+        sys.settrace(InterruptedAt(at))
+        try:
+            lock.erase(["segment"])
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            sys.settrace(before)
+        lock.release()
+        again = DirectoryLock(directory)
+        again.take()
+        assert again.erase(["segment"])
+        again.release()
+        assert list(directory.iterdir()) == [], at
+        directory.rmdir()
+        if not interrupted:
+            break
+    assert at > 30
 
 
 # What dead processes leave.

@@ -154,27 +154,40 @@ class DirectoryLock:
         Raises:
             OSError: The system refuses.
         """
-        for name in names:
+        paths = [self._directory / name for name in names]
+        try:
+            for path in paths:
+                if not self.is_valid():
+                    return False
+                path.unlink(missing_ok=True)
             if not self.is_valid():
                 return False
-            (self._directory / name).unlink(missing_ok=True)
-        if not self.is_valid():
-            return False
-        # Who finds an empty lock alone, as this process was killed, has to take it for the user's. So whose it is stays
-        # until the lock is gone, by a name under which no other process has its own.
+            self._erase_lock()
+        except Exception:
+            raise
+        except BaseException:
+            # Interrupted when all else was gone: the lock would be left alone.
+            if self.is_valid() and not any(map(os.path.lexists, paths)):
+                self._erase_lock()
+            raise
+        return True
+
+    def _erase_lock(self) -> None:
+        """
+        Remove the lock, and whose it was.
+
+        Who finds an empty lock alone has to take it for the user's. So whose it is stays until the lock is gone, as
+        this process may be killed, by a name under which no other process has its own.
+        """
         owner = self._directory / OWNER
-        last: Path | None = _free_name(owner)
+        last = _free_name(owner)
         try:
-            owner.rename(last)
-        except OSError:
-            last = None  # there is none, or it keeps its name, by which `release` removes it
-        try:
+            with suppress(OSError):  # there is none, or it keeps its name, by which `release` removes it
+                owner.rename(last)
             if not self._is_lock_theirs and self.is_valid():
                 (self._directory / LOCK).unlink(missing_ok=True)
         finally:
-            if last is not None:
-                last.unlink(missing_ok=True)
-        return True
+            last.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Give the directory up, and remove what was made for it; entries of others stay."""
