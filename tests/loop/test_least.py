@@ -826,3 +826,38 @@ def test_what_was_saved_before_a_loop_is_taken_for_paged(name: str, memory: floa
     saved, expected = unbounded(after, step)
     assert least <= saved + 4 * STATE + BESIDE + 2 * 12 * (1 << 12)  # a few KiB for each node before it
     assert run(least).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("after", ["squares", "product", "misfit"])
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("disk", [0, 2**30])
+def test_what_comes_after_a_loop_is_refused_once(disk: int, retain: bool, after: str, tmp_path: Path) -> None:
+    """Of a loop with the table of its schedule and one state left, that goes where code after it needs the bytes."""
+
+    def f(u: Any) -> Any:
+        end = timeloop(lambda x, _: x + 0.01 * np.sin(x) * np.cos(x), u, 12)
+        return np.sum(end**2) if after == "squares" else end @ end if after == "product" else np.mean((end - u) ** 2)
+
+    def run(memory: int) -> Any:
+        budget = Budget(memory, disk=disk, directory=tmp_path)
+        if not retain:
+            return grad(f, budget=budget)(U)
+        _, pullback = vjp(f, U, retain=True, budget=budget)
+        found = [pullback(1.0)[0] for _ in range(2)]
+        pullback.free()
+        assert found[0].tobytes() == found[1].tobytes()
+        return found[0]
+
+    least = list[int]()
+    while True:
+        try:
+            found = run(least[-1] if least else 1)
+            break
+        except BudgetError as error:
+            least.append(error.least)
+    assert found.tobytes() == grad(f)(U).tobytes()
+    # In the first step, and for what is not known then.
+    assert len(least) <= 2
+    f(U)
+    alone = peak_bytes(lambda: f(U))
+    assert peak_bytes(lambda: run(least[-1])) - alone <= least[-1] + retain * U.nbytes

@@ -129,7 +129,7 @@ def sheddable_bytes(rule: Any) -> int:
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
         spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
-        return spare + at_hand_bytes(rule) + paged + moved + entries_bytes(rule)
+        return spare + at_hand_bytes(rule) + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     beyond, data = beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0
     return (beyond + moved if moved else max(beyond, data)) + paged
@@ -259,6 +259,12 @@ def entries_bytes(rule: Any) -> int:
     return len(spare) * int(rule.plan.sizes.listed) + table
 
 
+def table_beside_bytes(rule: Any) -> int:
+    """Return the bytes of the table of a schedule that a loop at rest has for its only state, which can do without."""
+    alone = len(rule.position.snapshots) == 1 and rule.position.snapshots[0].kind == "restart"
+    return table_bytes(rule.plan.schedule, rule.plan.steps) if alone and rule.snapshots.counted else 0
+
+
 def holding(rule: Any, bare: bool) -> Holding:
     """Return what a loop holds; see `JointRule.holding`."""
     plan, position, held, more = rule.plan, rule.position, held_bytes(rule), 0
@@ -266,7 +272,7 @@ def holding(rule: Any, bare: bool) -> Holding:
     count, in_memory = len(listed), rule.room.spare.is_there or len(listed) < len(position.snapshots)
     beyond = beyond_now(rule)
     if bare:
-        entries, moved = entries_bytes(rule), movable_bytes(rule) > 0
+        entries, moved, beside = entries_bytes(rule), movable_bytes(rule) > 0, table_beside_bytes(rule)
         swapped, last = sum(one.kind != "restart" for one in listed), last_record(rule)
         paged = pageable_bytes_of([one for one in wide_records(rule) if one is last])
         if entries or (swapped and _has_way_back(rule)):
@@ -274,7 +280,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         # With more than its initial state it has a schedule with a table.
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
         count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
-        beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries)
+        beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries - beside)
         more = needed_bytes(rule, paged) - needed_bytes(rule)
     if (bare and count + in_memory) or rule.room.stale:
         # The loop has to find another plan before it goes on.

@@ -19,6 +19,7 @@ def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
     one = partial(give_up_one, rule, ahead.Cheapest())
     saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, ahead.Cheapest("disk", "saved"))
     last = partial(go_back, rule), partial(move_first, rule), partial(give_up_entries, rule, ahead.Cheapest("disk"))
+    last += (partial(give_up_table, rule),)
     return rule.snapshots.give_up_buffers, one, *saved, *last
 
 
@@ -128,6 +129,15 @@ def give_up_entries(rule: Any, cheapest: ahead.Cheapest) -> bool:
     """Give up one restart state on disk of a loop at rest, for what the interpreter takes for it; see `move_first`."""
     if not held.entries_bytes(rule) or not give_up_on_disk(rule, cheapest):
         return False
+    rule.snapshots.count(held.beyond_now(rule))
+    return True
+
+
+def give_up_table(rule: Any) -> bool:
+    """Give up the table of a schedule that has one state left, for what comes after a loop at rest."""
+    if not held.table_beside_bytes(rule):
+        return False
+    _without_table(rule)
     rule.snapshots.count(held.beyond_now(rule))
     return True
 

@@ -288,7 +288,7 @@ def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int
         f"A time loop of {steps} steps does not fit into {max(0, memory)} bytes ({format_bytes(max(0, memory))}) of "
         f"memory and {disk} bytes of disk: one step saves {sizes.saved} bytes and takes {sizes.sweep} with its "
         f"cotangents, and one state is {sizes.state} bytes. Give at least {least} bytes ({format_bytes(least)}) of "
-        "memory.",
+        "memory; what comes after the loop may take more.",
         least,
     )
 
