@@ -162,13 +162,17 @@ def buffer_nbytes(record: Any) -> int:
 
 
 def wide_records(rule: Any) -> list[Any]:
-    """Return the steps at hand before the reverse sweep that saved more than planned, if that may go to disk."""
-    planned, found = rule.room.planned, rule.records.values() if rule.position.forward_ended else ()
-    return [
-        record for record in found
-        if planned is not None and record.nbytes > planned.saved + planned.shared
-        and record.tape.pager is not None and record.tape.pager.on_disk
-    ]  # fmt: skip
+    """
+    Return the steps at hand before the reverse sweep, if what they saved may go to disk: some saved more than planned.
+
+    Also one of which no more than planned is left: what comes after the loop may take the room for it bit by bit.
+    """
+    planned, sizes = rule.room.planned, rule.plan.sizes
+    is_wide = planned is not None and sizes.saved + sizes.shared > planned.saved + planned.shared
+    if not is_wide or not rule.position.forward_ended:
+        return []
+    pagers = [(record, record.tape.pager) for record in rule.records.values()]
+    return [record for record, pager in pagers if pager is not None and pager.on_disk]
 
 
 def pageable_bytes_of(records: list[Any]) -> int:
