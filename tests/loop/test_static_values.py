@@ -204,3 +204,27 @@ def test_one_that_code_before_has_saved_is_no_part_of_what_a_step_saves(states: 
     assert p.steps_forward == p.predicted_steps_forward <= steps
     assert 0.95 * p.predicted_whole_bytes <= p.peak_bytes <= p.predicted_whole_bytes
     assert found.tobytes() == grad(f)(x).tobytes()
+
+
+@pytest.mark.parametrize("steps", [20, 40])
+@pytest.mark.parametrize("disk", [0, 400])
+def test_one_that_a_checkpointed_function_has_saved(disk: int, steps: int, tmp_path: Path) -> None:
+    """While the function is measured its size alone is kept, and no step with it is swept for its time."""
+
+    def f(u: Any) -> Any:
+        k = np.tanh(u)
+        return np.sum(timeloop(lambda v, i: (v + 0.01 / (1.0 + v)) * k, u, steps))
+
+    def run(memory: int) -> Any:
+        budget = Budget(memory, disk=disk * STATE, directory=tmp_path)
+        return grad(lambda u: checkpoint(f)(u * 1.0), budget=budget)(U)
+
+    with pytest.raises(BudgetError):
+        run(1)
+    f(U)
+    alone, expected = peak_bytes(lambda: f(U * 1.0)), grad(f)(U).tobytes()
+    for states in (14, 20, 40):
+        found: list[Any] = []
+        peak = peak_bytes(lambda states=states, found=found: found.append(run(states * STATE)))
+        assert peak - alone <= states * STATE
+        assert found[0].tobytes() == expected
