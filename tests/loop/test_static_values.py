@@ -206,14 +206,16 @@ def test_one_that_code_before_has_saved_is_no_part_of_what_a_step_saves(states: 
     assert found.tobytes() == grad(f)(x).tobytes()
 
 
+@pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("steps", [20, 40])
 @pytest.mark.parametrize("disk", [0, 400])
-def test_one_that_a_checkpointed_function_has_saved(disk: int, steps: int, tmp_path: Path) -> None:
-    """While the function is measured its size alone is kept, and no step with it is swept for its time."""
+def test_one_that_a_checkpointed_function_has_saved(disk: int, steps: int, inner: bool, tmp_path: Path) -> None:
+    """While the function is measured its size alone is kept, and a step with it is swept for its time."""
 
     def f(u: Any) -> Any:
         k = np.tanh(u)
-        return np.sum(timeloop(lambda v, i: (v + 0.01 / (1.0 + v)) * k, u, steps))
+        step = lambda v, i: (v + 0.01 / (1.0 + v)) * k
+        return np.sum(timeloop(checkpoint(step) if inner else step, u, steps))
 
     def run(memory: int) -> Any:
         budget = Budget(memory, disk=disk * STATE, directory=tmp_path)

@@ -166,7 +166,7 @@ def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
     measured.within.check_refused(plan)
     chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
     if chosen and allowed is not None:
-        timed, fresh = is_timed(values, measured.steps, measured.first), 0.0
+        timed, fresh = is_timed(values, measured.steps), 0.0
         if timed:
             fresh, first = time_fresh(measured.first), measured.first
             sizes, account, plain = measured.sizes, measured.account, measured.plain

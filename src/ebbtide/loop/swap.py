@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
@@ -138,15 +137,5 @@ def nodes_of(record: TapedStep) -> list[Node]:
 
 def is_paged(record: TapedStep) -> bool:
     """Return whether saved values of a step are on disk, each by itself."""
-    return any(value.page is not None for value in _values_of(record))
-
-
-def is_dropped(record: TapedStep) -> bool:
-    """Return whether of a saved value of a step the size alone was kept, so that it cannot be swept."""
-    return any(value.dropped for value in _values_of(record))
-
-
-def _values_of(record: TapedStep) -> Iterator[SavedValue]:
-    """Yield the saved values of a step that are held as such."""
-    for node in nodes_of(record):
-        yield from (value for value in node.saved or () if type(value) is SavedValue)
+    values = (value for node in nodes_of(record) for value in node.saved or ())
+    return any(type(value) is SavedValue and value.page is not None for value in values)

@@ -18,7 +18,7 @@ from ebbtide.loop.first import First, run_first
 from ebbtide.loop.sizes import Sizes
 from ebbtide.loop.state import owned
 from ebbtide.loop.steps import Stepper, TapedStep
-from ebbtide.loop.swap import is_dropped, nodes_of
+from ebbtide.loop.swap import nodes_of
 from ebbtide.loop.warm import Timed, time_fault
 from ebbtide.machine import Meter
 from ebbtide.schedules import Costs
@@ -33,12 +33,9 @@ EXTRA_STEPS, LEAST_STEPS = 2, 32
 _FAR = 2.0
 
 
-def is_timed(values: list[Any], steps: int, first: First) -> bool:
-    """Return whether the steps of a loop are measured by running one of them again, and sweeping it."""
-    if steps < LEAST_STEPS or not all(_is_plain(leaf) or type(form_of(leaf)) is Form for leaf in values):
-        return False
-    # Not where a checkpointed function is measured, which keeps the sizes alone of what it saves, also for its loops.
-    return first.record is None or not is_dropped(first.record)
+def is_timed(values: list[Any], steps: int) -> bool:
+    """Return whether the steps of a loop are measured by running one of them again."""
+    return steps >= LEAST_STEPS and all(_is_plain(leaf) or type(form_of(leaf)) is Form for leaf in values)
 
 
 def _is_plain(leaf: Any) -> bool:

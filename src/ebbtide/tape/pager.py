@@ -181,8 +181,9 @@ class Pager:
         plain = parts_of(array)
         if not plain or all(self.is_callers(part) for part in plain):
             return value
-        cell = self.find(array)
-        if cell is not None:
+        if (cell := self.find(array)) is not None:
+            if cell.dropped and self.passed is None:
+                return value  # counted where a function is measured, which keeps sizes alone; a step in it may be swept
             if type(value) is SavedValue and cell.crc is None:
                 cell.crc = value.crc
             return cell
