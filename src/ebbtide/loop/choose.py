@@ -110,7 +110,7 @@ def first_steps(
     whole.see(first, sizes, held)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
-    if available is not None and sizes.fixed + sizes.restart > available:
+    if is_bare := available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(values, first, sizes, account, mark)
         available = room_beside(ledger.limit, account, held)
     within = Within(first.refused, account.lenders_since(mark))
@@ -123,7 +123,8 @@ def first_steps(
     measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
     try:
         plan = _choose(measured, earlier)
-        if options.schedule is None and earlier is None and available is not None:
+        # Where they had to give up what they could, that is no choice.
+        if options.schedule is None and earlier is None and available is not None and not is_bare:
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
         if allowed is not None and options.storage is None:
