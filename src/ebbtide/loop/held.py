@@ -105,41 +105,35 @@ def counted_bytes(rule: Any) -> int:
 
 def beyond_initial_bytes(rule: Any) -> int:
     """Return the bytes of snapshots and of what steps saved, which are free where it goes back to its initial state."""
-    stored = [size_of(rule, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
-    return _before_last_bytes(rule) + sum(stored)
-
-
-def _before_last_bytes(rule: Any) -> int:
-    """Return the bytes of what the steps at hand saved, in the reverse sweep but the last of the forward one."""
     position, sizes = rule.position, rule.plan.sizes
-    if position.saved is None:
-        return 0
-    start, stop = position.saved
-    most = int(sizes.saved - sizes.passed_on)  # of the widest step; others may have saved less
-    stop -= position.forward_ended
-    return sum([min(most, record.nbytes) for step, record in rule.records.items() if start <= step < stop])
+    # Not of the last step of the forward sweep.
+    count = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
+    stored = [size_of(rule, kept) for kept in position.snapshots if kept.tier == "memory"]
+    return max(0, count) * int(sizes.saved - sizes.passed_on) + sum(stored)
 
 
 def at_hand_bytes(rule: Any) -> int:
     """Return the bytes of what steps at hand saved but the last, if they can run again from the initial state."""
-    position = rule.position
+    position, sizes = rule.position, rule.plan.sizes
     is_there = rule.room.spare.is_there or position.snapshots[:1] == (Snapshot(0),)
     if not is_there or not position.forward_ended or position.saved is None:
         return 0
-    return _before_last_bytes(rule)
+    start, stop = position.saved
+    return (stop - start - 1) * int(sizes.saved - sizes.passed_on)
 
 
 def sheddable_bytes(rule: Any) -> int:
-    """Return the bytes of memory that a loop could do without."""
-    position, at_hand, last = rule.position, at_hand_bytes(rule), last_record(rule)
-    # What goes as a whole does not go to disk, too.
-    wide = [one for one in wide_records(rule) if one is last or not (at_hand or rule.room.spare.is_there)]
-    paged = min(pageable_bytes_of(wide), sum([one.nbytes for one in wide]))
-    paged += (rule.snapshots.left_behind if _has_way_back(rule) else 0)
+    """Return the bytes of memory that a loop could do without: no more than it holds, whichever step saved the most."""
+    return min(_spare_bytes(rule), held_bytes(rule) + int(rule.snapshots.counted))
+
+
+def _spare_bytes(rule: Any) -> int:
+    position = rule.position
+    paged = pageable_bytes_of(wide_records(rule)) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
         spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
-        return spare + at_hand + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
+        return spare + at_hand_bytes(rule) + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     beyond, data = beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0
     return (beyond + moved if moved else max(beyond, data)) + paged
