@@ -22,7 +22,7 @@ from ebbtide.transforms.forward import Point, run_duals, zero_tangent
 from ebbtide.transforms.pullback import returned
 
 # What the interpreter takes beside arrays and records, as tracemalloc sees it: 7 KiB to 9 KiB for a loop of ten steps
-# and of 400, 21 KiB for two of them in one function.
+# and of 400, and 21 KiB at most in functions of all kinds.
 _INTERPRETER = 24 * 1024
 
 
