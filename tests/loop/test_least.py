@@ -567,32 +567,6 @@ def test_nested_loops_run_above_their_least(name: str, disk: int, tmp_path: Path
         assert found[0].tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("size", "steps", "inner"), [(40_000, 5, 3), (40_000, 40, 3), (4096, 4, 34), (4096, 5, 3)])
-def test_nested_loops_with_disk_run_at_what_a_refusal_names(size: int, steps: int, inner: int, tmp_path: Path) -> None:
-    """What the loops in the first step could do without is taken off once, and is no more than they hold."""
-    x = U[:size].copy()
-
-    def f(u: Any) -> Any:
-        k = np.sin(u) * np.cos(u)
-        step = lambda v, i: (v + 0.01 / (1.0 + v)) * k if i % 2 else v * k + 0.1 * np.sin(v)
-        return np.sum(timeloop(lambda v, _: timeloop(step, v * k, inner), u, steps))
-
-    def bounded(memory: int) -> Any:
-        return grad(f, budget=Budget(memory=memory, disk="1 GiB", directory=tmp_path))
-
-    named, found = [1], None
-    while found is None and len(named) <= 6:
-        try:
-            found = bounded(named[-1])(x)
-        except BudgetError as error:
-            named.append(error.least)
-    assert found is not None
-    assert named == sorted(named)
-    assert found.tobytes() == grad(f)(x).tobytes()
-    alone = peak_bytes(lambda: f(x))
-    assert peak_bytes(lambda: bounded(named[-1])(x)) - alone <= named[-1]
-
-
 def test_what_the_interpreter_takes_has_room_where_the_function_alone_is_measured(tmp_path: Path) -> None:
     """Loops in the first step have kept states there, as much as there was room for, and give them up for it."""
 

@@ -14,8 +14,8 @@ from tests.measure import peak_bytes
 from tests.scale import FULL
 
 import ebbtide
-from ebbtide import Budget, BudgetError, grad, jvp, timeloop
-from ebbtide.schedules import Costs, Mixed, StoreAll
+from ebbtide import Budget, BudgetError, grad, timeloop
+from ebbtide.schedules import Mixed, StoreAll
 
 U = np.linspace(0.2, 1.1, 16384)
 STATE = U.nbytes
@@ -178,44 +178,6 @@ def test_budgets_are_kept_in_all_loops(way: str, seed: int, disk: int, tmp_path:
             assert peak_bytes(lambda: found.append(bounded(memory))) - alone <= memory
             assert [g.tobytes() for g in found[0]] == [g.tobytes() for g in expected]
     assert list(tmp_path.iterdir()) == []
-
-
-def with_tangents(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function of a derivative along a direction."""
-    return lambda u: jvp(f, (u,), (np.cos(U),))[1]
-
-
-@pytest.mark.parametrize("tangents", [False, True])
-@pytest.mark.parametrize("name", ["quotients", "squares", "rolls"])
-def test_what_comes_after_wide_steps_takes_from_the_last(name: str, tangents: bool, tmp_path: Path) -> None:
-    """
-    With disk, no budget above one that is enough is refused, in steps of a hundredth.
-
-    What the last step saved goes to disk bit by bit, also when no more than planned is left of it, and as much of it as
-    is asked for beside the storage that comes with the first.
-    """
-    operation = {
-        "quotients": lambda u: u + 0.01 / (1.0 + u),
-        "squares": lambda u: u - 0.02 * u * u,
-        "rolls": lambda u: 0.9 * np.sqrt(u) + 0.05 * np.roll(np.sqrt(u), 1),
-    }[name]
-    loop, costs = Loop(operation, (4, *[6] * 7)), Costs(forward=1.0, reverse=2.0, write=0.5, read=0.5)
-
-    def energy(u: Any) -> Any:
-        return loop.energy(u, costs=costs)
-
-    f = with_tangents(energy) if tangents else energy
-
-    def bounded(memory: int) -> Any:
-        return grad(f, budget=Budget(memory=memory, disk="1 GiB", directory=tmp_path))(U)
-
-    f(U)
-    alone = peak_bytes(lambda: f(U))
-    expected, least = grad(f)(U).tobytes(), find_least(bounded)
-    for memory in [least * (100 + k) // 100 for k in range(60 if FULL else 12)]:
-        found: list[Any] = []
-        assert peak_bytes(lambda memory=memory, found=found: found.append(bounded(memory))) - alone <= memory
-        assert found[0].tobytes() == expected
 
 
 def test_a_loop_goes_back_to_its_initial_state() -> None:

@@ -110,7 +110,7 @@ def first_steps(
     whole.see(first, sizes, held)
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
-    if is_bare := available is not None and sizes.fixed + sizes.restart > available:
+    if available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(values, first, sizes, account, mark)
         available = room_beside(ledger.limit, account, held)
     within = Within(first.refused, account.lenders_since(mark))
@@ -123,8 +123,7 @@ def first_steps(
     measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
     try:
         plan = _choose(measured, earlier)
-        # Where they had to give up what they could, that is no choice.
-        if options.schedule is None and earlier is None and available is not None and not is_bare:
+        if options.schedule is None and earlier is None and available is not None:
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
         if allowed is not None and options.storage is None:
@@ -196,7 +195,8 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
     # Not those of the step that was measured first, where another one has been timed since.
     inside, sizes = Inside.among(measured.account.lenders_since(mark)), measured.sizes
     lent, available = inside.lent, measured.available
-    if available is None or not inside.most:
+    # Where the step is measured without what they lend by now, that is no choice any more.
+    if available is None or not inside.most or lent > sizes.saved:
         return plan
     kept = inside.again_from_kept
     if plan.schedule == StoreAll() and not kept:

@@ -123,11 +123,7 @@ def at_hand_bytes(rule: Any) -> int:
 
 
 def sheddable_bytes(rule: Any) -> int:
-    """Return the bytes of memory that a loop could do without: no more than it holds, whichever step saved the most."""
-    return min(_spare_bytes(rule), held_bytes(rule) + int(rule.snapshots.counted))
-
-
-def _spare_bytes(rule: Any) -> int:
+    """Return the bytes of memory that a loop could do without."""
     position = rule.position
     paged = pageable_bytes_of(wide_records(rule)) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
     moved = movable_bytes(rule)
@@ -166,17 +162,13 @@ def buffer_nbytes(record: Any) -> int:
 
 
 def wide_records(rule: Any) -> list[Any]:
-    """
-    Return the steps at hand before the reverse sweep, if what they saved may go to disk: some saved more than planned.
-
-    Also one of which no more than planned is left: what comes after the loop may take the room for it bit by bit.
-    """
-    planned, sizes = rule.room.planned, rule.plan.sizes
-    is_wide = planned is not None and sizes.saved + sizes.shared > planned.saved + planned.shared
-    if not is_wide or not rule.position.forward_ended:
-        return []
-    pagers = [(record, record.tape.pager) for record in rule.records.values()]
-    return [record for record, pager in pagers if pager is not None and pager.on_disk]
+    """Return the steps at hand before the reverse sweep that saved more than planned, if that may go to disk."""
+    planned, found = rule.room.planned, rule.records.values() if rule.position.forward_ended else ()
+    return [
+        record for record in found
+        if planned is not None and record.nbytes > planned.saved + planned.shared
+        and record.tape.pager is not None and record.tape.pager.on_disk
+    ]  # fmt: skip
 
 
 def pageable_bytes_of(records: list[Any]) -> int:

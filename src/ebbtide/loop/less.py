@@ -146,9 +146,9 @@ def page(rule: Any, nbytes: int) -> None:
     """Bring what steps saved beyond the plan to disk until *nbytes* are free, first of those that are swept last."""
     ledger = rule.stepper.region.ledger
     for record in held.wide_records(rule):
-        before, saved = ledger.live, ledger.held[SAVED]
-        # The first of them brings a storage and its buffer, which take some of what it frees.
-        while before - ledger.live < nbytes and record.tape.pager.page_oldest((), []):
+        before = ledger.held[SAVED]
+        while before - ledger.held[SAVED] < nbytes and record.tape.pager.page_oldest((), []):
             pass
-        record.nbytes, nbytes = record.nbytes - (saved - ledger.held[SAVED]), nbytes - (before - ledger.live)
+        freed = before - ledger.held[SAVED]
+        record.nbytes, nbytes = record.nbytes - freed, nbytes - freed
         rule.room.disk.learn(record)

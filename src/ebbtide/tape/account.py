@@ -73,12 +73,6 @@ class Account:
             self._lent += sum(array.nbytes for array in packed)
             self.ledger.add(BUFFERS, sum(array.nbytes for array in packed))
 
-    def reserve(self, nbytes: int) -> None:
-        """Count bytes for the interpreter, which are in no forecast, until the account is closed."""
-        if self.pager is not None and self.pager.bounded:
-            self._lent += nbytes
-            self.ledger.add(BUFFERS, nbytes)
-
     def settle(self, seeds: list[Any], leaves: list[Node]) -> None:
         """Raise `BudgetError` if the sweep from these seeds to these leaves would pass the budget."""
         if self.pager is not None:

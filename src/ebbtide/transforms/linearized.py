@@ -21,10 +21,6 @@ from ebbtide.tape.tangent import TangentTrace
 from ebbtide.transforms.forward import Point, run_duals, zero_tangent
 from ebbtide.transforms.pullback import returned
 
-# What the interpreter takes beside arrays and records, as tracemalloc sees it: 7 KiB to 9 KiB for a loop of ten steps
-# and of 400, and 21 KiB at most in functions of all kinds.
-_INTERPRETER = 24 * 1024
-
 
 def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None) -> tuple[Any, Pushforward]:
     """
@@ -64,7 +60,6 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
     with account(budget) as acct:
         acct.exclude(point.values)
         acct.exclude_reached(f)
-        acct.reserve(_INTERPRETER)
         linear = LinearTape(current().level + 1, acct.ledger, acct.pager)
         leaves = [linear.leaf(np.zeros(kind.shape, kind.dtype)) for kind in point.kinds]
         trace = TangentTrace(linear.level + 1, linear)
