@@ -195,8 +195,7 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
     # Not those of the step that was measured first, where another one has been timed since.
     inside, sizes = Inside.among(measured.account.lenders_since(mark)), measured.sizes
     lent, available = inside.lent, measured.available
-    # Where the step is measured without what they lend by now, that is no choice any more.
-    if available is None or not inside.most or lent > sizes.saved:
+    if available is None or not inside.most:
         return plan
     kept = inside.again_from_kept
     if plan.schedule == StoreAll() and not kept:

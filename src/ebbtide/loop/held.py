@@ -261,8 +261,10 @@ def entries_bytes(rule: Any) -> int:
 
 def table_beside_bytes(rule: Any) -> int:
     """Return the bytes of the table of a schedule that a loop at rest has for its only state, which can do without."""
-    alone = len(rule.position.snapshots) == 1 and rule.position.snapshots[0].kind == "restart"
-    return table_bytes(rule.plan.schedule, rule.plan.steps) if alone and rule.snapshots.counted else 0
+    snapshots = rule.position.snapshots
+    if rule.room.spare.is_there or not rule.snapshots.counted or len(snapshots) != 1 or snapshots[0].kind != "restart":
+        return 0
+    return table_bytes(rule.plan.schedule, rule.plan.steps)
 
 
 def holding(rule: Any, bare: bool) -> Holding:

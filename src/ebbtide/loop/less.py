@@ -19,8 +19,7 @@ def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
     one = partial(give_up_one, rule, ahead.Cheapest())
     saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, ahead.Cheapest("disk", "saved"))
     last = partial(go_back, rule), partial(move_first, rule), partial(give_up_entries, rule, ahead.Cheapest("disk"))
-    last += (partial(give_up_table, rule),)
-    return rule.snapshots.give_up_buffers, one, *saved, *last
+    return rule.snapshots.give_up_buffers, one, *saved, *last, partial(give_up_table, rule)
 
 
 def give_up_one(rule: Any, cheapest: ahead.Cheapest) -> bool:

@@ -161,7 +161,7 @@ def timeloop(
             return run_plain(step, leaves, structure, 0, inputs, options)
         linear = linear_trace(context)
         if linear is not None:
-            del state  # as below
+            del state  # of which the loop has its copy
             return linear_loop(linear, step, leaves, structure, length, inputs, options)
         if context.tape is not None and context.tangent is not None:
             return dual_loop(timeloop, context.tangent, step, state, steps, inputs, options)
