@@ -47,6 +47,22 @@ RANKS = MappingProxyType(
         "errors": 0,
     }
 )
+# The same for the packages inside of a package; its own modules, which are above them, import any.
+PARTS = MappingProxyType(
+    {
+        "loop": MappingProxyType(
+            {
+                "derivatives": 3,
+                "measuring": 3,
+                "resuming": 3,
+                "holding": 2,
+                "planning": 1,
+                "stepping": 1,
+                "values": 0,
+            }
+        ),
+    }
+)
 # Those that use the library as its users do.
 MAY_IMPORT_TOP = frozenset({"cli", "demo", "testing"})
 EXTRAS = frozenset(
@@ -109,6 +125,12 @@ class Module:
     @property
     def package(self) -> str:
         return self.name.partition(".")[2].partition(".")[0]
+
+    @property
+    def part(self) -> str:
+        """The package inside of that package, or empty for its own modules."""
+        _, _, *inner = self.name.split(".") if self.name.count(".") else ("", "")
+        return inner[0] if len(inner) > 1 or (inner and self.is_package) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +238,20 @@ def find_layer_violations(modules: tuple[Module, ...]) -> list[str]:
         elif target != module.package and RANKS[target] >= RANKS[module.package]:
             ranks = f"{RANKS[target]} from rank {RANKS[module.package]}"
             found.append(f"{where}, of rank {ranks}; imports go down only")
+    return found
+
+
+def find_part_violations(modules: tuple[Module, ...]) -> list[str]:
+    """Imports go down only inside of a package, too."""
+    parts = {(module.package, module.part) for module in modules if module.package in PARTS and module.part}
+    found = [f"{package}/{part} has no rank; add it to PARTS" for package, part in parts if part not in PARTS[package]]
+    for module, item in all_imports(modules):
+        ranks = PARTS.get(module.package, {})
+        package, part = [*item.target.split("."), "", ""][1:3]
+        if package != module.package or module.part not in ranks or part == module.part:
+            continue
+        if part not in ranks or ranks[part] >= ranks[module.part]:
+            found.append(f"{module.name}:{item.line}: imports {item.target}, which is above it or beside it")
     return found
 
 
@@ -400,6 +436,7 @@ Check = Callable[[tuple[Module, ...]], list[str]]
 
 CHECKS: tuple[Check, ...] = (
     find_layer_violations,
+    find_part_violations,
     find_cycles,
     find_global_statements,
     find_star_imports,
@@ -428,6 +465,10 @@ BAD_SOURCES = (
     (find_layer_violations, {"tape.py": "from . import grad"}, "the top"),
     (find_layer_violations, {"surprise.py": ""}, "add it to RANKS"),
     (find_layer_violations, {"cli.py": "import ebbtide.surprise"}, "add it to RANKS"),
+    (find_part_violations, {"loop/values/a.py": "import ebbtide.loop.planning.b", "loop/planning/b.py": ""}, "above"),
+    (find_part_violations, {"loop/planning/a.py": "from ..stepping import b", "loop/stepping/b.py": ""}, "beside"),
+    (find_part_violations, {"loop/values/a.py": "from ebbtide.loop import run", "loop/run.py": ""}, "above"),
+    (find_part_violations, {"loop/surprise/a.py": ""}, "loop/surprise has no rank"),
     (find_cycles, {"tape/a.py": "from . import b", "tape/b.py": "from ebbtide.tape import a"}, "a -> ebb"),
     (find_cycles, {"a.py": "from . import b", "b.py": "from . import c", "c.py": "from . import a"}, "c -> "),
     (find_cycles, {"a.py": "import ebbtide.a"}, "ebbtide.a -> ebbtide.a"),
@@ -468,6 +509,9 @@ GOOD_SOURCES = (
         find_layer_violations,
         {"loop/a.py": "from ebbtide import ledger, budget", "ledger.py": "", "budget.py": ""},
     ),
+    (find_part_violations, {"loop/run.py": "import ebbtide.loop.values.a", "loop/values/a.py": ""}),
+    (find_part_violations, {"loop/holding/a.py": "from ..values import b", "loop/values/b.py": ""}),
+    (find_part_violations, {"loop/holding/a.py": "from .c import d", "loop/holding/c.py": ""}),
     (find_cycles, {"tape/__init__.py": "from .a import c", "tape/a.py": "from .b import d", "tape/b.py": ""}),
     (find_cycles, {"a.py": "import ebbtide.b", "b.py": "if typing.TYPE_CHECKING:\n    import ebbtide.a"}),
     (find_long_code, {"a.py": "def f():\n" + lines(FUNCTION_LINES - 1)}),

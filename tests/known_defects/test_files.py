@@ -25,9 +25,10 @@ import pytest
 import ebbtide
 from ebbtide import Budget, StorageError, grad, timeloop, vjp
 from ebbtide.agree import agree
-from ebbtide.loop import journal, plan, resume
-from ebbtide.loop.generators import pack_generator
-from ebbtide.loop.journal import ResumeDirectory
+from ebbtide.loop.planning import plan
+from ebbtide.loop.resuming import journal, resume
+from ebbtide.loop.resuming.journal import ResumeDirectory
+from ebbtide.loop.values.generators import pack_generator
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve, StoreAll
 from ebbtide.storage import Disk, Memory
 

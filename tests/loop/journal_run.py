@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.journal import Journal
-from ebbtide.loop.journal_entries import Forward, Leaves, Reverse
+from ebbtide.loop.resuming.directory import ResumeDirectory
+from ebbtide.loop.resuming.journal import Journal
+from ebbtide.loop.resuming.journal_entries import Forward, Leaves, Reverse
 from ebbtide.storage import compute_crc32c
 from ebbtide.storage.system import POSIX
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ebbtide import grad, timeloop
-from ebbtide.loop import ahead
+from ebbtide.loop.holding import ahead
 from ebbtide.schedules import Hierarchical, Position, Revolve, Snapshot
 from ebbtide.storage import Disk, Tiered
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ebbtide import DeterminismError, ResumeError, grad, timeloop
-from ebbtide.loop.code import data_of, digest_code
+from ebbtide.loop.values.code import data_of, digest_code
 from ebbtide.schedules import Revolve
 
 U = np.linspace(0.5, 1.0, 20)

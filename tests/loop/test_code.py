@@ -44,7 +44,7 @@ import scipy.spatial
 import ebbtide
 import ebbtide.scipy.interpolate
 from ebbtide import Budget
-from ebbtide.loop.code import data_of, digest_code
+from ebbtide.loop.values.code import data_of, digest_code
 from ebbtide.schedules import Costs, Revolve
 
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
@@ -512,7 +512,7 @@ def test_modules_that_a_step_imports_count(line, tmp_path):
     use = {"i": "helper_of_steps.scale(u)", "f": "scale(u)"}[line[0]]
     use = "pkg_of_steps.sub.scale(u)" if "pkg" in line else use
     program = (
-        "import sys\nsys.dont_write_bytecode = True\nfrom ebbtide.loop.code import digest_code\n"
+        "import sys\nsys.dont_write_bytecode = True\nfrom ebbtide.loop.values.code import digest_code\n"
         f"def step(u):\n    {line}\n    return {use}\n"
         "before = digest_code(step)\nstep(1.0)\nassert digest_code(step) == before\nprint(before)\n"
     )
@@ -528,7 +528,7 @@ def test_modules_that_a_step_imports_count(line, tmp_path):
 def test_sets_that_refer_to_each_other_have_one_text():
     """The order in which a process goes through sets does not matter, nor whether equal values are one."""
     program = (
-        "from ebbtide.loop.code import digest_code\n"
+        "from ebbtide.loop.values.code import digest_code\n"
         "class Node:\n    def __init__(self, k): self.k, self.near = k, set()\n"
         "nodes = [Node(k) for k in range(20)]\n"
         "for k, node in enumerate(nodes): node.near |= {nodes[k - 1], nodes[(3 * k) % 20]}\n"

@@ -10,10 +10,10 @@ import pytest
 
 from ebbtide import Budget, BudgetError
 from ebbtide.ledger import Ledger
-from ebbtide.loop import replan
-from ebbtide.loop.disk_part import DiskPart
-from ebbtide.loop.plan import Sizes
-from ebbtide.loop.replan import choose_again, of_known_length
+from ebbtide.loop.holding import replan
+from ebbtide.loop.holding.disk_part import DiskPart
+from ebbtide.loop.holding.replan import choose_again, of_known_length
+from ebbtide.loop.planning.plan import Sizes
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Online, Position, Snapshot, StoreAll
 

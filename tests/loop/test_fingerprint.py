@@ -22,8 +22,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import ebbtide
 from ebbtide.arrays.containers import flatten
-from ebbtide.loop.code import digest_code
-from ebbtide.loop.fingerprint import InputsRead, describe_libraries, fingerprint_of
+from ebbtide.loop.resuming.fingerprint import InputsRead, describe_libraries, fingerprint_of
+from ebbtide.loop.values.code import digest_code
 
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
 WEIGHTS = "weights = np.arange(3.0)\n"
@@ -131,7 +131,7 @@ def test_cycles_end():
 def test_every_process_finds_the_same():
     """The text is the same in processes with different hashes of strings."""
     program = (
-        "from ebbtide.loop.code import digest_code\n"
+        "from ebbtide.loop.values.code import digest_code\n"
         "names = {'a', 'b', 'c', 'd'}\n"
         "def step(x): return x in {'p', 'q', 'r', 's'}, names, {'k': 1}\n"
         "print(digest_code(step))\n"
@@ -324,7 +324,7 @@ def test_constants_of_a_tape_count():
 
 def test_too_many_objects_are_told(monkeypatch):
     """What is not looked at is named in a warning, and code is looked at in any case."""
-    monkeypatch.setattr("ebbtide.loop.code._MOST", 50)
+    monkeypatch.setattr("ebbtide.loop.values.code._MOST", 50)
     many = [Model(float(k)) for k in range(100)]
 
     def found(scale):
@@ -359,7 +359,7 @@ def test_the_version_needs_no_installation():
         "import importlib.metadata as metadata\n"
         "real = metadata.version\n"
         "metadata.version = lambda name: real(f'no-{name}' if name == 'ebbtide' else name)\n"
-        "from ebbtide.loop.fingerprint import describe_libraries\n"
+        "from ebbtide.loop.resuming.fingerprint import describe_libraries\n"
         "print(describe_libraries()['ebbtide'])\n"
     )
     environment = {**os.environ, "PYTHONPATH": SOURCE}

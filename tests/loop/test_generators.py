@@ -12,7 +12,7 @@ from tests.measure import peak_bytes
 from tests.scale import FULL
 
 from ebbtide import Budget, DeterminismError, ResumeError, TraceError, checkpoint, grad, jvp, timeloop, vjp
-from ebbtide.loop.generators import pack_generator, unpack_generator
+from ebbtide.loop.values.generators import pack_generator, unpack_generator
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, Memory
 

@@ -15,8 +15,8 @@ from tests.measure import peak_bytes
 
 from ebbtide import Budget, MutationError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, vjp, vmap
 from ebbtide.arrays.containers import flatten
-from ebbtide.loop.inputs import Readings
-from ebbtide.loop.structures import Structures
+from ebbtide.loop.stepping.inputs import Readings
+from ebbtide.loop.values.structures import Structures
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 STEPS = 20

@@ -22,14 +22,14 @@ from tests.scale import FULL
 import ebbtide
 from ebbtide import cli
 from ebbtide.errors import ResumeError, StorageError
-from ebbtide.loop import ahead
-from ebbtide.loop import journal as journal_module
-from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.every import Every, every
-from ebbtide.loop.journal import Journal
-from ebbtide.loop.journal_entries import FORMAT, Forward, Leaves, Reverse, decode, encode
-from ebbtide.loop.plan import make_plan
-from ebbtide.loop.sizes import Sizes
+from ebbtide.loop.holding import ahead
+from ebbtide.loop.planning.plan import make_plan
+from ebbtide.loop.planning.sizes import Sizes
+from ebbtide.loop.resuming import journal as journal_module
+from ebbtide.loop.resuming.directory import ResumeDirectory
+from ebbtide.loop.resuming.journal import Journal
+from ebbtide.loop.resuming.journal_entries import FORMAT, Forward, Leaves, Reverse, decode, encode
+from ebbtide.loop.stepping.every import Every, every
 from ebbtide.schedules import Position, Revolve, Snapshot
 from ebbtide.schedules.parts import Parts
 from ebbtide.storage import Disk, StorageLockedError
@@ -403,7 +403,7 @@ def test_a_second_process_is_refused(tmp_path, expected):
     """While a process runs in a directory a second one is told its host and number; after its death it may go on."""
     path = stopped(tmp_path / "run", 10)
     program = (
-        "import sys; from ebbtide.loop.directory import ResumeDirectory\n"
+        "import sys; from ebbtide.loop.resuming.directory import ResumeDirectory\n"
         "directory = ResumeDirectory(sys.argv[1]); directory.storage; print('open', flush=True); input()\n"
         "import os; os.kill(os.getpid(), 9)\n"
     )

@@ -22,9 +22,9 @@ from tests.measure import peak_bytes
 from tests.scale import FULL, sample, sample_of_each
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jit, jvp, primitive, profile, timeloop, vjp, vmap
-from ebbtide.loop import measure
-from ebbtide.loop.candidates import Bounds, find_candidates
-from ebbtide.loop.sizes import RESERVE
+from ebbtide.loop.measuring import measure
+from ebbtide.loop.planning.candidates import Bounds, find_candidates
+from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, Schedule, StoreAll
 from ebbtide.scipy import linalg
 from ebbtide.scipy.optimize import fixed_point
@@ -615,7 +615,7 @@ def test_nested_loops_run_at_their_least_whatever_they_choose(
             in_memory = next(turn)
             return [one for one in every if isinstance(one[0], (Revolve, Mixed)) == in_memory] or every
 
-        monkeypatch.setattr("ebbtide.loop.plan.find_candidates", found)
+        monkeypatch.setattr("ebbtide.loop.planning.plan.find_candidates", found)
         return grad(f, budget=Budget(memory=memory, disk=400 * STATE, directory=tmp_path))
 
     def f(u: Any) -> Any:

@@ -11,8 +11,9 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, primitive, profile, timeloop
-from ebbtide.loop import first, timing, transfers, warm
-from ebbtide.loop.transfers import with_transfers
+from ebbtide.loop.measuring import first, timing, transfers
+from ebbtide.loop.measuring.transfers import with_transfers
+from ebbtide.loop.stepping import warm
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, StoreAll
 

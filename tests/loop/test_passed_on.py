@@ -9,9 +9,9 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, profile, timeloop
-from ebbtide.loop import plan
-from ebbtide.loop.plan import make_plan
-from ebbtide.loop.sizes import Sizes
+from ebbtide.loop.planning import plan
+from ebbtide.loop.planning.plan import make_plan
+from ebbtide.loop.planning.sizes import Sizes
 from ebbtide.schedules import Mixed, StoreAll
 
 U = np.linspace(0.1, 1.0, 100_000)

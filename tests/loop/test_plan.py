@@ -17,10 +17,10 @@ from tests.scale import FULL, sample
 
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
-from ebbtide.loop import plan as plan_module
-from ebbtide.loop.plan import Plan, Sizes, make_plan
-from ebbtide.loop.predict import count_hierarchical, predict
-from ebbtide.loop.sizes import RESERVE_PER_SNAPSHOT, RESERVE_PER_STEP
+from ebbtide.loop.planning import plan as plan_module
+from ebbtide.loop.planning.plan import Plan, Sizes, make_plan
+from ebbtide.loop.planning.predict import count_hierarchical, predict
+from ebbtide.loop.planning.sizes import RESERVE_PER_SNAPSHOT, RESERVE_PER_STEP
 from ebbtide.schedules import (
     Costs,
     Hierarchical,

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 import ebbtide
 from ebbtide import Budget, ResumeError, StorageError, grad, timeloop
-from ebbtide.loop.journal import Journal
+from ebbtide.loop.resuming.journal import Journal
 from ebbtide.schedules import Mixed, Periodic, Revolve, StoreAll, from_checkpoint_schedules
 from ebbtide.storage import Disk, Memory, StorageLockedError, system
 from ebbtide.storage.listing import list_storage

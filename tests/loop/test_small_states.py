@@ -12,7 +12,7 @@ from tests.measure import peak_of, traced
 
 from ebbtide import Budget, BudgetError, grad, profile, timeloop
 from ebbtide.ledger import Ledger
-from ebbtide.loop.fallback import Fallback
+from ebbtide.loop.holding.fallback import Fallback
 from ebbtide.schedules import Costs, Position, Snapshot, StoreAll
 from ebbtide.storage import Memory
 

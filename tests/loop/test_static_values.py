@@ -13,7 +13,7 @@ from tests.measure import peak_bytes
 from tests.scale import sample
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop
-from ebbtide.loop.sizes import RESERVE
+from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk
 from ebbtide.tape.blocks import BLOCK

@@ -11,10 +11,10 @@ from ebbtide import DeterminismError
 from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.ledger import SAVED, Ledger
-from ebbtide.loop.inputs import Inputs
-from ebbtide.loop.steps import Stepper, TapedStep
-from ebbtide.loop.swap import Swap, nodes_of, swappable_bytes
-from ebbtide.loop.verify import Verifier
+from ebbtide.loop.stepping.inputs import Inputs
+from ebbtide.loop.stepping.steps import Stepper, TapedStep
+from ebbtide.loop.stepping.swap import Swap, nodes_of, swappable_bytes
+from ebbtide.loop.stepping.verify import Verifier
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.record import Tape

@@ -10,7 +10,7 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import DeterminismError, grad, linearize, timeloop, vjp
-from ebbtide.loop.verify import Waypoints
+from ebbtide.loop.stepping.verify import Waypoints
 from ebbtide.schedules import Mixed, Online, Revolve, StoreAll
 
 STEPS = 400

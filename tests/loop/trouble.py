@@ -15,7 +15,7 @@ import numpy as np
 from tests.forks import run_forked
 
 from ebbtide import Budget, value_and_grad
-from ebbtide.loop.resume import Resumption
+from ebbtide.loop.resuming.resume import Resumption
 from ebbtide.loop.timeloop import timeloop
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 from ebbtide.storage import system

@@ -11,7 +11,7 @@ from tests.measure import peak_bytes
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jvp, linearize, profile, timeloop, vjp
 from ebbtide.ledger import Ledger
-from ebbtide.loop.sizes import RESERVE
+from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.profiling.loops import LoopReport
 from ebbtide.schedules import Costs, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import system

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide.loop import ahead
-from ebbtide.loop.less import give_up_one
+from ebbtide.loop.holding import ahead
+from ebbtide.loop.holding.less import give_up_one
 from ebbtide.schedules import (
     Action,
     Costs,

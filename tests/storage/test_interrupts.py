@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ebbtide
-from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.resuming.directory import ResumeDirectory
 from ebbtide.storage import Disk
 from ebbtide.storage.listing import list_storage
 

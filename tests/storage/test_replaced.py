@@ -14,7 +14,7 @@ import pytest
 
 from ebbtide import grad, timeloop
 from ebbtide.errors import StorageError
-from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.resuming.directory import ResumeDirectory
 from ebbtide.storage import Disk, StorageLockedError
 
 from .test_turns import Other

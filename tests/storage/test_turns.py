@@ -16,7 +16,7 @@ import pytest
 from tests.loop import trouble
 
 from ebbtide.errors import StorageError
-from ebbtide.loop.directory import ResumeDirectory
+from ebbtide.loop.resuming.directory import ResumeDirectory
 from ebbtide.storage import Disk, StorageLockedError, durable, removal
 from ebbtide.storage.listing import clean, find_storages, list_storage
 

@@ -8,9 +8,9 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.agree import agree, is_alone
-from ebbtide.loop.state import bytes_of
-from ebbtide.loop.steps import Stepper
-from ebbtide.loop.verify import Verifier
+from ebbtide.loop.stepping.steps import Stepper
+from ebbtide.loop.stepping.verify import Verifier
+from ebbtide.loop.values.state import bytes_of
 from ebbtide.tape.pager import Pager
 
 # Of rounding errors the largest is about three times the usual one.

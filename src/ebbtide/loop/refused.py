@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from ebbtide.ledger import SNAPSHOTS, Ledger
-from ebbtide.loop.collect import emit
-from ebbtide.loop.held import beyond_bytes
-from ebbtide.loop.links import Links
-from ebbtide.loop.options import Options
-from ebbtide.loop.plan import Plan
-from ebbtide.loop.steps import Stepper
+from ebbtide.loop.holding.held import beyond_bytes
+from ebbtide.loop.planning.plan import Plan
+from ebbtide.loop.resuming.links import Links
+from ebbtide.loop.stepping.collect import emit
+from ebbtide.loop.stepping.options import Options
+from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.tape.joint import Holding, JointRule
 from ebbtide.tape.node import Node
 

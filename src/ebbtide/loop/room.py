@@ -16,19 +16,19 @@ from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
 from ebbtide.ledger import Ledger
 from ebbtide.lender import lent_by
-from ebbtide.loop import ahead, held, less
-from ebbtide.loop.disk_part import DiskPart
-from ebbtide.loop.fallback import Fallback
-from ebbtide.loop.given import in_region
-from ebbtide.loop.held import Waiting
-from ebbtide.loop.plan import Plan, describe_larger
-from ebbtide.loop.predict import spare_tier
-from ebbtide.loop.replan import choose_or_go_on, from_here, of_known_length, with_wider
-from ebbtide.loop.share import held_in_step, loops_inside, seen_by_none
-from ebbtide.loop.spare import Spare
-from ebbtide.loop.steps import TapedStep
-from ebbtide.loop.swap import is_paged
-from ebbtide.loop.whole import Whole
+from ebbtide.loop.holding import ahead, held, less
+from ebbtide.loop.holding.disk_part import DiskPart
+from ebbtide.loop.holding.fallback import Fallback
+from ebbtide.loop.holding.held import Waiting
+from ebbtide.loop.holding.replan import choose_or_go_on, from_here, of_known_length, with_wider
+from ebbtide.loop.holding.share import held_in_step, loops_inside, seen_by_none
+from ebbtide.loop.holding.spare import Spare
+from ebbtide.loop.measuring.whole import Whole
+from ebbtide.loop.planning.plan import Plan, describe_larger
+from ebbtide.loop.planning.predict import spare_tier
+from ebbtide.loop.stepping.given import in_region
+from ebbtide.loop.stepping.steps import TapedStep
+from ebbtide.loop.stepping.swap import is_paged
 from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Forward, Reverse
 from ebbtide.tape.pager import Pager

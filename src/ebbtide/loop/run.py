@@ -8,19 +8,19 @@ from typing import Any, final
 
 from ebbtide.arrays.context import entered
 from ebbtide.errors import ScheduleError
-from ebbtide.loop import ahead
-from ebbtide.loop.collect import Collector, apart, emit
-from ebbtide.loop.directory import ResumeDirectory
-from ebbtide.loop.held import holding, needed_bytes
+from ebbtide.loop.holding import ahead
+from ebbtide.loop.holding.held import holding, needed_bytes
+from ebbtide.loop.holding.snapshots import Snapshots
 from ebbtide.loop.loss import Loss
-from ebbtide.loop.plan import Plan
-from ebbtide.loop.progress import Watch
-from ebbtide.loop.restore import begin_again, restore_forward, restore_reverse
-from ebbtide.loop.resume import Resumption
+from ebbtide.loop.planning.plan import Plan
+from ebbtide.loop.resuming.directory import ResumeDirectory
+from ebbtide.loop.resuming.restore import begin_again, restore_forward, restore_reverse
+from ebbtide.loop.resuming.resume import Resumption
 from ebbtide.loop.room import Room
-from ebbtide.loop.snapshots import Snapshots
-from ebbtide.loop.steps import Stepper, TapedStep
-from ebbtide.loop.verify import Verifier
+from ebbtide.loop.stepping.collect import Collector, apart, emit
+from ebbtide.loop.stepping.progress import Watch
+from ebbtide.loop.stepping.steps import Stepper, TapedStep
+from ebbtide.loop.stepping.verify import Verifier
 from ebbtide.schedules import Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse
 from ebbtide.tape.joint import Holding, JointRule
 from ebbtide.tape.node import Node

@@ -14,33 +14,33 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
-from ebbtide.loop.batched import batched_loop
-from ebbtide.loop.buffers import hold_buffer, let_buffer_go
-from ebbtide.loop.changes import Changes
-from ebbtide.loop.choose import first_steps
-from ebbtide.loop.collect import stacked
-from ebbtide.loop.directory import ResumeDirectory, refuse_inner, refuse_lossy
-from ebbtide.loop.duals import dual_loop
-from ebbtide.loop.every import every
-from ebbtide.loop.fingerprint import fingerprint_of
-from ebbtide.loop.inputs import Inputs, in_order
-from ebbtide.loop.journal import Journal
-from ebbtide.loop.linear import linear_loop
-from ebbtide.loop.links import Links, gradient_nbytes
-from ebbtide.loop.masked import masked_loop
-from ebbtide.loop.options import Options
-from ebbtide.loop.plain import check_arguments, check_functions, check_length, refuse_calls, run_plain
-from ebbtide.loop.progress import Watch
+from ebbtide.loop.derivatives.batched import batched_loop
+from ebbtide.loop.derivatives.duals import dual_loop
+from ebbtide.loop.derivatives.linearized import linear_loop
+from ebbtide.loop.derivatives.masked import masked_loop
+from ebbtide.loop.holding.buffers import hold_buffer, let_buffer_go
+from ebbtide.loop.holding.snapshots import Snapshots
+from ebbtide.loop.measuring.choose import first_steps
+from ebbtide.loop.measuring.within import refusing_before
 from ebbtide.loop.refused import RefusedLoop, run_on
-from ebbtide.loop.resume import Resumption, plain
+from ebbtide.loop.resuming.changes import Changes
+from ebbtide.loop.resuming.directory import ResumeDirectory, refuse_inner, refuse_lossy
+from ebbtide.loop.resuming.fingerprint import fingerprint_of
+from ebbtide.loop.resuming.journal import Journal
+from ebbtide.loop.resuming.links import Links, gradient_nbytes
+from ebbtide.loop.resuming.resume import Resumption, plain
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
-from ebbtide.loop.snapshots import Snapshots
-from ebbtide.loop.state import owned, writable
-from ebbtide.loop.steps import Stepper
+from ebbtide.loop.stepping.collect import stacked
+from ebbtide.loop.stepping.every import every
+from ebbtide.loop.stepping.inputs import Inputs, in_order
+from ebbtide.loop.stepping.options import Options
+from ebbtide.loop.stepping.plain import check_arguments, check_functions, check_length, refuse_calls, run_plain
+from ebbtide.loop.stepping.progress import Watch
+from ebbtide.loop.stepping.steps import Stepper
+from ebbtide.loop.stepping.verify import Verifier
 from ebbtide.loop.traced import traced_loop
-from ebbtide.loop.verify import Verifier
-from ebbtide.loop.within import refusing_before
+from ebbtide.loop.values.state import owned, writable
 from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule

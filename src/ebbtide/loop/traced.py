@@ -19,10 +19,10 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.reach import bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.loop.given import LoopCall
-from ebbtide.loop.inputs import frozen
-from ebbtide.loop.options import Options
-from ebbtide.loop.outcome import find_results
+from ebbtide.loop.stepping.given import LoopCall
+from ebbtide.loop.stepping.inputs import frozen
+from ebbtide.loop.stepping.options import Options
+from ebbtide.loop.stepping.outcome import find_results
 from ebbtide.program.calling import record
 from ebbtide.program.holding import is_symbolic
 from ebbtide.program.surroundings import Surroundings

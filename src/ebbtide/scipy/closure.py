@@ -16,7 +16,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.reach import arrays_of, bound_now
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.loop.given import Given, Key, key_of
+from ebbtide.loop.stepping.given import Given, Key, key_of
 from ebbtide.program.tracing import trace_leaves
 
 _OTHER_ARRAY = (

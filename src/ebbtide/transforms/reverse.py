@@ -15,7 +15,7 @@ from ebbtide.arrays.functions import check_function, numbers_of_arguments
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
-from ebbtide.loop.directory import resumable
+from ebbtide.loop.resuming.directory import resumable
 from ebbtide.tape.account import account
 from ebbtide.tape.recording import Recording
 from ebbtide.transforms.pullback import returned

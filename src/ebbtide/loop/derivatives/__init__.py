@@ -1,0 +1,1 @@
+"""Time loops in forward mode, over pairs and over batches."""

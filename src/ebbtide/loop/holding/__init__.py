@@ -1,0 +1,1 @@
+"""What a running time loop holds, and what of it it gives up."""

@@ -1,0 +1,291 @@
+"""What a running time loop holds, what it could do without, and what of all that no ledger counts, in bytes."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.agree import is_alone
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.ledger import COTANGENTS, Ledger
+from ebbtide.loop.holding import ahead
+from ebbtide.loop.planning.plan import Plan
+from ebbtide.loop.planning.predict import table_bytes
+from ebbtide.loop.stepping.collect import Collector
+from ebbtide.loop.stepping.given import in_region
+from ebbtide.schedules import Snapshot
+from ebbtide.tape.holders import pageable_bytes
+from ebbtide.tape.joint import Holding
+from ebbtide.tape.overhead import PAGE
+from ebbtide.tape.saved import parts_of
+
+# Two pages of the record of what comes after a loop, which a ledger counts, are in the loop's reserve, too.
+RECORD = 2 * PAGE
+
+
+@final
+class Waiting:
+    """
+    Counts, within a bound, what a reverse sweep holds between two steps: the cotangent of a state, and the sums so far.
+
+    Args:
+        ledger: The account.
+    """
+
+    __slots__ = ("_keys", "_known", "_ledger", "_sums")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._keys = ledger, list[int]()
+        self._sums, self._known = 0, {"static": 0, "input": 0}
+
+    def hold(self, cotangent: list[Any]) -> None:
+        """Count the cotangent of each leaf of a state, (value, owned) or None, in place of those before."""
+        self.let_go()
+        for pair in cotangent if self._ledger.limit is not None else ():
+            for part in () if pair is None else parts_of(pair[0]):
+                owner = owner_of(part)
+                self._ledger.share(COTANGENTS, id(owner), owner.nbytes)
+                self._keys.append(id(owner))
+
+    def let_go(self) -> None:
+        """Count the cotangent no more."""
+        while self._keys:  # each once, wherever it is interrupted
+            self._ledger.unshare(COTANGENTS, self._keys.pop())
+
+    def gather(self, collector: Collector) -> None:
+        """Count the sums that are new; those of later steps are added to them in place."""
+        if self._ledger.limit is None:
+            return
+        for name, sums in (("static", collector.static_sums), ("input", collector.input_sums)):
+            new = islice(reversed(sums.values()), len(sums) - self._known[name])
+            nbytes = sum(value.nbytes for value in new if isinstance(value, np.ndarray))
+            self._known[name], self._sums = len(sums), self._sums + nbytes
+            self._ledger.add(COTANGENTS, nbytes)
+
+    @property
+    def cotangent_nbytes(self) -> int:
+        """Bytes of the cotangent."""
+        return self._ledger.nbytes_of(COTANGENTS, self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        """All that it counts."""
+        return self._sums + self.cotangent_nbytes
+
+    def close(self) -> None:
+        """Count nothing any more."""
+        self.let_go()
+        self._ledger.add(COTANGENTS, -self._sums)
+        self._sums, self._known = 0, dict.fromkeys(self._known, 0)
+
+
+def size_of(rule: Any, kept: Snapshot) -> int:
+    """Return the bytes of a snapshot in memory, as a ledger counts them beside others."""
+    sizes = rule.plan.sizes
+    if kept.kind == "restart":
+        return int(sizes.data)
+    return rule.snapshots.nbytes_of(kept.step) or int(sizes.saved - sizes.passed_on)
+
+
+def held_bytes(rule: Any) -> int:
+    """Return the bytes of snapshots in memory, of the saved values at hand, and of the nodes of those on disk."""
+    stored = [size_of(rule, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
+    first = rule.plan.sizes.data if rule.room.spare.is_there else 0
+    at_hand = sum(record.nbytes for record in rule.records.values())
+    return int(sum(stored) + first + at_hand + rule.snapshots.left_behind)
+
+
+def counted_bytes(rule: Any) -> int:
+    """Return the bytes in the ledger of what a loop holds, with buffers, which it can do without."""
+    buffers = rule.snapshots.buffer_nbytes + sum(map(buffer_nbytes, rule.records.values()))
+    return int(held_bytes(rule) + rule.room.waiting.nbytes + rule.snapshots.counted + buffers)
+
+
+def beyond_initial_bytes(rule: Any) -> int:
+    """Return the bytes of snapshots and of what steps saved, which are free where it goes back to its initial state."""
+    position, sizes = rule.position, rule.plan.sizes
+    # Not of the last step of the forward sweep.
+    count = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
+    stored = [size_of(rule, kept) for kept in position.snapshots if kept.tier == "memory"]
+    return max(0, count) * int(sizes.saved - sizes.passed_on) + sum(stored)
+
+
+def at_hand_bytes(rule: Any) -> int:
+    """Return the bytes of what steps at hand saved but the last, if they can run again from the initial state."""
+    position, sizes = rule.position, rule.plan.sizes
+    is_there = rule.room.spare.is_there or position.snapshots[:1] == (Snapshot(0),)
+    if not is_there or not position.forward_ended or position.saved is None:
+        return 0
+    start, stop = position.saved
+    return (stop - start - 1) * int(sizes.saved - sizes.passed_on)
+
+
+def sheddable_bytes(rule: Any) -> int:
+    """Return the bytes of memory that a loop could do without."""
+    position = rule.position
+    paged = pageable_bytes_of(wide_records(rule)) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
+    moved = movable_bytes(rule)
+    if not rule.room.spare.is_there:
+        spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
+        return spare + at_hand_bytes(rule) + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
+    # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
+    beyond, data = beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0
+    return (beyond + moved if moved else max(beyond, data)) + paged
+
+
+def movable_bytes(rule: Any) -> int:
+    """Return the bytes of the state in memory without which no step can run again, if that could go to disk."""
+    room, sizes = rule.room, rule.plan.sizes
+    if room.planned is None or rule.snapshots.are_theirs or not is_alone():
+        return 0
+    if not (room.spare.is_there or ahead.find_first(rule.position) is not None):
+        return 0
+    return int(sizes.data) if room.disk.has_room(sizes.stored) or ahead.find_spare(rule.position, "disk") else 0
+
+
+def _has_way_back(rule: Any) -> bool:
+    """Return whether a loop can do without what steps saved on disk."""
+    return rule.room.fallback.is_there or any(kept.kind == "restart" for kept in rule.position.snapshots[:1])
+
+
+def last_record(rule: Any) -> Any:
+    """Return the last step, if what it saved is at hand before the reverse sweep; else None."""
+    return rule.records.get(rule.position.end - 1) if rule.position.forward_ended else None
+
+
+def buffer_nbytes(record: Any) -> int:
+    """Return the bytes of buffer and storage of what a step has on disk, which go with it."""
+    pages = None if record.tape.pager is None else record.tape.pager.pages
+    return 0 if pages is None else int(pages.buffer_nbytes + pages.storage_nbytes)
+
+
+def wide_records(rule: Any) -> list[Any]:
+    """Return the steps at hand before the reverse sweep that saved more than planned, if that may go to disk."""
+    planned, found = rule.room.planned, rule.records.values() if rule.position.forward_ended else ()
+    return [
+        record for record in found
+        if planned is not None and record.nbytes > planned.saved + planned.shared
+        and record.tape.pager is not None and record.tape.pager.on_disk
+    ]  # fmt: skip
+
+
+def pageable_bytes_of(records: list[Any]) -> int:
+    """Return the bytes of what steps saved that could go to disk."""
+    nodes = [node for record in records for node in record.state_nodes + record.output_nodes if node]
+    return pageable_bytes(nodes, records[0].tape.ledger.holds) if nodes else 0
+
+
+def sums_bytes(rule: Any) -> int:
+    """Return the bytes of the running sums, those for static values that later steps than the first met included."""
+    return max(int(rule.plan.sizes.gradients), sum(met.nbytes for met in rule.statics.values()))
+
+
+def alone_bytes(rule: Any, ledger: Ledger) -> int:
+    """Return what the function took in a step, and the sweep of one may take, beside what it is known to hold."""
+    sizes = rule.plan.sizes
+    return max(0, int(max(sizes.alone, sizes.spent)) - ledger.alone)
+
+
+def needed_bytes(rule: Any, paged: int = 0) -> int:
+    """
+    Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`.
+
+    Args:
+        rule: The loop.
+        paged: Bytes of what the last step saved that go to disk before.
+    """
+    sizes, sweep, planned, sums = rule.plan.sizes, rule.plan.sizes.sweep_beyond, rule.room.planned, sums_bytes(rule)
+    if planned is None:
+        taped = sizes.saved + sizes.shared if rule.records else 0  # those of the last step are held already
+    else:
+        record, known = last_record(rule), planned.saved + planned.shared
+        taped, more = 0 if record is None else known, 0
+        if record is not None and record.nbytes > known:
+            # Of a step that saves more than planned, what has to goes to disk; snapshots of loops in it cannot.
+            taped, left = record.nbytes - paged, record.nbytes - pageable_bytes_of([record])
+            more = max(0, min(record.within, left - known))
+        # Nor can what a step adds to the sum for a static value that was not known when the plan was made.
+        added = max([met.nbytes for met in rule.statics.values()], default=0)
+        more += min(added, max(0, sums - planned.gradients))
+        sweep = min(sweep, planned.sweep_beyond + more)
+    return int(max(0, sweep - taped)) + sums
+
+
+def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
+    """
+    Return what the interpreter takes for a loop beside the table of its schedule, which no ledger counts.
+
+    Args:
+        plan: Its plan.
+        restarts: How many restart states it holds in memory.
+        listed: How many on disk.
+        taped: Of how many steps it holds saved values, wherever; one is part of what is measured of a loop.
+    """
+    sizes = plan.sizes
+    states = restarts * (sizes.restart - sizes.data) + listed * sizes.listed
+    return sizes.interpreter - RECORD + states + max(0, taped) * (sizes.taped - sizes.saved)
+
+
+def unrecorded_bytes(rule: Any) -> int:
+    """
+    Return the bytes of the record of what comes after a loop that no page is counted for, now.
+
+    With disk they are of use: the storage, its threads and locks take 6 KiB, and without them a call took 4.8 KiB more
+    than its budget. Of a loop in a step of another one the record is no part of the reserve.
+    """
+    outer = rule.stepper.region.outer.pager
+    if rule.room.planned is None or outer is None:
+        return 0
+    return RECORD if in_region(rule.stepper.region.around) else max(0, RECORD - outer.overhead.counted)
+
+
+def beyond_now(rule: Any) -> int:
+    """Return what the interpreter takes for a loop now."""
+    position, (saved, paged) = rule.position, rule.snapshots.saved_counts
+    listed = max(0, position.on_disk - paged)
+    restarts = max(0, len(position.snapshots) - saved - listed) + rule.room.spare.is_there
+    table = table_bytes(rule.plan.schedule, rule.plan.steps)
+    return table + beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
+
+
+def entries_bytes(rule: Any) -> int:
+    """Return what the interpreter takes for restart states on disk that a loop at rest could do without."""
+    if not rule.snapshots.counted:
+        return 0
+    spare = [kept for kept in ahead.find_spare(rule.position, "disk") if kept.kind == "restart"]
+    table = table_bytes(rule.plan.schedule, rule.plan.steps) if spare else 0
+    return len(spare) * int(rule.plan.sizes.listed) + table
+
+
+def table_beside_bytes(rule: Any) -> int:
+    """Return the bytes of the table of a schedule that a loop at rest has for its only state, which can do without."""
+    snapshots = rule.position.snapshots
+    if rule.room.spare.is_there or not rule.snapshots.counted or len(snapshots) != 1 or snapshots[0].kind != "restart":
+        return 0
+    return table_bytes(rule.plan.schedule, rule.plan.steps)
+
+
+def holding(rule: Any, bare: bool) -> Holding:
+    """Return what a loop holds; see `JointRule.holding`."""
+    plan, position, held, more = rule.plan, rule.position, held_bytes(rule), 0
+    listed = [one for one in position.snapshots if one.tier != "memory"]
+    count, in_memory = len(listed), rule.room.spare.is_there or len(listed) < len(position.snapshots)
+    beyond = beyond_now(rule)
+    if bare:
+        entries, moved, beside = entries_bytes(rule), movable_bytes(rule) > 0, table_beside_bytes(rule)
+        swapped, last = sum(one.kind != "restart" for one in listed), last_record(rule)
+        paged = pageable_bytes_of([one for one in wide_records(rule) if one is last])
+        if entries or (swapped and _has_way_back(rule)):
+            listed, swapped = listed[:1], 0
+        # With more than its initial state it has a schedule with a table.
+        table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
+        count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
+        beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries - beside)
+        more = needed_bytes(rule, paged) - needed_bytes(rule)
+    if (bare and count + in_memory) or rule.room.stale:
+        # The loop has to find another plan before it goes on.
+        more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)
+    counted = rule.snapshots.counted
+    return Holding(held + counted + rule.snapshots.buffer_nbytes, beyond - counted, plan.least, more)

@@ -1,0 +1,152 @@
+"""Another plan for a loop that is under way."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ebbtide.agree import agree, is_alone
+from ebbtide.errors import BudgetError, ScheduleError
+from ebbtide.ledger import Ledger
+from ebbtide.loop.holding.ahead import Cheapest
+from ebbtide.loop.holding.held import RECORD, counted_bytes
+from ebbtide.loop.holding.less import give_up_on_disk
+from ebbtide.loop.planning.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.planning.predict import predict
+from ebbtide.schedules import Revolve, StoreAll
+
+
+def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
+    """
+    Return the plan with which a loop goes on beside others, who give up what they can where nothing fits.
+
+    Args:
+        rule: The loop.
+        ledger: The account.
+        unseen: Bytes that the interpreter takes for the others, which no ledger counts.
+
+    Raises:
+        BudgetError: Nothing fits.
+    """
+    # Those in steps at hand are lenders, too, and hold what they can run again.
+    lenders, saved = [one for one in ledger.lenders if one() is not rule], Cheapest("disk", "saved")
+    while True:
+        kept = counted_bytes(rule)
+        others = ledger.live - kept - RECORD
+        try:
+            return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others, kept)
+        except BudgetError:
+            # All processes try again, or none.
+            # Of a step on disk the nodes are in memory, and loops in it may hold there what they cannot do without.
+            gave_up = ledger.relieve(ledger.lent, lenders) or (is_alone() and give_up_on_disk(rule, saved))
+            if not agree(gave_up):
+                raise
+
+
+def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, *, is_lean: bool) -> Plan:
+    """
+    Return the plan with which a loop goes on, see `choose_beside`; where nothing fits, one that asks for no more.
+
+    A plan has room for the widest step with all that may wait for its sweep, and a loop with one restart state may do
+    with less: it goes on, and is refused if a step passes the budget again. So does one that has none to give up.
+    """
+    position, known = rule.position, rule.plan
+    try:
+        return choose_beside(rule, ledger, unseen)
+    except BudgetError:
+        is_least = position.forward_ended and [kept.kind for kept in position.snapshots] == ["restart"]
+        if not is_lean and (not is_least or known.schedule == Revolve(1)):
+            raise
+        rule.plan = known if is_lean else replace(known, schedule=Revolve(1))
+        return from_here(rule, 0)
+
+
+def choose_again(rule: Any, memory: int | None, others: int, kept: int = 0) -> Plan:
+    """
+    Return the plan with which a loop goes on from where it stands.
+
+    Args:
+        rule: The loop.
+        memory: The bytes of memory that it may take; None for no bound.
+        others: Bytes in the ledger for others, which add to the least budget.
+        kept: Bytes of its own while the plan is made.
+
+    Raises:
+        BudgetError: Nothing fits.
+    """
+    plan, known = _choose(rule, memory, others, kept), rule.plan
+    # What was run for another schedule, or to measure, was run.
+    forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
+    more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
+    return replace(
+        plan,
+        predicted_steps_forward=forward,
+        predicted_time=plan.predicted_time + more + known.measuring_time,
+        measuring_steps=known.measuring_steps,
+        measuring_time=known.measuring_time,
+        least=known.least,
+        fewest=known.fewest,
+    )
+
+
+def from_here(rule: Any, reverse: int) -> Plan:
+    """Return the plan of a loop from where it was brought to, with so many *reverse* steps more than were planned."""
+    plan, forward = rule.plan, rule.ran
+    with suppress(ScheduleError):  # the next action says that there is no way on
+        forward += plan.schedule.forward_steps_left(rule.position)
+    seconds = plan.costs.time(forward=forward - plan.predicted_steps_forward, reverse=reverse)
+    return replace(plan, predicted_steps_forward=forward, predicted_time=plan.predicted_time + seconds)
+
+
+def of_known_length(rule: Any) -> Plan:
+    """Return the plan of a loop whose length was not known, and is, with what it has done and is going to do."""
+    plan, steps, known = rule.plan, rule.position.end, rule.plan.steps
+    forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
+    seconds = plan.costs.time(forward=forward - plan.measuring_steps, reverse=steps) + plan.measuring_time
+    plan = replace(plan, steps=steps, predicted_steps_forward=forward, predicted_time=seconds)
+    if not isinstance(plan.schedule, StoreAll):
+        return plan
+    most, taken = (predict(plan.schedule, n, plan.sizes, plan.costs, buffered=plan.buffer > 0) for n in (known, steps))
+    peak, disk = plan.predicted_peak_bytes + taken.memory - most.memory, min(plan.predicted_disk_bytes, taken.disk)
+    return replace(plan, predicted_peak_bytes=peak, predicted_disk_bytes=disk)
+
+
+def _choose(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
+    room, position, sizes, costs = rule.room, rule.position, rule.plan.sizes, rule.plan.costs
+    choose = partial(
+        room.disk.choose, position.steps, schedule=None, held=others, open=position.open, kept=kept,
+        costs=None if costs == UNKNOWN_COSTS else costs,
+    )  # fmt: skip
+    # The same ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those
+    # to come; and what they saved beyond that may go to disk.
+    has_grown, may_page = agree((room.spare.grown, room.planned is not None))
+    ways = [(sizes, sizes.restart, 0)] if has_grown else []
+    ways.append((sizes, 0, 0))
+    if may_page:
+        ways.append((room.planned or sizes, 0, room.disk.reserve_for(rule.records.values())))
+    for taken, initial, reserve in ways[:-1]:
+        with suppress(BudgetError):
+            return choose(taken, memory=None if memory is None else memory - initial, reserve=reserve)
+    taken, _, reserve = ways[-1]
+    return choose(taken, memory=memory, reserve=reserve)
+
+
+def with_wider(rule: Any, record: Any, nbytes: int, live: int, most: int | None = None) -> Plan:
+    """
+    Return the plan of a loop with the sizes of a step that has run on a tape, if it saved more than planned.
+
+    Args:
+        rule: The loop.
+        record: The step.
+        nbytes: What it saved, with loops in it.
+        live: What the ledger has with that.
+        most: What it has had at most since the step began, if that was too much; else None.
+    """
+    plan, sizes = rule.plan, rule.plan.sizes
+    record.nbytes = record.nbytes or nbytes
+    if most is None and nbytes <= sizes.saved + sizes.shared:
+        return plan
+    seen = nbytes if most is None else nbytes + most - live
+    return replace(plan, sizes=sizes.widened(nbytes - sizes.shared, record.forecast() - live + nbytes, seen))

@@ -1,0 +1,311 @@
+"""The plan of a time loop: chosen for its first steps, which are run to be measured."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.agree import agree
+from ebbtide.arrays.context import current
+from ebbtide.budget import Budget, format_bytes
+from ebbtide.errors import BudgetError
+from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
+from ebbtide.loop.holding.disk_part import DiskPart
+from ebbtide.loop.holding.held import RECORD
+from ebbtide.loop.holding.share import claim, held_outside, room_beside
+from ebbtide.loop.measuring.first import First, run_first, run_instead
+from ebbtide.loop.measuring.growing import LIFTED_STEPS, lifted
+from ebbtide.loop.measuring.inside import Inside
+from ebbtide.loop.measuring.measure import measure_alone, measure_sizes, without_spare
+from ebbtide.loop.measuring.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps, time_fresh
+from ebbtide.loop.measuring.transfers import with_transfers
+from ebbtide.loop.measuring.whole import Whole
+from ebbtide.loop.measuring.within import Within
+from ebbtide.loop.planning.candidates import forget_table
+from ebbtide.loop.planning.plan import Earlier, Plan, Sizes
+from ebbtide.loop.stepping.given import in_region
+from ebbtide.loop.stepping.options import Options
+from ebbtide.loop.stepping.steps import Stepper
+from ebbtide.loop.stepping.warm import Timed
+from ebbtide.schedules import Mixed, StoreAll
+from ebbtide.tape.region import Region
+
+
+@final
+@dataclass(slots=True)
+class _Measured:
+    """
+    A loop, and what its first step showed.
+
+    Args:
+        stepper: Runs steps.
+        values: Leaves of the initial state.
+        steps: The number of steps, or its upper bound.
+        options: Those of the user.
+        allowed: The budget; None for no bound.
+        disk: Its part of the disk.
+        within: The loops in the first step.
+        first: The step; in the end the one that the loop begins with.
+        sizes: What it takes.
+        plain: The time of a plain one, if that was run.
+        start: When all of it began.
+        available: Bytes that the loop may take; None for no bound.
+        planned: Makes a plan for these.
+        account: The ledger in which it is measured.
+    """
+
+    stepper: Stepper
+    values: list[Any]
+    steps: int
+    options: Options
+    allowed: Budget | None
+    disk: DiskPart
+    within: Within
+    first: First
+    sizes: Sizes
+    plain: Timed | None
+    start: float
+    available: int | None
+    planned: Callable[..., Plan]
+    account: Ledger
+
+
+def first_steps(
+    stepper: Stepper,
+    values: list[Any],
+    steps: int,
+    options: Options,
+    allowed: Budget | None,
+    disk: DiskPart,
+    whole: Whole,
+    rows: int,
+    earlier: Earlier | None,
+) -> tuple[First, Plan, Any]:
+    """
+    Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
+
+    What an *earlier* run of the same call chose is taken again if it fits. The third result is the report of the loop;
+    None without one.
+
+    Raises:
+        BudgetError: There is no plan; the first step is given up, which the traceback would hold.
+    """
+    assert stepper.region is not None
+    start, ledger = time.perf_counter(), stepper.region.ledger
+    report = ledger.report
+    whole.begin(values)
+    account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
+    _page_before(stepper.region)
+    mark, given = account.mark(), values
+    gaining = steps if earlier is None and _may_hold_more(options, allowed) else 0
+    first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, gaining)
+    sizes = sizes if earlier is None else sizes.with_alone(*earlier.alone)
+    whole.see(first, sizes, held)
+    held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
+    available = room_beside(ledger.limit, account, held)
+    if available is not None and sizes.fixed + sizes.restart > available:
+        sizes = without_spare(values, first, sizes, account, mark)
+        available = room_beside(ledger.limit, account, held)
+    within = Within(first.refused, account.lenders_since(mark))
+    # Loops in the first step had all the room, and those in later ones are beside what this one holds.
+    own, sizes = sizes, replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
+    outside = {"held": held + held_outside(stepper.region, account)}
+    outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
+    planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
+    loop = stepper, values, steps, options, allowed, disk, within
+    measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
+    try:
+        plan = _choose(measured, earlier)
+        if options.schedule is None and earlier is None and available is not None:
+            plan = _with_less_inside(measured, plan, mark, held, outside)
+        within.check(plan, ledger)
+        if allowed is not None and options.storage is None:
+            _check_disk(plan, disk, allowed)
+    except BudgetError as error:
+        measured.first.close()
+        memory = error.least - outside["held"]
+        smallest = partial(planned, schedule=options.schedule, costs=options.costs, memory=memory)
+        waits = ledger.refusals if options.budget is None else None
+        raise _refusal(error, within, smallest, waits) from None
+    first = measured.first
+    plan = whole.predict(plan, available, steps * first.output_nbytes, held)
+    if within.inner:
+        # A later plan, where there is less, has to try: loops in the steps ask for what they need.
+        plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
+    if values is not given:
+        plan, first = plan.with_measuring(LIFTED_STEPS, None), run_instead(stepper, given, first, account, allowed)
+    if report is None:
+        return first, plan, None
+    seconds = time.perf_counter() - start
+    return first, plan, report.plan_of_loop(plan, held, seconds, listed=not in_region(current().capture))
+
+
+def _may_hold_more(options: Options, allowed: Budget | None) -> bool:
+    """Return whether a plan may hold more snapshots in the reverse sweep: in memory, of a loop of known length."""
+    asked = options.schedule
+    more = asked is None or (isinstance(asked, Mixed) and asked.reverse > 0)
+    return more and options.until is None and allowed is not None and not allowed.disk
+
+
+def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
+    """Make the plan; where that is a choice, measure first by the clock what steps and transfers cost."""
+    planned, values, disk, allowed = measured.planned, measured.values, measured.disk, measured.allowed
+    schedule, costs = measured.options.schedule, measured.options.costs
+    plan = None if earlier is None else planned(schedule=earlier.schedule, costs=costs)
+    if plan is not None and not agree(not _fits(plan, measured.available, disk)):
+        schedule = plan.schedule
+    else:
+        plan = planned(schedule=schedule, costs=costs)
+    measured.within.check_refused(plan)
+    chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
+    if chosen and allowed is not None:
+        timed, fresh = is_timed(values, measured.steps), 0.0
+        if timed:
+            fresh, first = time_fresh(measured.first), measured.first
+            sizes, account, plain = measured.sizes, measured.account, measured.plain
+            measured.first, costs = measure_steps(measured.stepper, values, first, sizes, account, allowed, plain)
+        left = math.inf if measured.account.limit is None else measured.account.limit - measured.account.live
+        lacks_disk, lacks_room = agree((disk.left < measured.sizes.stored, left < measured.sizes.transfer))
+        if timed or not lacks_disk:
+            costs = estimate_steps(measured.first) if costs is None else costs
+            if not lacks_disk and lacks_room:
+                costs = replace(costs, write=costs.forward, read=costs.forward)  # as dear as a step, as if not known
+            elif not lacks_disk:
+                is_busy = measured.first.is_busy
+                costs = with_transfers(costs, values, allowed.directory, disk.snapshots, is_busy=is_busy)
+            del plan  # and the table of its schedule, before another one is made
+            plan = planned(schedule=schedule, costs=costs)
+        if timed:
+            # What comes to be held takes fresh memory, once.
+            seconds = time.perf_counter() - measured.start + fresh * plan.predicted_peak_bytes
+            return plan.with_measuring(EXTRA_STEPS, agree(seconds))
+    return plan if measured.plain is None else plan.with_measuring(1, None)
+
+
+def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, outside: dict[str, Any]) -> Plan:
+    """
+    Return the fastest of some plans: the loops in the steps keep what they did in the first step, or the least.
+
+    With the least they run their steps again in the sweep of each step, as often as the room that is left to them asks.
+    """
+    # Not those of the step that was measured first, where another one has been timed since.
+    inside, sizes = Inside.among(measured.account.lenders_since(mark)), measured.sizes
+    lent, available = inside.lent, measured.available
+    if available is None or not inside.most:
+        return plan
+    kept = inside.again_from_kept
+    if plan.schedule == StoreAll() and not kept:
+        return plan
+    available = -int(agree(-available))
+    options = {"open": measured.options.until is not None, **outside}
+    make = partial(measured.disk.choose_first, measured.steps, schedule=None, **options)
+    run = max(sizes.run - lent, measured.within.inner - held - RECORD)
+    fewer = replace(sizes, saved=sizes.saved - lent, sweep=sizes.sweep - lent, seen=sizes.seen - lent, run=run)
+    fewer = replace(fewer, passed_on=0 if lent else sizes.passed_on)
+    forget_table(plan.schedule)  # before those of others are made
+
+    def judged(left: int) -> tuple[float, int, float]:
+        """Return the time of the plan that leaves so many bytes to them, which its snapshots do not hold."""
+        try:
+            found = make(fewer, costs=plan.costs, memory=available - left)
+        except BudgetError:
+            return math.inf, left, 0.0
+        more = plan.costs.forward * inside.again(found, available)
+        return found.predicted_time + measured.steps * more, left, more
+
+    predicted, left, more = min([judged(left) for left in (0, *inside.levels)])
+    # As they are, they run steps again from what they keep.
+    as_is = plan.predicted_time - plan.measuring_time + plan.costs.forward * measured.steps * kept
+    if predicted >= (as_is if lent else math.inf):
+        return plan
+    fewer = without_spare(measured.values, measured.first, sizes, measured.account, mark) if lent else sizes
+    costs = replace(plan.costs, reverse=plan.costs.reverse + more)
+    try:
+        found = make(replace(fewer, run=run), costs=costs, memory=available - left)
+    except BudgetError:
+        return plan
+    return found.with_measuring(plan.measuring_steps, plan.measuring_time + costs.forward)
+
+
+def _refusal(
+    error: BudgetError, within: Within, smallest: Callable[[], Plan], waits: list[Any] | None
+) -> BudgetError:
+    """
+    Return a refusal that names what does for loops in the step, too.
+
+    Args:
+        error: That of the loop alone.
+        within: These loops.
+        smallest: Makes the plan that would fit just so.
+        waits: Where it is noted with that plan, if it can wait until the step around is measured; else None.
+    """
+    if error.least_disk or (waits is None and not within.refused):
+        return error  # a want of disk is told at once: no memory does instead of it, whatever the step around takes
+    try:
+        plan = smallest()
+    except BudgetError:
+        return error
+    error = within.larger(error, plan)
+    if waits is not None:
+        waits.append((error, replace(plan, least=error.least)))
+    return error
+
+
+def _measure_first(
+    stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int, gaining: int
+) -> tuple[First, Sizes, Timed | None, int, list[Any]]:
+    """
+    Run the first step on a tape and measure it.
+
+    Returns:
+        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it, the
+        initial state that it was run with: another one where later states carry more).
+    """
+    assert stepper.region is not None
+    held = account.live
+    with account.hearing() as given_up:
+        first = run_first(stepper, values, account, allowed)
+        more = None if account.limit is None else lifted(values, first.after, stepper.region)
+        if more is not None:
+            with np.errstate(all="ignore"):
+                values, first = more, run_instead(stepper, more, first, account, allowed)
+    held -= sum(given_up.values())
+    known = mark.without(given_up[SAVED], given_up[SNAPSHOTS])
+    sizes = measure_sizes(stepper, values, first, account, held, known, rows)
+    # Tangents of zeros are none of the user's.
+    with nullcontext() if more is None else np.errstate(all="ignore"):
+        room = 0 if account.limit is None else account.limit - held
+        sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark, gaining, room)
+    return first, sizes, plain, held - freed, values
+
+
+def _check_disk(plan: Plan, disk: DiskPart, allowed: Budget) -> None:
+    """Raise if a plan, of a schedule that was asked for, stores more on disk than there is."""
+    if agree(plan.predicted_disk_bytes > disk.left):
+        least = plan.predicted_disk_bytes + max(0, allowed.disk - disk.left)  # beside what others have of it
+        raise BudgetError(
+            f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
+            f"disk, and the budget has {disk.left} bytes of it left. Give the budget {least} bytes of disk, or the "
+            "loop another schedule.",
+            plan.predicted_peak_bytes,
+            least,
+        )
+
+
+def _page_before(region: Region) -> None:
+    """Let what was saved before a loop wait on disk, if that is allowed."""
+    outer, limit = region.outer.pager, region.ledger.limit
+    if outer is not None and outer.on_disk and limit is not None and not in_region(current().capture):
+        outer.reserve(limit // 2)
+
+
+def _fits(plan: Plan, available: int | None, disk: DiskPart) -> bool:
+    """Return whether there is room for a plan."""
+    return available is None or (plan.predicted_peak_bytes <= available and plan.predicted_disk_bytes <= disk.left)

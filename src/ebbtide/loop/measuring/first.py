@@ -1,0 +1,177 @@
+"""The first step of a time loop, run on a tape to be measured."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.context import entered
+from ebbtide.arrays.reach import reaches_complex
+from ebbtide.budget import Budget
+from ebbtide.ledger import Ledger
+from ebbtide.loop.stepping.steps import Stepper, TapedStep
+from ebbtide.loop.stepping.warm import Timed
+from ebbtide.loop.values.state import bytes_of
+from ebbtide.machine import Meter
+from ebbtide.profiling.peak import measured_peak
+from ebbtide.storage.system import count_processors
+from ebbtide.tape.pager import Pager
+from ebbtide.tape.rounding import is_other_off_tape
+
+# With less than this part of a processor to themselves threads take the time of the steps that they run beside: two
+# threads of BLAS on two processors waited for the reads of what they saved, 1.6 ms each step of 24.
+_FREE = 0.5
+
+
+@final
+class First:
+    """
+    The taped first step with its results, handed over once.
+
+    Args:
+        record: The step.
+        after: Leaves of the state after it.
+        output: Leaves of its output.
+        timed: What it took.
+        is_busy: Whether it left no processor to the threads of a storage.
+        taken: The most bytes of arrays that were allocated for it at a time, and its record; 0 where there is no bound,
+            or no telling.
+        beyond: The most of them in no ledger at a time, where that is known of a step with loops in it; else as many.
+        dead: Bytes that it saved, when it held most, and holds no more, as nothing depends on what they were saved for.
+        traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
+            `tracemalloc` does not run.
+
+    Attributes:
+        refused: The bytes without which a loop in it was refused; 0 if none was.
+        kept: Bytes in the ledger that it left, with what loops in it could do without; known when it is measured.
+    """
+
+    __slots__ = ("_held", "beyond", "dead", "is_busy", "kept", "record", "refused", "taken", "timed", "traced")
+
+    def __init__(
+        self,
+        record: TapedStep,
+        after: list[Any],
+        output: list[Any],
+        timed: Timed,
+        *,
+        is_busy: bool,
+        taken: int,
+        beyond: int,
+        dead: int,
+        traced: int | None = None,
+        refused: int = 0,
+    ) -> None:
+        self.record: TapedStep | None = record
+        self.taken, self.beyond, self.dead, self.kept = taken, beyond, dead, 0
+        self.traced, self.refused = traced, refused
+        self.timed = timed
+        self.is_busy = is_busy
+        self._held: tuple[list[Any], list[Any]] | None = after, output
+
+    @property
+    def after(self) -> list[Any]:
+        """The leaves of the state after it."""
+        assert self._held is not None
+        return self._held[0]
+
+    @property
+    def output_nbytes(self) -> int:
+        """Bytes of the leaves of its output."""
+        assert self._held is not None
+        return bytes_of(self._held[1])
+
+    def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
+        """Return the step, the state after it and its output, and forget them."""
+        record, held = self.record, self._held
+        assert record is not None
+        assert held is not None
+        self.record = self._held = None
+        return record, *held
+
+    def close(self) -> None:
+        """Give up the step and its results, if they are there."""
+        if self.record is not None:
+            self.record.tape.pager.close()
+        self.record = self._held = None
+
+
+def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budget | None) -> First:
+    """
+    Run the first step on a tape.
+
+    Args:
+        stepper: Runs it.
+        values: Leaves of the initial state, which stay as they are.
+        ledger: The account; a step that does not fit into its bound goes on with sizes alone.
+        allowed: The budget; None for no bound.
+    """
+    assert stepper.region is not None
+    # No file is written before it is known that there is a plan.
+    bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
+    pager = Pager(ledger, bound, around=stepper.region.outer.pager)
+    meter = None if ledger.limit is None or Meter is None else Meter()
+    given_up = ledger.given_up
+    lendings = ledger.lendings
+    tracing = measured_peak() if tracemalloc.is_tracing() else nullcontext()
+    with tracing as peak, _gathering(ledger, meter) as refusals:
+        begun = time.process_time()
+        with Timed() as timed, meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
+            record, after, output = stepper.taped(0, list(values), pager)
+        busy = time.process_time() - begun
+    is_other = is_other_off_tape(record.state_nodes + record.output_nodes)
+    stepper.on_tape = stepper.on_tape or is_other or _may_be_other(stepper.step, values, after)
+    is_busy = busy > (count_processors() - _FREE) * timed.seconds
+    taken = 0 if meter is None else meter.peak + pager.overhead.total
+    # Loops hold what they can do without, which is in the ledger. Of a step that went on with sizes alone not all is.
+    apart = ledger.lendings > lendings and pager.passed is None and not refusals
+    beyond = meter.beyond + pager.overhead.total if meter is not None and apart else taken
+    traced = None if peak is None else peak.nbytes
+    dead = max(0, held.nbytes - ledger.live - ledger.given_up + given_up)
+    refused = max([error.least for error, _ in refusals], default=0)
+    more = {"taken": taken, "beyond": beyond, "dead": dead, "traced": traced, "refused": refused}
+    return First(record, after, output, timed, is_busy=is_busy, **more)
+
+
+def _may_be_other(step: Any, values: list[Any], after: list[Any]) -> bool:
+    """
+    Return whether later steps may compute with complex numbers of Python's what they compute in another way on a tape.
+
+    Args:
+        step: The user's step.
+        values: The leaves of the initial state.
+        after: The same after the first step.
+    """
+    # What comes of such a number is off the tape one of Python's, too, as if it were a constant.
+    if complex in map(type, after):
+        return True
+    # The first step has not shown what they do with a float of NumPy's that it is the first to make.
+    made = [type(new) is np.float64 and type(old) is not np.float64 for old, new in zip(values, after, strict=True)]
+    return any(made) and reaches_complex(step)
+
+
+def run_instead(stepper: Stepper, values: list[Any], first: First, ledger: Ledger, allowed: Budget | None) -> First:
+    """Give up a first step, and return the same from another initial state; see `run_first`."""
+    first.close()
+    mark = ledger.mark()
+    first = run_first(stepper, values, ledger, allowed)
+    assert first.record is not None
+    saved, first.record.within = ledger.kept_since(mark)
+    first.record.nbytes = saved + first.record.within + first.record.tape.pager.overhead.uncounted
+    return first
+
+
+@contextmanager
+def _gathering(ledger: Ledger, meter: Meter | None) -> Iterator[list[Any]]:
+    """Tell a meter what is counted in the block, and have loops that are refused there run on; see `loop/refused`."""
+    before, meters, found = ledger.refusals, ledger.meters, list[Any]()
+    ledger.refusals, ledger.meters = found, meters if meter is None else [*meters, meter]
+    try:
+        yield found
+    finally:
+        ledger.refusals, ledger.meters = before, meters

@@ -1,0 +1,252 @@
+"""The first step of a time loop is measured: what its parts take, in bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ebbtide.agree import agree
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.context import current
+from ebbtide.arrays.reach import arrays_of
+from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
+from ebbtide.loop.holding.held import RECORD
+from ebbtide.loop.measuring.first import First
+from ebbtide.loop.measuring.likeness import is_known, is_lone, is_plain, taken_beside
+from ebbtide.loop.measuring.moments import bytes_asked
+from ebbtide.loop.measuring.timing import time_plain
+from ebbtide.loop.measuring.unforecast import measure_rules
+from ebbtide.loop.planning.sizes import RESERVE_PER_STEP, Sizes
+from ebbtide.loop.stepping.steps import Stepper, TapedStep
+from ebbtide.loop.stepping.swap import nodes_of, swappable_bytes
+from ebbtide.loop.stepping.warm import Timed
+from ebbtide.loop.values.generators import working_nbytes
+from ebbtide.loop.values.state import bytes_of, count_numbers, owned, pack
+from ebbtide.machine import Meter
+from ebbtide.storage import entry_nbytes
+from ebbtide.tape.blocks import BLOCK
+from ebbtide.tape.forms import form_here
+from ebbtide.tape.holders import held_by
+from ebbtide.tape.saved import SavedValue, key_of
+from ebbtide.tape.saved import bytes_of as bytes_saved
+
+
+def measure_sizes(
+    stepper: Stepper, values: list[Any], first: First, ledger: Ledger, held: int, mark: Mark, rows: int
+) -> Sizes:
+    """
+    Return what the parts of a loop take, from its first step.
+
+    Args:
+        stepper: The step.
+        values: Leaves of the initial state.
+        first: The taped step.
+        ledger: The account in which it is counted.
+        held: Bytes in it without those of the step.
+        mark: Where it stood before the step, without what others have given up since.
+        rows: Bytes of the gradient with respect to the inputs.
+    """
+    record = first.record
+    assert record is not None
+    kinds = [form_here(leaf.type).nbytes for leaf, _ in record.tape.statics.values()]
+    saved, record.within = ledger.kept_since(mark)
+    counted = saved + record.within + record.tape.pager.overhead.uncounted
+    shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
+    record.nbytes, spare = counted, ledger.held[SNAPSHOTS] - mark.snapshots - record.within
+    first.kept = counted + max(0, spare)
+    # What the interpreter takes for loops in it is in no ledger, and the reserve of the loop around is for one.
+    more = RECORD if ledger.lenders_since(mark) else 0
+    freed, on_disk = swappable_bytes(record)
+    return Sizes(
+        state=bytes_of(values),
+        saved=counted - shared + more,
+        shared=shared,
+        nodes=counted - shared + more - freed,
+        sweep=record.forecast() + record.tape.pager.overhead.uncounted - held + working_nbytes(values),
+        gradients=sum(kinds) + rows,
+        stored=entry_nbytes(pack(values).arrays),
+        swapped=on_disk,
+        leaves=len(values),
+        numbers=count_numbers(values),
+        passed_on=_bytes_passed_on(values, first, ledger),
+        # No ledger counts the cotangent beside which a step runs.
+        run=counted + first.dead - bytes_of(values),
+        seen=counted + first.dead,
+    )
+
+
+def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -> int:
+    """
+    Return the bytes of saved arrays that do not die with a step: static values, and what the step closes over.
+
+    But for those that code before the loop has saved, too: they were counted before the step.
+    """
+    others = {id(owner_of(met._value)) for _, met in record.tape.statics.values() if type(met._value) is np.ndarray}
+    others |= {id(owner_of(array)) for array in arrays_of(stepper.step)}
+    cells = {id(cell): cell for cell in _saved_arrays(record, ledger) if id(owner_of(cell.value)) in others}
+    kept = {key_of(cell): bytes_saved(cell) for cell in cells.values()}
+    # Of a view the saved value is the step's own, and the memory may be that of an earlier one.
+    find = record.tape.pager.find
+    holders = Counter([key_of(cell) for cell in cells.values() if find(cell.value, own=False) is None])
+    return sum(kept[key] for key in kept if ledger.count_holders(key) <= holders[key])
+
+
+def _saved_arrays(record: TapedStep, ledger: Ledger) -> Iterator[SavedValue]:
+    """Return the arrays that a step holds."""
+    for node in nodes_of(record):
+        for cell in held_by(node, ledger.holds):
+            if type(cell) is SavedValue and type(cell.value) is np.ndarray:
+                yield cell
+
+
+def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
+    """Return the bytes of the leaves that the first step saved both as they were before it and as they are after it."""
+    assert first.record is not None
+    kept = {id(owner_of(cell.value)) for cell in _saved_arrays(first.record, ledger)}
+    found: dict[int, int] = {}
+    for before, after in zip(values, first.after, strict=True):
+        if type(before) is type(after) is np.ndarray and before.nbytes == after.nbytes:
+            owners = [owner_of(leaf) for leaf in (before, after)]
+            if all(id(one) in kept and one.nbytes == after.nbytes for one in owners):
+                found[id(owners[1])] = after.nbytes
+    return sum(found.values())
+
+
+def bytes_passed(first: First, ledger: Ledger) -> int:
+    """Return the bytes of the leaves of the state after the first step that it saved as they are."""
+    assert first.record is not None
+    kept = {id(owner_of(cell.value)) for cell in _saved_arrays(first.record, ledger)}
+    owners = {id(owner_of(leaf)): leaf.nbytes for leaf in first.after if type(leaf) is np.ndarray}
+    return sum([nbytes for owner, nbytes in owners.items() if owner in kept])
+
+
+def measure_alone(
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark, gaining: int, room: int
+) -> tuple[Sizes, Timed | None, int]:
+    """
+    Run the first step once more, on plain values, where the plan gains by it: the function alone takes some too.
+
+    A cotangent waits in the sweep where the step held its value. At the maximum of eight branches eight of them wait,
+    and the function alone holds as many values. What it holds would cover as well what rules take for a moment and no
+    forecast counts, so that it is looked at only where forecasts are tested: of steps of NumPy's functions; and where
+    that is measured, of users' own rules and SciPy's.
+
+    What rules take for a moment while a step runs on a tape is metered: of a median over eight rows it was 16 states
+    more than the function took, where the sweep took 13.
+
+    Args:
+        stepper: Runs it.
+        values: Leaves of the initial state.
+        first: The taped first step.
+        sizes: What it takes.
+        ledger: The account.
+        mark: Where it stood before the step.
+        gaining: The steps that may gain by more snapshots in the reverse sweep; 0 where a plan has no use for them.
+        room: Bytes in the ledger that the loop may have.
+
+    Returns:
+        (sizes that say what the function alone takes, the time of the step, the bytes that others gave up for it);
+        the same sizes, None and 0 where that is of no use or cannot be known.
+
+    Memory:
+        A state, beside that after the taped step, the interpreter's share for a loop, and the step's own arrays, which
+        the function alone takes as well; with tangents one more.
+    """
+    if ledger.limit is None or Meter is None:
+        return sizes, None, 0
+    sizes = replace(sizes, sweep=sizes.sweep + measure_rules(first, ledger))
+    lone, has_room = is_lone(values, first), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
+    beside = taken_beside(first) if lone else 0
+    most = _most_that_waits(sizes, beside)
+    # What was there before the step, and is in the ledger since then, no meter saw.
+    taken = min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
+    known = lone and is_known(first)
+    waits = not agree(not (known and sizes.sweep > most))
+    takes = agree(not is_plain(first) and taken + sizes.state + sizes.gradients > has_room)
+    # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
+    # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
+    beside_it = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
+    # Few snapshots gain by what is free in the sweep: with one for each second step or more no steps are saved. Of
+    # small states the interpreter's share is more than there is to gain.
+    everything = sizes.fixed + sizes.restart + (gaining - 1) * sizes.taped_beside
+    count = (room - sizes.fixed) // sizes.restart
+    free = known and 0 < 2 * count < gaining and everything > room and sizes.state >= BLOCK and is_own(stepper)
+    free = free and ledger.live + beside_it <= ledger.limit
+    free = not agree(not free)
+    if not (waits or takes or free):
+        # The function alone takes a state at least, for what it returns.
+        unseen = 0 if is_plain(first) else taken - sizes.seen - sizes.state
+        return replace(sizes, unseen=max(0, unseen)), None, 0
+    outer = None if stepper.region is None else stepper.region.outer.pager
+    freed = ledger.relieve(ledger.live + beside_it - ledger.limit, ledger.lenders_before(mark))
+    if ledger.live + beside_it > ledger.limit:
+        sizes = without_spare(values, first, sizes, ledger, mark)
+    before, meter = ledger.live, Meter()
+    if outer is not None:
+        outer.reserve(beside_it)
+    freed += before - ledger.live
+    timed = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
+    function = meter.peak if meter.exact and lone else 0
+    # NumPy converts numbers block by block, in memory that no array has.
+    block = min(BLOCK, 2 * _largest(first)) + beside
+    alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
+    run = taken - function + block
+    sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
+    if free and function > block and first.record is not None:
+        asked = max([nbytes for nbytes, _ in bytes_asked(first.record)], default=0)
+        sizes = sizes.with_alone(sizes.data + function - block, max(0, run), asked)
+    # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
+    least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
+    return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed
+
+
+def is_own(stepper: Stepper) -> bool:
+    """Return whether a loop is a part of the outermost gradient, and of no step or other function that is run again."""
+    region = stepper.region
+    return region is not None and region.outer.outer is None and region.outer.level == 1
+
+
+def without_spare(values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark) -> Sizes:
+    """
+    Return what a step takes when the loops in it have given up what they can do without, which they do.
+
+    Args:
+        values: Leaves of the initial state.
+        first: The taped first step.
+        sizes: What it takes as it is.
+        ledger: The account.
+        mark: Where it stood before the step.
+    """
+    record = first.record
+    assert record is not None
+    saved, sweep = sum(ledger.kept_since(mark)), record.forecast()
+    ledger.relieve(ledger.lent, ledger.lenders_since(mark))
+    left, record.within = ledger.kept_since(mark)
+    saved, sweep = saved - left - record.within, sweep - record.forecast()
+    record.nbytes -= saved
+    run, seen, (freed, on_disk) = sizes.run - saved, sizes.seen - saved, swappable_bytes(record)
+    sizes = replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=run, seen=seen)
+    sizes = replace(sizes, nodes=sizes.saved - freed, swapped=on_disk)
+    return replace(sizes, passed_on=min(sizes.passed_on, _bytes_passed_on(values, first, ledger)))
+
+
+def _most_that_waits(sizes: Sizes, beside: int) -> int:
+    """
+    Return what the sweep of most steps takes: what one saves, three cotangents, and sums for static values.
+
+    As much is left to the sweep of any step, and to a plain one that is measured and takes so many bytes *beside*.
+    """
+    waiting = max(3 * sizes.state + BLOCK, 2 * sizes.state + beside)
+    return sizes.saved + sizes.shared + waiting + sizes.gradients
+
+
+def _largest(first: First) -> int:
+    """Return the bytes of the largest array that a step makes."""
+    assert first.record is not None
+    kinds = [node.type for node in nodes_of(first.record) if node.signature is not None]
+    each = [one for kind in kinds for one in (kind if isinstance(kind, list) else [kind])]
+    return max([form_here(one).nbytes for one in each], default=0)

@@ -1,0 +1,238 @@
+"""The moments of a loop at which most is held, found by following its schedule: for the predicted peak of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from ebbtide.arrays.primitive import Signature
+from ebbtide.loop.holding import ahead
+from ebbtide.loop.planning.plan import Plan
+from ebbtide.loop.planning.predict import spare_tier
+from ebbtide.loop.stepping.steps import TapedStep
+from ebbtide.loop.stepping.swap import nodes_of
+from ebbtide.schedules import Delete, EndForward, Forward, Mixed, Move, Position, Reverse, Snapshot
+from ebbtide.tape.forms import form_here
+from ebbtide.tape.holders import held_by
+from ebbtide.tape.saved import SavedValue, key_of
+from ebbtide.tape.saved import bytes_of as bytes_saved
+
+# Longer loops are not followed. Measured: 60 ms for so many.
+MOST_STEPS = 2000
+
+
+@final
+@dataclass(slots=True)
+class Course:
+    """
+    How far a loop has been followed.
+
+    Args:
+        position: Where it stands.
+        spare: Whether its initial state is there beside its snapshots.
+        stays: Whether that is planned, or goes on as long as there is room, as a step has saved more than planned.
+        stored: Bytes of the snapshots.
+        most: The most bytes that were held at a time.
+        inside: Of steps whose saved values are held, what loops in them hold.
+        known: Of steps that have been run on a tape, the bytes that they saved.
+    """
+
+    position: Position
+    spare: bool = False
+    stays: bool = False
+    stored: int = 0
+    most: int = 0
+    inside: dict[int, Any] = field(default_factory=dict)
+    known: dict[int, int] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """
+    What is held beside snapshots, in bytes, and what that makes together with them.
+
+    Args:
+        plan: The plan of the loop.
+        traced: The most bytes that were allocated for the taped first step at a time.
+        plain: The same for a plain step, without what loops in it keep.
+        moved: Bytes of the leaves of a state that a step changes.
+        passed: Bytes of those that a step saves as they are after it, and not as they are before it, too.
+        gone: Bytes of the initial state as it was given, that the function holds as long as it runs.
+        beside: What loops in a step hold beside what that saved.
+        sweep: The same for a sweep.
+        sums: Those of it for the sums so far for static values, which are not there in the first sweep.
+        between: What is there between the sweeps of the loop, with the final state.
+        leaf: Bytes of the largest leaf of a state, of which code after the loop makes another array.
+        asked: What there has to be room for before each operation of a step, and what was made before it.
+        limit: Bytes in the ledger that the loop may have; None for no bound.
+        inside: The loops in its steps, `LoopsInside`; None where there are none, or what they do is not followed.
+    """
+
+    plan: Plan
+    traced: int
+    plain: int
+    moved: int
+    passed: int
+    gone: int
+    beside: int
+    sweep: int
+    sums: int
+    between: int
+    leaf: int
+    asked: list[tuple[int, int]]
+    limit: int | None
+    inside: Any = None
+
+    def most(self, course: Course) -> int:
+        """
+        Return the most bytes that are held at a time from where a loop stands.
+
+        Raises:
+            ScheduleError: There is no way on from there.
+        """
+        course = self.begin(course)
+        while (action := self.next_action(course)) is not None:
+            self.follow(course, action)
+        return course.most
+
+    def begin(self, course: Course) -> Course:
+        """Return the course of a loop from where it stands; see `most`."""
+        planned = self.limit is not None and spare_tier(self.plan.schedule, self.plan.steps) == "memory"
+        return self.again(replace(course, spare=course.spare or planned, stays=course.stays or planned))
+
+    def again(self, course: Course) -> Course:
+        """Return the course of a loop that goes on by this plan from where another one has led."""
+        stays = course.stays or not isinstance(self.plan.schedule, Mixed)
+        course = replace(course, stays=stays, most=0, inside=dict(course.inside))
+        course.stored = sum([self._size_of(kept, course) for kept in course.position.snapshots])
+        return course
+
+    def next_action(self, course: Course) -> Any:
+        """Return the next action of a loop, one step of it where it is on saved values; None at its end."""
+        return _narrowed(self.plan.schedule.next_action(course.position))
+
+    def follow(self, course: Course, action: Any) -> None:
+        """Follow an action, with the most bytes that are held then."""
+        schedule: Any = self.plan.schedule  # of those with a state beside their snapshots, `Mixed` knows what is free
+        sizes, position = self.plan.sizes, course.position
+        counted = self.held(course)
+        held = counted - position.forward_ended * self.gone  # which is in no ledger
+        waiting = sizes.state + sizes.gradients if position.forward_ended else 0
+        if isinstance(action, Forward) and (action.save or action.kind == "saved"):
+            course.spare = course.spare and (course.stays or not self._is_in_the_way(position, action.snapshot))
+            course.spare = course.spare and not self._is_given_up(position, counted + waiting)
+            taped = self.traced if self.inside is None else self.inside.tape(self, course, action, counted + waiting)
+            now = held + waiting + sizes.state - self._is_saved(position) * self.passed + taped
+        elif isinstance(action, Forward):
+            kept = self._size_of(Snapshot(action.start, "restart", action.tier), course) if action.snapshot else 0
+            now = held + waiting + kept + sizes.state + max(self.plain, 2 * self.moved)  # and the loop's copy
+        elif isinstance(action, Reverse):
+            course.spare = course.spare and (course.stays or schedule.free(position) >= schedule.restart)
+            between = self.between
+            if position.saved is not None:  # its own is in the sweep
+                own = self._taped_beside(position.end - 1, course)
+                counted, held, between = counted - own, held - own, between + own - sizes.taped_beside - self.beside
+            sweep = self.sweep if self.inside is None else self.inside.sweep(self, course, counted)
+            now = held + (sweep if position.reversed else max(sweep - self.sums, between))
+        elif isinstance(action, EndForward):
+            held = counted if self.inside is None else self.inside.settle(self, course)
+            # As long as the function runs on there is also the initial state as it was given.
+            now = held + sizes.state - self._is_saved(position) * self.passed + self.leaf
+        else:
+            now = held + waiting
+            last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
+            course.spare = course.spare or (last and self.limit is not None and isinstance(schedule, Mixed))
+        course.most = max(course.most, now + course.spare * sizes.restart)
+        course.stored += self._change(course, action)
+        course.position = position.after(action)
+
+    def _size_of(self, kept: Snapshot, course: Course) -> int:
+        sizes = self.plan.sizes
+        if kept.tier == "memory":
+            return sizes.restart if kept.kind == "restart" else self._taped_beside(kept.step, course)
+        return sizes.listed if kept.kind == "restart" else sizes.left_behind
+
+    def _taped_beside(self, step: int, course: Course) -> int:
+        """Return the bytes of what a step saved, with what loops in it hold."""
+        sizes = self.plan.sizes
+        if self.inside is not None and step in course.inside:
+            return self.inside.taped_beside(sizes, course.inside[step])
+        known = course.known.get(step) if self.inside is None else None
+        less = 0 if known is None else max(0, sizes.saved + sizes.shared - known)
+        return sizes.taped_beside + self.beside - less
+
+    def held(self, course: Course) -> int:
+        """Return the bytes of snapshots, and of what is at hand that steps saved."""
+        first, last = course.position.saved or (0, 0)
+        if self.inside is None and not course.known:
+            return course.stored + (last - first) * (self.plan.sizes.taped_beside + self.beside)
+        return course.stored + sum([self._taped_beside(step, course) for step in range(first, last)])
+
+    def _is_saved(self, position: Position) -> bool:
+        """Return whether what the step before the working state saved is in memory."""
+        if position.saved is not None and position.saved[1] == position.state:
+            return True
+        last = position.snapshots[-1:]
+        return last == (Snapshot((position.state or 0) - 1, "saved", "memory"),)
+
+    def _change(self, course: Course, action: Any) -> int:
+        """Return by how many bytes the snapshots become more."""
+        if isinstance(action, Forward):
+            return self._size_of(Snapshot(action.start, action.kind, action.tier), course) if action.snapshot else 0
+        is_less = isinstance(action, (Move, Delete))
+        return -self._size_of(ahead.stored(course.position, action.step), course) if is_less else 0
+
+    def _is_in_the_way(self, position: Position, snapshot: bool) -> bool:
+        """Return whether the initial state that stays beside snapshots has bytes of a step that runs on a tape."""
+        schedule: Any = self.plan.schedule
+        idle = self.plan.sizes.idle >= self.plan.sizes.restart
+        return schedule.free(position) < schedule.saved * snapshot + (0 if idle else schedule.restart)
+
+    def _is_given_up(self, position: Position, held: int) -> bool:
+        """Return whether an operation of a taped step has the initial state given up that stays beside snapshots."""
+        sizes = self.plan.sizes
+        if self.limit is None or not position.forward_ended:
+            return False
+        room = self.limit + sizes.excused - held - sizes.data
+        # By then what was made beside it has to be less than the most.
+        return any(asked > room and made + sizes.restart <= self.traced for asked, made in self.asked)
+
+
+def _narrowed(action: Any) -> Any:
+    """Return the first step of an action on saved values."""
+    if isinstance(action, Reverse):
+        return Reverse(start=action.start, stop=action.start - 1)
+    return replace(action, stop=action.start + 1) if isinstance(action, Forward) and action.save else action
+
+
+def bytes_asked(record: TapedStep) -> list[tuple[int, int]]:
+    """
+    Return what there has to be room for before each operation of a step, and what was made before it, in bytes.
+
+    The first is what the step saves up to there, with operands that are new and one result, as `Pager.expect` asks.
+    """
+    found, known, made = list[tuple[int, int]](), dict[int, int](), 0
+    pager = record.tape.pager
+
+    def is_new(cell: Any) -> bool:
+        value = cell.value if type(cell) is SavedValue else cell
+        return pager is None or pager.find(value, own=False) is None
+
+    def bytes_of(cells: Iterable[Any]) -> dict[int, int]:
+        """Return the bytes of those that no code before has saved."""
+        return {key_of(cell): bytes_saved(cell) for cell in cells if is_new(cell)}
+
+    for node in sorted(nodes_of(record), key=lambda node: node.number):
+        signature: Any = node.signature
+        if type(signature) is not Signature:
+            known |= bytes_of(held_by(node))
+            continue
+        saves = zip(node.saved or (), signature.saves, strict=False)  # masks, which come after them, are made of these
+        new = known | bytes_of(cell for cell, k in saves if k >= 0 and type(cell) is SavedValue)
+        result = form_here(node.type).nbytes
+        found.append((sum(new.values()) + result, made))
+        known = new | bytes_of(held_by(node))
+        made += result
+    return found

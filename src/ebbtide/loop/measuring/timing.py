@@ -1,0 +1,167 @@
+"""What the steps of a time loop take, in seconds: a few of them are run for nothing else."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from ebbtide.agree import agree
+from ebbtide.arrays.context import entered
+from ebbtide.arrays.primitive import Signature
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.budget import Budget
+from ebbtide.ledger import Ledger
+from ebbtide.loop.measuring.first import First, run_first
+from ebbtide.loop.planning.sizes import Sizes
+from ebbtide.loop.stepping.steps import Stepper, TapedStep
+from ebbtide.loop.stepping.swap import nodes_of
+from ebbtide.loop.stepping.warm import Timed, time_fault
+from ebbtide.loop.values.state import owned
+from ebbtide.machine import Meter
+from ebbtide.schedules import Costs
+from ebbtide.tape.forms import Form, form_of
+
+# Forward steps that are run for nothing but their time: one plain, one taped. With fewer steps they are not worth it:
+# they and one sweep of a step take 5 % of the time of 40 steps.
+EXTRA_STEPS, LEAST_STEPS = 2, 32
+# Two times of one thing that are further apart: something else had the processor during the longer one. Nearer ones
+# may both be usual: a sweep of ten small steps took 20 ms, or 44 where the C library had given its memory back, and 30
+# on average of a loop; with 1.25 in the place of 2 the loop took 1.2 to 1.5 of what was predicted.
+_FAR = 2.0
+
+
+def is_timed(values: list[Any], steps: int) -> bool:
+    """Return whether the steps of a loop are measured by running one of them again."""
+    return steps >= LEAST_STEPS and all(_is_plain(leaf) or type(form_of(leaf)) is Form for leaf in values)
+
+
+def _is_plain(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
+
+
+def measure_steps(
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget,
+    plain: Timed | None,
+) -> tuple[First, Costs]:  # fmt: skip
+    """
+    Run the first step again twice, taped and plain, and sweep it: now that all is warm, it takes the time of any step.
+
+    Fresh memory takes more time than what a light step does with it. The steps of the loop have that of those before
+    them, and what these were given of it is taken off their times.
+
+    Args:
+        stepper: Runs it.
+        values: Leaves of the initial state, plain.
+        first: The taped first step; used up.
+        sizes: What it takes.
+        ledger: The account.
+        allowed: The budget.
+        plain: A plain step, if one has been timed.
+
+    Returns:
+        (the taped first step, costs without transfers).
+
+    Memory:
+        Where that fits, the sweep of a step and two states beside another taped step. Where it does not, or where
+        sweeps are not repeated as they were, no more than a sweep: one taped step at a time, and its only sweep counts,
+        a cold one.
+    """
+    assert first.record is not None
+    roomy = ledger.limit is None or ledger.live + sizes.sweep + 3 * sizes.state <= ledger.limit
+    roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(first.record))
+    # Steps and sweeps may wait for those of other processes, which come in one order.
+    roomy = not agree(not roomy)
+    taped, runs, sweeps = first, [first.timed], list[Timed]()
+    if roomy:
+        sweeps.append(_time_sweep(first.record, _ones_like(values), sizes, ledger, retain=True))
+    cotangent = _ones_like(values)
+    if roomy:
+        taped = _run_again(stepper, values, sizes, ledger, allowed)
+    copies = [owned(leaf) for leaf in values] if roomy else []
+    sweeps.append(_time_sweep(taped.record, cotangent, sizes, ledger, retain=False))
+    taped.close()
+    forward = time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger) if plain is None else plain
+    del copies
+    if not roomy:
+        first = taped = _run_again(stepper, values, sizes, ledger, allowed)
+    runs.append(taped.timed)
+    fault = time_fault()
+    once, swept = [usual_time([one.warm(fault) for one in many]) for many in (runs, sweeps)]
+    # A plain step takes no longer than a taped one.
+    usual = max(once if stepper.on_tape else min(forward.warm(fault), once), 1e-9)
+    return first, Costs(forward=usual, reverse=swept + max(0.0, once - usual))
+
+
+def usual_time(times: list[float]) -> float:
+    """
+    Return what something usually takes by one or two times: their mean, or the lesser if the other is far from it.
+
+    The lesser alone is too little where times vary, as those of products on two threads do: a loop of them took 1.26 of
+    what was predicted by it. The mean alone is too much where a step was slow just once: the first, or one that others
+    had the processor in.
+    """
+    return min(times) if max(times) > _FAR * min(times) else sum(times) / len(times)
+
+
+def _run_again(stepper: Stepper, values: list[Any], sizes: Sizes, ledger: Ledger, allowed: Budget) -> First:
+    """Return the taped first step once more."""
+    again = run_first(stepper, values, ledger, allowed)
+    assert again.record is not None
+    again.record.nbytes = sizes.saved + sizes.shared
+    return again
+
+
+def time_plain(stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter | None = None) -> Timed:
+    """
+    Time the first step on plain values; *state* is given up to it, and a *meter* watches.
+
+    Off the tape also where steps run on one for their bits: it is the function alone that is measured, and beside the
+    taped first step there may be no room for another one.
+    """
+    assert stepper.region is not None
+    bypass, on_tape = stepper.region.bypass(), stepper.on_tape
+    stepper.on_tape = False
+    try:
+        with Timed() as timed, meter or nullcontext(), stepper.region.running(bypass), entered(ledger=ledger):
+            stepper.plain(0, state, bypass)
+    finally:
+        stepper.on_tape = on_tape
+    return timed
+
+
+def time_fresh(first: First) -> float:
+    """Return the seconds that the pages of each byte took which the first step had to be given."""
+    return time_fault() * first.timed.faults / first.taken if first.taken else 0.0
+
+
+def _ones_like(values: list[Any]) -> list[Any]:
+    """Return a cotangent of ones, which belongs to the caller, for each leaf."""
+    return [(_ones(leaf), True) for leaf in values]
+
+
+def _ones(leaf: Any) -> Any:
+    """Return ones, with a tangent where a leaf has one."""
+    if type(leaf) is TracedArray:
+        return TracedArray(leaf._trace, _ones(leaf._node), _ones(leaf._value))
+    return np.ones_like(leaf)
+
+
+def _time_sweep(
+    record: TapedStep | None, cotangent: list[Any], sizes: Sizes, ledger: Ledger, *, retain: bool
+) -> Timed:
+    """Time a sweep of a step; the cotangent of the state after it is taken out of the list."""
+    assert record is not None
+    cotangent[:] = [pair if node else None for node, pair in zip(record.state_nodes, cotangent, strict=True)]
+    none = [None] * len(record.output_nodes)
+    with Timed() as timed, entered(ledger=ledger), np.errstate(all="ignore"), ledger.beside(sizes.alone):
+        record.sweep(cotangent, none, retain=retain)
+    return timed
+
+
+def estimate_steps(first: First) -> Costs:
+    """Return the costs by the first step alone: a reverse sweep of a step takes about twice its run."""
+    seconds = first.timed.warm(time_fault())
+    return Costs(forward=max(seconds, 1e-9), reverse=2.0 * seconds)

@@ -1,0 +1,74 @@
+"""What users' own rules, and SciPy's, take for a moment: no forecast tells it, and the first step does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ebbtide.agree import agree
+from ebbtide.arrays.context import entered
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.ledger import Ledger
+from ebbtide.loop.measuring.first import First
+from ebbtide.loop.measuring.likeness import is_measured
+from ebbtide.loop.stepping.swap import nodes_of
+from ebbtide.machine import Meter
+from ebbtide.tape.forms import Form, form_here, form_of
+from ebbtide.tape.node import Node
+from ebbtide.tape.outcome import outcome_of
+from ebbtide.tape.saved import SavedValue
+
+
+def measure_rules(first: First, ledger: Ledger) -> int:
+    """
+    Return the most bytes that a rule of the first step takes beyond what is forecast of it.
+
+    Each of those that nobody knows is run once, with a cotangent of ones. A step whose saved values passed the budget
+    has them no more: it is refused, and what its rules take is measured where it fits.
+
+    Args:
+        first: The taped first step.
+        ledger: The account.
+
+    Memory:
+        A cotangent, and what one rule takes at a time, beside what the step saved and as long as no function runs.
+    """
+    assert first.record is not None
+    # A rule may talk to other processes, so that all run it or none does.
+    if agree(first.record.tape.pager.passed is not None):
+        return 0
+    found = 0
+    for node in nodes_of(first.record):
+        if not is_measured(node.signature):
+            continue
+        # Of an error tells the sweep, which comes with the cotangent that it is about.
+        with entered(ledger=ledger), np.errstate(all="ignore"), suppress(Exception):
+            found = max(found, _most_beyond(node))
+    return found
+
+
+def _ones(form: Any) -> Any:
+    """Return ones of a type or a form: a tangent, or all members, are ones as well."""
+    if type(form) is not Form:
+        return np.ones(form.shape, form.dtype)
+    if form.value is None:
+        return form.trace.members(_ones(form.beside))
+    return TracedArray(form.trace, _ones(form.beside), _ones(form.value))
+
+
+def _most_beyond(node: Node) -> int:
+    """Return by how much the pulls of an operation take more than what is forecast."""
+    assert Meter is not None
+    signature: Any = node.signature
+    cells: Any = node.saved
+    found = 0
+    for (pull, uses, _), parent in zip(*signature.ordered(node.parents), strict=True):
+        values = [cells[s].open(node) if type(cells[s]) is SavedValue else cells[s] for s in uses]
+        kind = form_here(node.type)
+        known, g = outcome_of(pull, kind, parent.type, node.params, [form_of(value) for value in values]), _ones(kind)
+        with Meter() as meter:
+            pull.rule(g, parent.type, node.params, *values)
+        found = max(found, meter.peak - known.nbytes - known.temporary)
+    return found

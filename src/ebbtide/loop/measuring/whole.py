@@ -1,0 +1,326 @@
+"""The peak of a whole call, the function's own memory included, as it is predicted from the first step of a loop."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.containers import flatten
+from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import ScheduleError
+from ebbtide.ledger import SAVED, Ledger
+from ebbtide.loop.holding.held import counted_bytes
+from ebbtide.loop.holding.share import held_steps, lenders_of
+from ebbtide.loop.measuring.first import First
+from ebbtide.loop.measuring.measure import bytes_passed
+from ebbtide.loop.measuring.moments import MOST_STEPS, Course, Moments, bytes_asked
+from ebbtide.loop.measuring.nested import LoopsInside, OneInside, find_left
+from ebbtide.loop.planning.plan import Plan
+from ebbtide.loop.planning.predict import count_saved, spare_beside_taped, table_bytes
+from ebbtide.loop.planning.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
+from ebbtide.loop.stepping.swap import nodes_of
+from ebbtide.loop.values.state import bytes_of
+from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
+from ebbtide.tape.blocks import BLOCK
+from ebbtide.tape.forms import form_here
+from ebbtide.tape.holders import held_by
+from ebbtide.tape.node import Node, nodes_before
+from ebbtide.tape.saved import bytes_of as bytes_saved
+from ebbtide.tape.saved import key_of
+
+# What steps save may be by so much more than is predicted for: a loop whose steps grow by a little would be followed at
+# each of them.
+_MARGIN = 1.02
+
+
+@final
+class Whole:
+    """
+    Predicts what `tracemalloc` is going to see at most in the block of a profile.
+
+    Args:
+        ledger: The account of a loop, with the report of the profile; without one nothing is predicted.
+
+    Attributes:
+        most_saved: Bytes that a step may save, so that what is predicted is not made anew.
+    """
+
+    __slots__ = (
+        "_around", "_asked", "_available", "_before", "_begun", "_given", "_gone", "_inner", "_kept", "_leaf",
+        "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state", "_sums",
+        "_traced", "_unreached", "_within", "most_saved",
+    )  # fmt: skip
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._before = self._around = self._within = self._kept = self._saved = self._sums = self._others = 0
+        self._moved = self._passed = self._gone = self._outputs = self._unreached = self._leaf = 0
+        self._given: list[Any] = []
+        self._reached: dict[int, int] = {}
+        self._available: int | None = None
+        self._traced: int | None = None
+        self._asked: list[tuple[int, int]] = []
+        # When it began: the peak, what the ledger had beside what loops held, and this.
+        self._begun, self._state, self._measured = (0, 0, 0), 0, 0
+        self._inner: LoopsInside | None = None
+        self.most_saved = sys.maxsize
+
+    def meet(self, leaves: list[Any], inputs: Any) -> None:
+        """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
+        if self._ledger.report is not None:
+            traced = _on_tape(leaves)
+            self._reach([*traced, *_on_tape(flatten(inputs)[0])])
+            made = [leaf._value for leaf in traced if leaf._node.signature is not None]
+            self._given = [weakref.ref(owner_of(value)) for value in made if isinstance(value, np.ndarray)]
+
+    def begin(self, values: list[Any]) -> None:
+        """Take note of what is there before the first step, with the leaves of the initial state."""
+        report = self._ledger.report
+        if report is not None:
+            self._state = bytes_of(values)
+            self._before = report.allocated - self._state
+            held = sum([one.holding(False).held for one in lenders_of(self._ledger)])
+            self._begun = report.allocated_peak, self._ledger.live - held, held
+            self._around, report.within = report.within, 0
+            self._unreached = self._ledger.held[SAVED]
+
+    def _reach(self, traced: list[Any]) -> None:
+        """Take note of what was saved before the loop for what it begins with, or uses."""
+        for node in nodes_before([array._node for array in traced]):
+            self._reached |= {key_of(cell): bytes_saved(cell) for cell in held_by(node, self._ledger.holds)}
+
+    def see(self, first: First, sizes: Sizes, held: int) -> None:
+        """Take note of the first step, when it is measured; *held* bytes in the ledger are not the step's."""
+        self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
+        if self._ledger.report is not None and first.record is not None:
+            self._asked = bytes_asked(first.record)
+            self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
+            owners = {id(owner): owner.nbytes for ref in self._given if (owner := ref()) is not None}
+            arrays = [array for _, array in first.record.tape.statics.values()]
+            self._reach(_on_tape(arrays))
+            self._unreached = max(0, self._unreached - sum(self._reached.values()))
+            statics = [array._value for array in arrays]
+            met = {id(owner_of(value)) for value in statics if isinstance(value, np.ndarray)}
+            others = [key for key in owners if key in met or self._ledger.count_holders(key)]
+            self._gone = sum(owners.values()) - sum([owners[key] for key in others])
+            self._moved = _bytes_moved(first.record.state_nodes, first.record.state_leaves, first.after)
+            self._passed = bytes_passed(first, self._ledger)
+            self._leaf = max([bytes_of([leaf]) for leaf in first.after], default=0)
+            self._inner = self._find_inside(first, held)
+
+    def _find_inside(self, first: First, held: int) -> LoopsInside | None:
+        """Return the loops in the first step; None where there are none, or others than can be followed."""
+        record = first.record
+        assert record is not None
+        if self._traced is None or not any(_can_be_followed(node.signature) for node in nodes_of(record)):
+            return None
+        found = record.follow_sweep()
+        known = [one for one in reversed(found.joints) if _can_be_followed(one)]
+        if not known or len(known) < len(found.joints):
+            return None
+        start, inner, each, bounded = self._before + self._state, list[OneInside](), list[int](), known[0].room.bounded
+        for one in known:
+            whole = one.room.whole
+            # Without a bound nobody asks loops for what they hold.
+            theirs = whole._begun[2] - self._begun[2] if bounded else sum(each)
+            counted = max(0, whole._begun[1] - self._begun[1] - (0 if bounded else theirs))
+            before = whole._before - start - theirs
+            inner.append(OneInside(one.plan, whole, before, counted, one.room.disk.left, whole._measured))
+            each.append(one.holding(False).held if bounded else inner[-1].begun().counted)
+        early, late = known[0].room.whole._begun[0] - start, self._traced - sum(each)
+        missed = [nbytes - one.holding(False).held for one, nbytes in zip(known, each, strict=True)]
+        stretches = list[tuple[int, int]]()
+        for k, (peak, beside) in enumerate(found.stretches):
+            others = held + sum(missed[: len(missed) - k])
+            stretches.append((peak - others, beside - others))
+        return LoopsInside(inner, first.kept - sum(each), early, late, stretches, None)
+
+    def predict(self, plan: Plan, available: int | None, outputs: int, others: int) -> Plan:
+        """
+        Return a plan with the predicted peak.
+
+        Args:
+            plan: The plan.
+            available: Bytes of memory that the loop may take; None for no bound.
+            outputs: Bytes of the outputs of all steps.
+            others: Bytes in the ledger that are not the loop's.
+        """
+        report, traced = self._ledger.report, self._traced
+        if report is None:
+            return plan
+        report.within, self._within = self._around, report.within
+        if traced is None:
+            return plan
+        self._outputs, self._available, self._others = outputs, available, others
+        self.most_saved = int(_MARGIN * plan.sizes.saved)
+        # Of a loop in a step it may be another one's before it.
+        is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
+        self._measured = report.allocated_peak - self._before if is_timed else 0
+        self._unreached = min(self._unreached, others)  # some may be on disk by now
+        extra, beside = self._inside(plan)
+        is_followed = _is_followed(plan)
+        if is_followed:
+            beyond = self._follow(plan, Course(Position(steps=plan.steps)))
+        else:
+            beyond = _bytes_beyond(plan, traced, self._within, bounded=available is not None)
+            beyond += beside * count_saved(plan.schedule, plan.steps)
+        report.within = max(report.within, beyond)
+        peak = plan.predicted_peak_bytes + beyond
+        if available is not None and (extra or not is_followed) and not (is_followed and self._inner):
+            plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
+            # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there.
+            idle = extra and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
+            apart = traced - self._kept - (plan.sizes.state if idle else 0)
+            if extra and count_saved(plan.schedule, plan.steps):
+                # Their own plans have room for what their steps take for a moment; not for the state that the step
+                # around starts from, where they have saved what is after it.
+                apart = self._within + min(BLOCK, plan.sizes.state) + (plan.sizes.state if beside else RESERVE)
+            # What a step saves may have been there before it.
+            peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
+        return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
+
+    def changed(self, rule: Any, plan: Plan) -> Plan:
+        """Return another plan of a running loop with the peak that is predicted from where that stands."""
+        report, known, position = self._ledger.report, rule.plan, rule.position
+        whole = known.predicted_whole_bytes
+        if report is None or whole is None:
+            return plan
+        self.most_saved = int(_MARGIN * plan.sizes.saved)
+        whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
+        if _is_followed(plan) and not position.open:
+            # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
+            others = self._ledger.live - counted_bytes(rule) if rule.room.bounded else self._others
+            more = max(0, others - self._others)
+            with suppress(ScheduleError):  # the next action says that there is no way on
+                course = Course(position, rule.room.spare.is_there, stays=rule.room.spare.grown)
+                course.inside = {} if self._inner is None else find_left(rule, self._ledger)
+                course.known = {step: one.nbytes for step, one in held_steps(rule).items() if one.nbytes}
+                beyond = self._follow(plan, course, others=more)
+                peak = plan.predicted_peak_bytes + beyond + more
+                whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
+        return plan.with_whole(whole, report.allocated_peak)
+
+    def outgrown(self, rule: Any) -> None:
+        """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
+        known, bound = rule.plan, self._available
+        plan = self.changed(rule, known)
+        more = max(0, (plan.predicted_whole_bytes or 0) - (known.predicted_whole_bytes or 0))
+        peak = known.predicted_peak_bytes + more
+        peak = peak if bound is None else min(peak, max(bound, known.predicted_peak_bytes))
+        rule.plan = replace(plan, predicted_peak_bytes=peak)
+        rule.watch.changed(rule.plan)
+
+    def _inside(self, plan: Plan) -> tuple[int, int]:
+        """Return what loops in a step have where there is room, beyond what they keep, and how much of it stays."""
+        extra = max(0, self._kept - plan.sizes.saved - plan.sizes.shared)  # what they take beside is in no ledger
+        # Without being asked they give up what is beyond the plan, but for their initial states.
+        return extra, extra if plan.sizes.saved == self._saved else 0
+
+    def _follow(self, plan: Plan, course: Course, *, others: int = 0) -> int:
+        """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
+        available = None if self._available is None else self._available - others
+        moments = self.moments(plan, available)
+        most = moments.most(course)
+        if moments.limit is not None and self._unreached:
+            # What the function saved for what came to nothing so far goes when it returns, if nothing comes of it, and
+            # leaves its room to an initial state that would have been given up.
+            limit = moments.limit + self._unreached
+            freed = replace(moments, gone=self._gone + self._unreached, limit=limit)
+            most = max(most, freed.most(course))
+        more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
+        more += plan.sizes.interpreter + plan.buffer
+        return most + more - plan.predicted_peak_bytes
+
+    def moments(self, plan: Plan, available: int | None, *, swept: bool = False) -> Moments:
+        """
+        Return what makes the moments of the loop by a plan.
+
+        Args:
+            plan: The plan.
+            available: Bytes of memory that the loop may take; None for no bound.
+            swept: Whether it is in a step that is swept, in which nobody holds its initial and its final state.
+        """
+        sizes, (extra, beside) = plan.sizes, self._inside(plan)
+        inside = None if self._inner is None else replace(self._inner, available=available)
+        limit = None if available is None else available - sizes.interpreter
+        block = min(BLOCK, 2 * sizes.state)
+        sweep = sizes.sweep + sizes.gradients + self._within + extra + block
+        between = 0 if swept else _bytes_between(sizes) + block - self._passed  # which is the final state
+        traced = (self._traced or 0) + max(0, sizes.saved - self._saved)
+        plain = traced - self._kept + sizes.state if extra else traced
+        plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
+        steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), 0 if swept else self._gone, beside
+        return Moments(plan, *steps, sweep, self._sums, between, self._leaf, self._asked, limit, inside)
+
+    @property
+    def available(self) -> int | None:
+        """Bytes of memory that the loop may take; None for no bound."""
+        return self._available
+
+    @property
+    def plain(self) -> int:
+        """The most bytes that the loop takes on plain values."""
+        step = (self._traced or 0) if self._inner is None else self._inner.plain
+        return self._state + max(step, 2 * self._moved)
+
+
+def _can_be_followed(rule: Any) -> bool:
+    """Return whether a joint rule is a loop of which it is known what it does."""
+    is_loop = hasattr(rule, "room") and _is_followed(rule.plan) and not rule.position.open
+    return is_loop and rule.room.whole._traced is not None
+
+
+def _bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:
+    """Return the bytes of the leaves that a plain step makes, and the loop copies: all but those of the old state."""
+    left, made = {id(node) for node in before if node is not None}, []
+    for node, leaf in zip(nodes, after, strict=True):
+        made += [] if id(node) in left else [leaf]
+        left.discard(id(node))  # the second time it is copied, too
+    return bytes_of(made)
+
+
+def _on_tape(leaves: list[Any]) -> list[Any]:
+    """Return the leaves that have a node."""
+    return [leaf for leaf in leaves if type(leaf) is TracedArray and isinstance(leaf._node, Node)]
+
+
+def _is_followed(plan: Plan) -> bool:
+    """Return whether the schedule of a plan is followed, action by action."""
+    known = isinstance(plan.schedule, (Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll))
+    return known and plan.steps <= MOST_STEPS
+
+
+def _bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int:
+    """
+    Return the bytes that a call takes beyond the predicted peak.
+
+    A step that is run again on a tape has its own temporaries beside what it saves, and beside it there are the state
+    that it starts from and a cotangent. That may be more than its sweep takes: of a Runge-Kutta step 17 states, and 15
+    in the sweep. Between the sweeps, code after the loop makes a cotangent of the final state, block by block; what
+    else it takes is not known.
+
+    Args:
+        plan: The plan.
+        traced: The most bytes that were allocated for the taped first step at a time.
+        within: What this says of a loop in the steps.
+        bounded: Whether there is a budget.
+    """
+    sizes = plan.sizes
+    # Where each step runs once, no cotangent is there when it does.
+    again = 0 if isinstance(plan.schedule, StoreAll) else sizes.state + sizes.gradients
+    spare = spare_beside_taped(plan.schedule, plan.steps, sizes) if bounded else 0
+    # A plain step has the old state, the new one, and the loop's copy of that.
+    taped = max(traced, 2 * sizes.state if again else 0) + sizes.state + again + spare
+    most = max(taped, _bytes_between(sizes), sizes.sweep + sizes.gradients + within)
+    return min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
+
+
+def _bytes_between(sizes: Sizes) -> int:
+    """Return the bytes between the two sweeps: of the last step, the final state, its cotangent and a block of it."""
+    return sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)

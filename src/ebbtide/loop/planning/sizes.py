@@ -1,0 +1,232 @@
+"""What the parts of a time loop take, in bytes: measured on its first step, and the interpreter's own share."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import final
+
+from ebbtide.loop.values.state import NUMBER_BYTES
+from ebbtide.storage.extents import round_up
+
+# What the interpreter takes beside arrays, as tracemalloc sees it (measured on loops of one number): 20 KiB for a
+# loop, 20 KiB more in the first call of a function, and 620 to 700 bytes for a snapshot's entries.
+RESERVE = 42 * 1024
+RESERVE_PER_SNAPSHOT = 704
+# Of a profile, whose lines and source texts are in no budget: measured 22 KiB to 75 KiB on Runge-Kutta steps.
+RESERVE_PER_PROFILE = 96 * 1024
+# Of a step whose saved values are held: its tape, lists and entries, beside the nodes that `saved` counts. Measured
+# with these nodes: 0.9 KiB to 2.4 KiB for steps of one to six operations.
+RESERVE_PER_STEP = 2560
+# Of each leaf of a state but the first. Measured on states of 100 to 2000 leaves: in a loop its path, checksums,
+# lists and cotangents take 114 to 525 bytes beside what `fixed` has, in a taped step 26 to 33; an array 126 to 130 in a
+# snapshot beside its data, and 192 to 203 where that is on disk; a number stays in memory, see `NUMBER_BYTES`.
+LEAF_BYTES, TAPED_LEAF_BYTES, ARRAY_BYTES, ENTRY_BYTES = 560, 40, 136, 208
+# While an array goes to disk and back, beside its data: measured 540 to 1030, for its part of the entry's header.
+TRANSFER_BYTES = 1040
+# CPython 3.11 puts dead tuples of exactly 20 elements on a list of up to 2000 from which it never takes: a position
+# with 20 snapshots leaves one at each change. Measured: 150 KiB after 2000 steps with 21 snapshots.
+TUPLE, TUPLE_BYTES, MOST_TUPLES = 20, 216, 2000 if sys.version_info < (3, 12) else 0
+# A writer thread fills one entry while the step makes the next.
+BUFFERED_ENTRIES = 2
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """
+    What was measured on the first steps, in bytes.
+
+    Args:
+        state: One restart state.
+        saved: What one step saves for its reverse sweep, and no other step does.
+        sweep: Peak of the sweep of one step: saved values, temporaries, and cotangents, that of the new state included.
+        gradients: Running sums for static values and inputs.
+        stored: One restart state on disk, with the header of its file.
+        nodes: What stays in memory of a step's saved values that go to disk; None if that is not known, and all of
+            them may stay.
+        swapped: What is on disk of them, with the header; None if that is not known, and all of them may be.
+        shared: What all steps save, such as static values; it is held once, and part of *sweep*.
+        leaves: The leaves of a state.
+        numbers: Those of them that are numbers.
+        passed_on: Part of *saved* that is held once where the next step is held, too: the state between them, if steps
+            save the one before them and the one after.
+        alone: Part of *sweep* that the function alone takes as well, for the values of a step, so that it is no part of
+            what is beyond it; known of steps in whose sweep more than three cotangents wait.
+        run: What a step has to have beside a cotangent while it runs on a tape: what it saves in the ledger, also where
+            nothing comes to depend on it, or all that it takes beyond what it takes on plain values.
+        seen: What the ledger has of a step at most while it runs on a tape.
+        unseen: What a step takes for a moment, at most, while it runs on a tape, beyond the function alone and in no
+            ledger.
+        spent: What the function alone takes in a step, its state included, which is free in the sweep of a step; known
+            of a loop that is in no step or other function that is run again, if it was measured, else 0.
+        again: Where that is known, what a step takes beyond it while it runs on a tape.
+        asked: And what there has to be room for in the ledger before an operation then, at most.
+    """
+
+    state: int
+    saved: int
+    sweep: int
+    gradients: int
+    stored: int
+    nodes: int | None = None
+    swapped: int | None = None
+    shared: int = 0
+    leaves: int = 1
+    numbers: int = 0
+    passed_on: int = 0
+    alone: int = 0
+    run: int = 0
+    seen: int = 0
+    unseen: int = 0
+    spent: int = 0
+    again: int = 0
+    asked: int = 0
+
+    def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
+        """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
+        seen = max(self.seen, seen)
+        run, more = self.run + seen - self.seen, max(0, saved - self.saved)
+        swapped = None if self.swapped is None else self.swapped + more
+        grown = seen - self.seen
+        sizes = replace(self, saved=self.saved + more, swapped=swapped, sweep=max(self.sweep, sweep))
+        return replace(sizes, seen=seen, run=run, again=self.again + grown, asked=self.asked + grown)
+
+    @property
+    def measured_alone(self) -> tuple[int, int, int]:
+        """What one more run of a step tells, on plain values: *spent*, *again* and *asked*."""
+        return self.spent, self.again, self.asked
+
+    def with_alone(self, spent: int, again: int, asked: int) -> Sizes:
+        """Return the sizes of a loop for which `measured_alone` is known."""
+        return replace(self, spent=spent, again=again, asked=asked)
+
+    @property
+    def _others(self) -> int:
+        """The leaves but one, with which the interpreter's share of a loop was measured."""
+        return max(0, self.leaves - 1)
+
+    @property
+    def interpreter(self) -> int:
+        """Bytes that the interpreter takes for a loop, whatever it holds."""
+        return RESERVE + self._others * LEAF_BYTES
+
+    @property
+    def sweep_beyond(self) -> int:
+        """Peak of the sweep of one step beyond what the function alone takes."""
+        return self.sweep - self.alone
+
+    @property
+    def data(self) -> int:
+        """Bytes of a restart state that a ledger counts."""
+        return max(0, self.state - self.numbers * NUMBER_BYTES)
+
+    @property
+    def fixed(self) -> int:
+        """
+        Bytes beside all snapshots: the sweep of a step, and the running sums.
+
+        Or the step that runs on a tape before it, beside a cotangent. Or what is there before the first sweep: what
+        that step saved, and of a function that saves the final state, as most do, this one and its cotangent.
+        """
+        running = self.run + self.state + RESERVE_PER_STEP if self.run > 0 else 0
+        reverse = max(self.sweep_beyond, running) + self.gradients
+        return max(reverse, self.saved + self.shared + 2 * self.state) + self.interpreter
+
+    @property
+    def more_in_reverse(self) -> int:
+        """
+        Bytes that are free for snapshots in the reverse sweep, and not in the forward sweep.
+
+        At the end of that what code after the loop saves and makes is there with all snapshots, and it may take as much
+        as the function took in steps before.
+        """
+        if not self.spent:
+            return 0
+        reverse = max(self.sweep - self.spent, self.again + self.state + RESERVE_PER_STEP) + self.gradients
+        # Of saved values the last that are stored have the state after them to themselves.
+        return max(0, self.fixed - self.interpreter - reverse - self.passed_on)
+
+    @property
+    def excused(self) -> int:
+        """
+        Bytes in the ledger of a step that runs on a tape beside a cotangent, for which there is no room in `fixed`.
+
+        It is the state that the step starts from: saved here, and held by the function alone. Or what it makes, where
+        it is known what the function takes for that.
+        """
+        return max(0, min(max(self.state, self.spent), -self._left_to_taped))
+
+    @property
+    def idle(self) -> int:
+        """Bytes of `fixed` that are of no use as long as a step runs on a tape, in the reverse sweep."""
+        return max(0, self._left_to_taped - self.unseen)
+
+    @property
+    def _left_to_taped(self) -> int:
+        """Bytes of `fixed` less those in the ledger of a step that runs on a tape, beside a cotangent and all sums."""
+        left = self.fixed - self.interpreter - self.more_in_reverse
+        return left - max(self.seen, self.asked) - self.state - self.gradients
+
+    @property
+    def transfer(self) -> int:
+        """Bytes that it takes to bring a state to disk and back beside the first step, with all that is held of it."""
+        return self.data + self.interpreter + min(self._others, self.leaves - self.numbers) * TRANSFER_BYTES
+
+    @property
+    def restart(self) -> int:
+        """Bytes of a restart state in memory, with its entries."""
+        return self.state + RESERVE_PER_SNAPSHOT + min(self._others, self.leaves - self.numbers) * ARRAY_BYTES
+
+    @property
+    def listed(self) -> int:
+        """Bytes of memory of a restart state on disk: its entries, and numbers."""
+        arrays = min(self._others, self.leaves - self.numbers)
+        return RESERVE_PER_SNAPSHOT + arrays * ENTRY_BYTES + self.numbers * NUMBER_BYTES
+
+    @property
+    def taped(self) -> int:
+        """Bytes of a step whose saved values are held in memory, with its entries."""
+        return self.saved + RESERVE_PER_STEP + self._others * TAPED_LEAF_BYTES
+
+    @property
+    def taped_beside(self) -> int:
+        """The same of a step beside another one whose saved values are held: what that passed on is there already."""
+        return self.taped - self.passed_on
+
+    @property
+    def left_behind(self) -> int:
+        """Bytes of memory of a step whose saved values are on disk."""
+        return self.taped - (0 if self.nodes is None else self.saved - self.nodes)
+
+    @property
+    def stored_saved(self) -> int:
+        """Bytes on disk of what one step saves, with the header, in whole pages."""
+        known = self.swapped
+        return round_up(self.saved + max(0, self.stored - self.state) if known is None else known)
+
+
+def count_tuples(snapshots: int, forward: int = MOST_TUPLES) -> int:
+    """
+    Return the bytes of dead tuples that the interpreter keeps.
+
+    Args:
+        snapshots: The largest number of snapshots at the same time.
+        forward: The number of forward steps, of which each may leave one.
+    """
+    return min(MOST_TUPLES, forward) * TUPLE_BYTES if snapshots >= TUPLE else 0
+
+
+def count_fitting(available: int, each: int, others: int = 0) -> int:
+    """
+    Return how many snapshots fit; below 0 if there is no room for the others.
+
+    Args:
+        available: Bytes of memory for them.
+        each: Bytes of each.
+        others: Other snapshots at the same time, whose bytes are not in *available*.
+    """
+    count = available // each
+    if count + others < TUPLE:
+        return count
+    return max(TUPLE - 1 - others, (available - count_tuples(TUPLE)) // each)

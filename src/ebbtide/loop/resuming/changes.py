@@ -1,0 +1,88 @@
+"""What the steps of time loops change of what their code finds, and what of it is not there in a resumed run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, final
+
+from ebbtide.loop.resuming.directory import ResumeDirectory
+from ebbtide.loop.values.code import data_of
+
+# The place of a function among those of a loop, a name by which it finds data, and a text of what that holds.
+Found = tuple[int, str, str]
+
+
+@final
+class Changes:
+    """
+    What the steps of a loop change beside their state: a memo, a counter, or what a later loop computes with.
+
+    Args:
+        functions: The code of the loop and the structure of its state, if later loops share its directory.
+        directory: What the loops of a call share.
+
+    Memory:
+        Short texts.
+    """
+
+    __slots__ = ("_before", "_directory", "_functions", "_is_taken_up", "_own", "_taken_up")
+
+    def __init__(self, functions: Sequence[Any], directory: ResumeDirectory) -> None:
+        self._functions = functions
+        self._directory = directory
+        self._before = self._look()
+        self._is_taken_up, self._taken_up = False, set[Found]()
+        self._own = set[str]()
+
+    def _look(self) -> set[Found]:
+        return {(k, *pair) for k, function in enumerate(self._functions) for pair in data_of(function).items()}
+
+    def names(self) -> tuple[str, ...]:
+        """Return by which names the steps of this loop and of those before have found what they changed."""
+        return tuple(sorted(self._directory.changed))
+
+    def left(self) -> tuple[Found, ...]:
+        """Return what this loop has changed so far: as it is now, or else as the run left it that is taken up."""
+        now = self._look()
+        anew = {name for _, name, _ in now ^ self._before}
+        self._own |= anew
+        self._directory.changed |= self._own
+        kept = [one for one in self._taken_up if one[1] not in anew]
+        return (*sorted([*kept, *[one for one in now if one[1] in anew]]),)
+
+    def take_up(self, names: Sequence[str], left: Sequence[Found]) -> None:
+        """
+        See what an earlier run had changed that is another one now, before the steps after that run.
+
+        Args:
+            names: What `names` gave then.
+            left: What `left` gave then.
+        """
+        self._before, self._is_taken_up, self._taken_up = self._look(), True, {*left}
+        self._own |= {name for _, name, _ in left}
+        self._directory.changed.update(names)
+        self._directory.lost |= {name for _, name, _ in self._taken_up - self._before}
+
+    def warn(self) -> None:
+        """
+        Warn if the steps of this loop, which have run, found what those of loops before left, and it is lost.
+
+        What they change themselves is no concern: a memo is filled again, and a counter counts.
+        """
+        if not self._directory.lost:
+            return
+        self.left()
+        found = sorted(self._directory.lost & {name for _, name, _ in self._before} - self._own)
+        if not self._is_taken_up:
+            self._directory.lost -= self._own
+        if found:
+            self._directory.lost.difference_update(found)
+            warnings.warn(
+                f"The steps of a time loop changed {', '.join(map(repr, found))} before the run in "
+                f"{self._directory.path} was resumed, and were not all run again; a later loop finds it by that name, "
+                "as it is now. If the steps of that loop compute with it, the gradient is another one. Put it into the "
+                "state or the outputs of the loop.",
+                RuntimeWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,188 @@
+"""How a loop takes up an earlier run of it: from its journal, or for another pull."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ebbtide.agree import agree
+from ebbtide.errors import ReleasedValueError
+from ebbtide.loop.holding import ahead
+from ebbtide.loop.resuming.journal_entries import Forward
+from ebbtide.loop.resuming.resume import Resumption, from_leaves
+from ebbtide.loop.values.state import owned
+from ebbtide.schedules import Position, Snapshot
+from ebbtide.schedules.parts import Parts
+
+
+def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
+    """
+    Bring a loop that stands at its beginning to where an earlier run was in the forward sweep, or at its end.
+
+    Args:
+        rule: The loop; `rule.state` is the initial state.
+        resumption: Its journal.
+        first: The taped first step, whose static values are taken over.
+
+    Raises:
+        ResumeError: A static value or an input is another one than in the earlier run. Nothing that follows from it is
+            kept.
+    """
+    ended = resumption.find_final()
+    place = ended or resumption.find_forward()
+    if place is None:
+        resumption.take_up(None)
+        return
+    _meet_first(rule, first)
+    anchors = resumption.anchors(place.step)
+    again = 1 + _meet_statics(rule, resumption, anchors)
+    resumption.take_up(place)
+    rule.ran += place.ran + again
+    rule.watch.taken_up(place.ran, again)
+    # Schedules that use the disk keep the first states there.
+    tier = "disk" if rule.plan.on_disk else "memory"
+    rule.snapshots.put_state(0, rule.state, tier, vital=True)
+    rule.snapshots.adopt(anchors, resumption.load_anchor)
+    kept = Snapshot(0, "restart", tier), *[Snapshot(step, "restart", "disk") for step in anchors]
+    steps, open_ = rule.position.steps, rule.position.open
+    if ended is not None:
+        steps, open_ = place.step, False
+    rule.state = from_leaves(place.state)
+    rule.position = Position(steps=steps, state=place.step, forward_ended=ended is not None, snapshots=kept, open=open_)
+    rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule), anchors, tier))
+    rule.room.goes_on(rule)
+    _restore_outputs(rule, place)
+    if ended is not None:
+        rule.verifier.ended(steps, rule.state)
+
+
+def _meet_first(rule: Any, first: Any) -> None:
+    """Take the static values of the first step over, and let its saved values and results go."""
+    record = first.take()[0]
+    rule.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+
+
+def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -> int:
+    """
+    Run the steps again that were the first to use a static value; return how many steps that took.
+
+    The restart states before them are kept, so that the next kill does not cost the same again: where each of ten jobs
+    may run 463 steps, these were 52 of them.
+    """
+    ran, done = 0, 0
+    stepper, bypass, state = rule.stepper, rule.bypass, list[Any]()
+    for target in sorted({step for step, _ in resumption.statics} - {0}):
+        found = _nearest(resumption, [step for step in anchors if done < step <= target])
+        done, state = found or (done, state or _copied(rule.state))
+        del found
+        with stepper.region.running(bypass):
+            for index in range(done, target):
+                state, _ = stepper.plain(index, state, bypass)
+            if target > done:
+                # What another call would leave here the right one would go on from.
+                resumption.check_statics([*bypass.statics.values()], target)
+                resumption.keep(target, state)
+            state, _ = stepper.plain(target, state, bypass)
+        ran, done = ran + target + 1 - done, target + 1
+    resumption.check_statics([*bypass.statics.values()], rule.position.steps)
+    return ran
+
+
+def _nearest(resumption: Resumption, anchors: list[int]) -> tuple[int, list[Any]] | None:
+    """Return the last restart state that is whole, with its step."""
+    for step in reversed(anchors):
+        state = resumption.load_anchor(step)
+        if not agree(state is None) and state is not None:
+            return step, state
+    return None
+
+
+def _copied(state: list[Any]) -> list[Any]:
+    """Return leaves that a step may write into."""
+    return [owned(leaf) for leaf in state]
+
+
+def _restore_outputs(rule: Any, place: Forward) -> None:
+    """Put the outputs of the steps that ran back where those of the others will go."""
+    for rows in place.outputs.arrays:
+        assert rows is not None
+        if rule.position.open or rule.position.steps == place.step:
+            rule.emitted.append(list(rows) if rule.position.open else rows)
+        else:
+            whole = np.empty((rule.position.steps, *rows.shape[1:]), rows.dtype)
+            whole[: place.step] = rows
+            rule.emitted.append(whole)
+    if rule.stepper.outputs:
+        for index in range(place.step):
+            rule.verifier.emitted(index, [held[index] for held in rule.emitted])
+
+
+def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], collector: Any) -> None:
+    """
+    Bring a loop whose reverse sweep begins to where an earlier run was in it.
+
+    Raises:
+        ResumeError: The sweep begins from other cotangents than in the earlier run, or has derivatives of other inputs.
+    """
+    found = resumption.find_reverse(cotangents, rule.links)
+    if found is None:
+        return
+    for kept in rule.position.snapshots:
+        if kept.step >= found.end:
+            rule.snapshots.drop(kept)
+    # Where the end of the forward sweep was lost and all steps ran again, what they saved may be the only way back.
+    first = found.end if rule.position.saved is None else min(rule.position.saved[0], found.end)
+    rule.room.forget(rule, range(first, found.end))
+    rule.position = Position(
+        steps=rule.position.steps,
+        reversed=rule.position.steps - found.end,
+        state=None,
+        saved=(first, found.end) if first < found.end else None,
+        forward_ended=True,
+        snapshots=tuple([kept for kept in rule.position.snapshots if kept.step < found.end]),
+    )
+    rule.verifier.goes_on(found.end, found.start)
+    rule.cotangent = [None if leaf is None else (leaf, True) for leaf in from_leaves(found.cotangent)]
+    sums = from_leaves(found.statics)
+    collector.static_sums.update({k: v for k, v in zip(rule.links.statics, sums, strict=True) if v is not None})
+    numbers, forms = found.inputs.forms
+    parents = {number: parent for parent, number in rule.links.inputs.items()}
+    keys = [parents[number] for number in numbers]
+    collector.input_sums.update(zip(keys, from_leaves(replace(found.inputs, forms=forms)), strict=True))
+    earlier = max(0, found.ran - resumption.earlier)
+    rule.ran += earlier
+    rule.watch.taken_up(earlier, 0)
+    rule.room.goes_on(rule)
+
+
+def begin_again(rule: Any, prefix: Position | None) -> None:
+    """
+    Bring a loop whose reverse sweep is over to where another pull of it begins.
+
+    Args:
+        rule: The loop.
+        prefix: What is kept of its first steps; None if it is not retained.
+
+    Raises:
+        ReleasedValueError: It is not.
+        StorageError: What was kept is lost.
+    """
+    if prefix is None:
+        raise ReleasedValueError(
+            "The reverse sweep of a time loop cannot be run again: its snapshots are gone, as an earlier call of the "
+            "pullback failed or consumed them. Call vjp again for another pullback."
+        )
+    if prefix.state is not None:
+        state = rule.snapshots.get_state(prefix.state, keep=True)
+        if state is None:
+            rule.fail()
+            raise next(iter(rule.snapshots.lost.values()))
+        rule.state = state
+        rule.loss.loaded(prefix.state, "restart", rule.snapshots.error, rule.verifier)
+    rule.position = prefix
+    # A recorded one goes on from nowhere but where it has been.
+    rule.plan = replace(rule.plan, schedule=ahead.replanned(rule.plan.schedule))
+    rule.room.goes_on(rule, prefix.steps)
+    rule.verifier.begin()

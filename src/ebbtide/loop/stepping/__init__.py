@@ -1,0 +1,1 @@
+"""One step of a time loop: on plain values, on a tape, with its inputs and outputs."""
