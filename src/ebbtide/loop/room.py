@@ -14,7 +14,7 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.bound import Bound
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Ledger
+from ebbtide.ledger import Ledger, Mark
 from ebbtide.lender import lent_by
 from ebbtide.loop.holding import ahead, held, less
 from ebbtide.loop.holding.disk_part import DiskPart
@@ -30,7 +30,7 @@ from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import is_paged
 from ebbtide.machine import free_dead_tuples
-from ebbtide.schedules import Forward, Reverse
+from ebbtide.schedules import Forward
 from ebbtide.tape.pager import Pager
 
 
@@ -64,15 +64,15 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_bound", "_freed", "_ledger", "_mark", "_peak", "_unseen", "disk", "fallback", "given_up", "lean",
-        "planned", "runs", "spare", "stale", "waiting", "whole",
+        "_allowed", "_bound", "_freed", "_ledger", "_mark", "_paged", "_peak", "_unseen", "disk", "fallback",
+        "given_up", "lean", "planned", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
         self._ledger = ledger
         self._allowed = allowed
         self._unseen = 0  # bytes that the interpreter holds for other loops
-        self._mark = ledger.mark()  # before the step in work
+        self._mark, self._paged = ledger.mark(), 0  # before the step in work, with what had been paged by then
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self.given_up = 0
         self._freed: int | None = None  # and by how many bytes since its last plan; None if it did not
@@ -132,16 +132,6 @@ class Room:
         lenders = self._ledger.lenders
         lenders[:] = [one for one in lenders if one() is not None and one() is not rule]
 
-    def narrowed(self, action: Any) -> Any:
-        """Return the first step of an action on saved values: between steps the loop may have to change its plan."""
-        if not self.bounded:
-            return action
-        if isinstance(action, Reverse):
-            return Reverse(start=action.start, stop=action.start - 1)
-        if isinstance(action, Forward) and action.save:
-            return replace(action, stop=action.start + 1)
-        return action
-
     def taped(self, rule: Any, index: int) -> tuple[TapedStep, list[Any], list[Any]]:
         """Run a step on a tape, as `Stepper.taped` does it, within the bound."""
         pager = self._pager(rule.stepper.region.outer.pager) if self._ledger.watched else None
@@ -162,7 +152,7 @@ class Room:
     def _pager(self, outer: Any) -> Pager:
         """Return the pager of a step."""
         ledger, allowed = self._ledger, self._allowed
-        self._mark = ledger.mark()
+        self._mark, self._paged = ledger.mark(), 0 if outer is None else outer.paged
         if ledger.limit is None or allowed is None:
             return Pager(ledger, None, around=outer)
         self._peak, ledger.peak = ledger.peak, ledger.live
@@ -187,11 +177,11 @@ class Room:
         pager = record.tape.pager
         if pager is None or not self.bounded:
             if pager is not None and self._ledger.report is not None:  # the report tells of it
-                rule.plan = with_wider(rule, record, held_in_step(self._ledger, self._mark), self._ledger.live)
+                rule.plan = with_wider(rule, record, held_in_step(self._ledger, self._since(rule)), self._ledger.live)
             return action
         pager.overhead.settle()
         # Loops in the step may have kept more than planned, where there was room; it is of use if that is swept next.
-        ledger, mark, planned = self._ledger, self._mark, rule.plan.sizes.saved + rule.plan.sizes.shared
+        ledger, mark, planned = self._ledger, self._since(rule), rule.plan.sizes.saved + rule.plan.sizes.shared
         lenders, over, surplus = ledger.lenders_since(mark), held_in_step(ledger, mark) - planned, 0
         if index + 1 == rule.position.end and action.save and not action.snapshot:
             surplus = min(max(0, over), lent_by(lenders))
@@ -223,6 +213,13 @@ class Room:
                 peak = record.forecast() - sizes.alone - self.waiting.cotangent_nbytes
                 raise self._refusal(rule, index, record, max(most, peak))
         return action
+
+    def _since(self, rule: Any) -> Mark:
+        """Return where the account stood before the step in work, without what the code around has paged since then."""
+        outer, before = rule.stepper.region.outer.pager, self._paged
+        self._paged = before if outer is None else outer.paged
+        self._mark = self._mark.without(self._paged - before, 0)
+        return self._mark
 
     def _most_held(self) -> int:
         """Return the most that was held since the step in work began, by the ledger; 0 of one that is there already."""
@@ -331,7 +328,7 @@ class Room:
 
     def _widens(self, rule: Any) -> bool:
         """Return whether a step has saved more than planned, as others may, or the one in work does."""
-        planned, saved = rule.plan.sizes.saved + rule.plan.sizes.shared, sum(self._ledger.kept_since(self._mark))
+        planned, saved = rule.plan.sizes.saved + rule.plan.sizes.shared, sum(self._ledger.kept_since(self._since(rule)))
         return self.spare.grown or (self.runs and saved > planned)
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:

@@ -169,8 +169,8 @@ class LoopRule(JointRule):
 
     def follow(self, action: Any, first: Any = None, sink: Any = None) -> None:
         """Follow one action of the schedule."""
-        action, before, lost = self.room.narrowed(action), self.position, len(self.snapshots.lost)
-        after = before.after(action)
+        action = ahead.narrowed(action) if self.room.bounded else action  # between steps the plan may have to change
+        before, after, lost = self.position, self.position.after(action), len(self.snapshots.lost)
         # A pure function of the position that comes to one twice never ends (Brent's way to find a cycle).
         self._turns += 1
         if after == self._mark:

@@ -20,6 +20,7 @@ from ebbtide.storage.places import find_absolute
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
+from ebbtide.tape.refusal import refusal
 
 # What the interpreter takes beside arrays and records, as tracemalloc sees it: 14 KiB to 26 KiB for functions of one
 # and two operations, 33 KiB for a gradient of a gradient. Loops, programs and checkpointed functions have it in what
@@ -191,7 +192,7 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
         least = max(least, ledger.peak + sum(rule.holding(True).beyond for rule in bare.joints))
     least += _reserve(pager, bare)
     if budget.disk and pager.passed is None and bare.place is not None:
-        raise pager.refusal(bare.place, least - ledger.live)
+        raise refusal(ledger, budget, bare.place, least - ledger.live)
     least += budget.memory - ledger.limit
     place = "It would be passed in the reverse sweep." if pager.passed is None else f"It was passed by {pager.passed}."
     advice = "" if budget.disk else ", or let it page with disk="

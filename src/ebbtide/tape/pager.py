@@ -16,8 +16,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.primitive import Pull, Signature
-from ebbtide.budget import Budget, format_bytes
-from ebbtide.errors import BudgetError
+from ebbtide.budget import Budget
 from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.storage import StorageFullError
 from ebbtide.tape.blocks import BLOCK
@@ -28,6 +27,7 @@ from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes, result_
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import STORAGE_BYTES, Pages
+from ebbtide.tape.refusal import refusal
 from ebbtide.tape.saved import SavedValue, Sizes, Slivers, bytes_of, parts_of
 
 # What storages hold, at most, beside the arrays that they write and read, and the interpreter beside them.
@@ -265,7 +265,7 @@ class Pager:
             ledger.relieve(ledger.live + need - ledger.limit)
         if ledger.live + need > ledger.limit:
             if self.strict or need:
-                raise self.refusal(node, need)
+                raise refusal(ledger, budget, node, need)
             self._pass(node)
 
     def _make_room(self, need: int, keep: Any = ()) -> None:
@@ -285,7 +285,7 @@ class Pager:
 
     def _give_up_buffers(self, need: int) -> None:
         """Give up buffers until *need* more bytes fit, where paging was not enough."""
-        for pages in self._buffers():
+        for pages in self._all_pages():
             if (limit := self.ledger.limit) is not None and self.ledger.live + need > limit:
                 pages.give_up()
 
@@ -307,23 +307,17 @@ class Pager:
             return True
         return False
 
+    @property
+    def paged(self) -> int:
+        """Bytes of values that left memory, here and for the tapes around, whether they came back or not."""
+        return sum([pages.freed for pages in self._all_pages()])
+
     def put_back(self) -> None:
         """Page what a sweep has read and left in memory, as it is retained: the next one begins with as much room."""
         back = deque[weakref.ref[SavedValue]]() if self.pages is None else self.pages.back
         for cell in [back.popleft()() for _ in range(len(back))]:
             if self.budget is not None and cell is not None and cell.value is not None and is_pageable(cell):
                 self._page(cell, self.budget)
-
-    def refusal(self, node: Node, need: int) -> BudgetError:
-        """Return the error for an operation that needs more bytes than there can be."""
-        assert self.ledger.limit is not None
-        assert self.budget is not None
-        least = self.ledger.live + need - self.ledger.limit + self.budget.memory
-        return BudgetError(
-            f"{node.name} at {node.line} needs {need} bytes beside {self.ledger.live} that cannot be paged to disk, "
-            f"more than the {self.ledger.limit} of the budget. Give at least {least} bytes ({format_bytes(least)}) of "
-            "memory.", least,
-        )  # fmt: skip
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
         self.pages = pages = self.pages or Pages(self.ledger, budget)
@@ -339,10 +333,10 @@ class Pager:
                 self.budget = replace(budget, disk=0)  # loops need the rest, and this is told as a want of memory
                 return
 
-    def _buffers(self) -> list[Pages]:
-        """Return what has a buffer in the same ledger: here, and for the tapes around."""
+    def _all_pages(self) -> list[Pages]:
+        """Return what is on disk of the same ledger: here, and for the tapes around."""
         around = self._around
-        others = [] if around is None or around.ledger is not self.ledger else around._buffers()
+        others = [] if around is None or around.ledger is not self.ledger else around._all_pages()
         return others if self.pages is None else [self.pages, *others]
 
     def _pass(self, node: Node) -> None:
@@ -379,7 +373,7 @@ class Pager:
             beside: Bytes that are held and are in another ledger.
         """
         holds, live = self.ledger.holds, self.ledger.live + beside
-        pages = self._buffers() if paged else []
+        pages = self._all_pages() if paged else []
         if paged:
             live -= pageable_bytes([node for node, *_ in seeds], holds) + sum([p.buffer_nbytes for p in pages])
         forecast = Forecast(live, paged, bare, holds, self.ledger.outlived)

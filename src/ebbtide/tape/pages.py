@@ -10,7 +10,7 @@ from typing import Any, final
 from ebbtide.agree import own_communicator
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.budget import Budget
-from ebbtide.ledger import BUFFERS, Ledger
+from ebbtide.ledger import BUFFERS, SAVED, Ledger
 from ebbtide.quota import Quota
 from ebbtide.storage import Disk, StorageFullError
 from ebbtide.storage.failures import close_or_warn
@@ -39,6 +39,7 @@ class Pages:
         back: The values that are in memory again.
         buffer_nbytes: Bytes of the buffer, counted in the ledger.
         storage_nbytes: Bytes of the storage itself, counted there, too.
+        freed: Bytes of values that were counted and left memory, whether they came back or not.
 
     Memory:
         A buffer for the two largest values that were paged, if there is room and that is at most an eighth of the
@@ -47,7 +48,7 @@ class Pages:
 
     __slots__ = (
         "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "back", "buffer_nbytes",
-        "storage_nbytes",
+        "freed", "storage_nbytes",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, budget: Budget) -> None:
@@ -60,7 +61,7 @@ class Pages:
         self.back: deque[weakref.ref[SavedValue]] = deque()
         self._largest = 0
         self._most = budget.memory // _PART
-        self.buffer_nbytes = self.storage_nbytes = 0
+        self.buffer_nbytes = self.storage_nbytes = self.freed = 0
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +99,9 @@ class Pages:
         shape, nbytes = packed.shape, packed.nbytes
         del packed
         cell.size = Size(cell.value.nbytes)
+        before = self._ledger.held[SAVED]
         self._ledger.let_go(cell)
+        self.freed += before - self._ledger.held[SAVED]
         cell.value = None
         self._largest = max(self._largest, nbytes)
 

@@ -13,6 +13,7 @@ from ebbtide.loop.planning.plan import Plan
 from ebbtide.schedules import (
     Copy,
     Costs,
+    Forward,
     Hierarchical,
     Mixed,
     Move,
@@ -20,6 +21,7 @@ from ebbtide.schedules import (
     Periodic,
     Position,
     Recorded,
+    Reverse,
     Revolve,
     Schedule,
     Snapshot,
@@ -54,6 +56,13 @@ def next_action(schedule: Schedule, position: Position, lost: Mapping[str, Stora
     if action is None:
         raise ScheduleError(f"{schedule} gives no action at {position}, where the loop is not finished.")
     return action
+
+
+def narrowed(action: Any) -> Any:
+    """Return the first step of an action on saved values."""
+    if isinstance(action, Reverse):
+        return Reverse(start=action.start, stop=action.start - 1)
+    return replace(action, stop=action.start + 1) if isinstance(action, Forward) and action.save else action
 
 
 def stored(position: Position, step: int) -> Snapshot:

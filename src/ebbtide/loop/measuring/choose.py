@@ -108,12 +108,13 @@ def first_steps(
     first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, gaining)
     sizes = sizes if earlier is None else sizes.with_alone(*earlier.alone)
     whole.see(first, sizes, held)
+    held_first = held
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(ledger.limit, account, held)
     if available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(values, first, sizes, account, mark)
         available = room_beside(ledger.limit, account, held)
-    within = Within(first.refused, account.lenders_since(mark))
+    within = Within(first.refused, account.lenders_since(mark), held_first - held)
     # Loops in the first step had all the room, and those in later ones are beside what this one holds.
     own, sizes = sizes, replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
     outside = {"held": held + held_outside(stepper.region, account)}
@@ -269,15 +270,17 @@ def _measure_first(
         initial state that it was run with: another one where later states carry more).
     """
     assert stepper.region is not None
-    held = account.live
+    held, outer = account.live, stepper.region.outer.pager
+    paged = 0 if outer is None else outer.paged
     with account.hearing() as given_up:
         first = run_first(stepper, values, account, allowed)
         more = None if account.limit is None else lifted(values, first.after, stepper.region)
         if more is not None:
             with np.errstate(all="ignore"):
                 values, first = more, run_instead(stepper, more, first, account, allowed)
-    held -= sum(given_up.values())
-    known = mark.without(given_up[SAVED], given_up[SNAPSHOTS])
+    paged = 0 if outer is None else outer.paged - paged  # of what the code before saved
+    held -= sum(given_up.values()) + paged
+    known = mark.without(given_up[SAVED] + paged, given_up[SNAPSHOTS])
     sizes = measure_sizes(stepper, values, first, account, held, known, rows)
     # Tangents of zeros are none of the user's.
     with nullcontext() if more is None else np.errstate(all="ignore"):

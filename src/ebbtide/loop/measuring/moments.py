@@ -111,7 +111,7 @@ class Moments:
 
     def next_action(self, course: Course) -> Any:
         """Return the next action of a loop, one step of it where it is on saved values; None at its end."""
-        return _narrowed(self.plan.schedule.next_action(course.position))
+        return ahead.narrowed(self.plan.schedule.next_action(course.position))
 
     def follow(self, course: Course, action: Any) -> None:
         """Follow an action, with the most bytes that are held then."""
@@ -198,13 +198,6 @@ class Moments:
         room = self.limit + sizes.excused - held - sizes.data
         # By then what was made beside it has to be less than the most.
         return any(asked > room and made + sizes.restart <= self.traced for asked, made in self.asked)
-
-
-def _narrowed(action: Any) -> Any:
-    """Return the first step of an action on saved values."""
-    if isinstance(action, Reverse):
-        return Reverse(start=action.start, stop=action.start - 1)
-    return replace(action, stop=action.start + 1) if isinstance(action, Forward) and action.save else action
 
 
 def bytes_asked(record: TapedStep) -> list[tuple[int, int]]:

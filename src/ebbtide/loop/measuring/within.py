@@ -56,16 +56,18 @@ class Within:
     Args:
         refused: The bytes without which one of them was refused; 0 if none was.
         lenders: These loops.
+        freed: Bytes that were held when they began, and went since: code before gave them up.
     """
 
     refused: int
     lenders: list[Lender]
+    freed: int
 
     @property
     def inner(self) -> int:
-        """Bytes in the ledger without which one of them could not begin, what was there before it included; or 0."""
+        """Bytes in the ledger without which one of them could not begin, what is there before it included; or 0."""
         plans = [getattr(one(), "plan", None) for one in self.lenders]
-        return max([self.refused, *(known.least for known in plans if known is not None)])
+        return max(0, max([self.refused, *(known.least for known in plans if known is not None)]) - self.freed)
 
     def least(self, plan: Plan) -> int:
         """Return the bytes that they take, and what is beside a step that is run again; 0 if there are none."""
