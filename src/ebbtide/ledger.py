@@ -88,7 +88,7 @@ class Ledger:
     __slots__ = (
         "__weakref__", "_around", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount",
         "alone", "entries", "given_up", "held", "kept", "left_out", "lenders", "lendings", "limit", "meters", "peak",
-        "phase", "quota", "refusals", "report", "saved", "timeline", "unfinished", "warned", "watched",
+        "phase", "quota", "refusals", "report", "retained", "saved", "timeline", "unfinished", "warned", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +101,7 @@ class Ledger:
         self.held: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.peak = 0
         self.limit: int | None = None
+        self.retained = False  # whether there may be several sweeps, which begin with what is there before the first
         self.quota: Quota | None = None  # of disk
         # The bounds of those at work, of which the smallest is the limit, and of those that rest with what may be shed.
         self._at_work: list[Bound] = []

@@ -828,14 +828,20 @@ def test_what_was_saved_before_a_loop_is_taken_for_paged(name: str, memory: floa
     assert run(least).tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("after", ["squares", "product", "misfit"])
+@pytest.mark.parametrize("after", ["squares", "product", "misfit", "sines"])
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("disk", [0, 2**30])
 def test_what_comes_after_a_loop_is_refused_once(disk: int, retain: bool, after: str, tmp_path: Path) -> None:
-    """Of a loop with the table of its schedule and one state left, that goes where code after it needs the bytes."""
+    """
+    A loop with the least gives up what its last step saved where code after it needs the bytes: that step runs again.
+
+    Before that it gives up the table of its schedule, where it has one and one state left.
+    """
 
     def f(u: Any) -> Any:
         end = timeloop(lambda x, _: x + 0.01 * np.sin(x) * np.cos(x), u, 12)
+        if after == "sines":
+            return np.sum(np.sin(np.sin(np.sin(end))))
         return np.sum(end**2) if after == "squares" else end @ end if after == "product" else np.mean((end - u) ** 2)
 
     def run(memory: int) -> Any:
@@ -856,8 +862,13 @@ def test_what_comes_after_a_loop_is_refused_once(disk: int, retain: bool, after:
         except BudgetError as error:
             least.append(error.least)
     assert found.tobytes() == grad(f)(U).tobytes()
-    # In the first step, and for what is not known then.
-    assert len(least) <= 2
+    # In the first step alone, unless more sweeps begin with what the last step saved, or a cotangent of the control
+    # waits for that of the loop, or a storage may be needed, which takes 13 KiB.
+    assert len(least) <= 1 + (retain or after == "misfit" or disk > 0)
+    assert retain or after == "misfit" or least[-1] - least[0] <= 1 << 14
     f(U)
     alone = peak_bytes(lambda: f(U))
     assert peak_bytes(lambda: run(least[-1])) - alone <= least[-1] + retain * U.nbytes
+    with profile() as p:
+        run(least[-1])
+    assert p.steps_forward == p.predicted_steps_forward

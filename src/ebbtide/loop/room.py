@@ -64,14 +64,15 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_bound", "_freed", "_ledger", "_mark", "_paged", "_peak", "_unseen", "disk", "fallback",
-        "given_up", "lean", "planned", "runs", "spare", "stale", "waiting", "whole",
+        "_allowed", "_bound", "_freed", "_ledger", "_mark", "_paged", "_peak", "_stays", "_unseen", "disk",
+        "fallback", "given_up", "lean", "planned", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
         self._ledger = ledger
         self._allowed = allowed
         self._unseen = 0  # bytes that the interpreter holds for other loops
+        self._stays = 0  # those of the state that another sweep begins with
         self._mark, self._paged = ledger.mark(), 0  # before the step in work, with what had been paged by then
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self.given_up = 0
@@ -301,7 +302,8 @@ class Room:
             rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
         self.settle(rule)
         self.spare.drop(rule)  # another sweep begins with the saved values, which are not given up from now on
-        self.stale |= held.at_hand_bytes(rule) > 0  # some steps have to run again, and the next sweep runs all
+        # Some steps may have to run again, the next sweep runs all, and what comes after the loop stays beside them.
+        self.stale, self._stays = self.bounded, rule.plan.sizes.restart
 
     def shed(self, rule: Any, nbytes: int) -> int:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
@@ -314,7 +316,8 @@ class Room:
         if short and self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
             data, is_least = rule.plan.sizes.data, not held.movable_bytes(rule)
             # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
-            if (is_least and held.beyond_initial_bytes(rule) <= data) or (nbytes <= data and self.runs):
+            beyond = held.beyond_initial_bytes(rule) + held.last_bytes(rule)
+            if (is_least and beyond <= data) or (nbytes <= data and self.runs):
                 self.spare.drop(rule)
         freed = before - self._ledger.live
         if freed < nbytes:
@@ -363,7 +366,7 @@ class Room:
         """
         went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
         is_lean, self.lean = self.lean, False
-        self._replace(rule, choose_or_go_on(rule, self._ledger, self._unseen, is_lean=is_lean))
+        self._replace(rule, choose_or_go_on(rule, self._ledger, self._unseen + self._stays, is_lean=is_lean))
         self._freed = None
         return went_back
 

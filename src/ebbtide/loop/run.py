@@ -326,7 +326,7 @@ class LoopRule(JointRule):
         del node
         if self.position.finished:
             begin_again(self, self._prefix)
-            self._mark = None
+        self._mark = None  # of a loop that gave up what its last step saved, that step is run once more
         self.room.settle(self)
         if retain and self._prefix is None:
             self.room.retain(self)

@@ -120,13 +120,14 @@ def _close(ledger: Ledger, pager: Pager | None, lent: int, alone: int) -> None:
 
 
 @contextmanager
-def account(budget: Budget | None) -> Iterator[Account]:
+def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]:
     """
     Open the account of a call.
 
     Args:
         budget: What the call may take; inside of another budget the smaller of this and what that
             has left. In a function that is traced, what its program may take.
+        retain: Whether there may be several sweeps.
 
     Yields:
         The account, closed at the end of the block.
@@ -140,6 +141,7 @@ def account(budget: Budget | None) -> Iterator[Account]:
     ledger = context.ledger
     if budget is not None and not ledger.watched:
         ledger = Ledger(watched=True, unfinished=ledger.unfinished)
+    ledger.retained = ledger.retained or retain
     bound = None
     if budget is not None:
         if budget.directory is not None:

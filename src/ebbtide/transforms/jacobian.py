@@ -103,7 +103,7 @@ def jacobian(
 
 def _by_rows(f: Any, point: list[Any], chunk: int | None, mode: str | None, holomorphic: bool) -> Any:
     """Return the blocks by reverse sweeps from one run, with the structures around; None if forward mode is better."""
-    with account(None) as acct:
+    with account(None, retain=True) as acct:
         recording = Recording(f, tuple(point), {}, range(len(point)), acct)
         structure, structures = recording.structure, recording.structures
         _refuse_vectors(unflatten(structure, recording.outputs), "outputs")

@@ -51,7 +51,7 @@ def vjp(
         (array([1., 1.]),)
     """
     check_function(f, "vjp")
-    with account(budget) as acct:
+    with account(budget, retain=retain) as acct:
         recording = Recording(f, args, {}, range(len(args)), acct)
         structure = recording.structure
         kinds = output_types(recording.outputs, structure, "vjp")

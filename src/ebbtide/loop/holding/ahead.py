@@ -132,6 +132,16 @@ def find_first(position: Position) -> Snapshot | None:
     return None if first is None or first.tier != "memory" else first
 
 
+def has_way_back(position: Position) -> bool:
+    """Return whether there is a restart state from which all steps can run again that have no saved values below it."""
+    return _find_way_back(position) is not None
+
+
+def without_last(position: Position) -> Position:
+    """Return a position at the end of the forward sweep without what the last step saved."""
+    return replace(position, saved=None, state=None)
+
+
 def _find_way_back(position: Position) -> Snapshot | None:
     """Return the first restart state, if all steps below it have saved values."""
     base = count_base(position)

@@ -122,16 +122,34 @@ def at_hand_bytes(rule: Any) -> int:
     return (stop - start - 1) * int(sizes.saved - sizes.passed_on)
 
 
+def last_bytes(rule: Any) -> int:
+    """
+    Return the bytes of what the last step saved, if a loop at rest can do without that: it can run again.
+
+    Then what comes after the loop may hold as much, and the loop takes steps for it. Of a loop in a step, which runs
+    again itself in each sweep of that step, the loop around has it as a part of what a step saves. Where there may be
+    several sweeps, what comes after the loop stays, and there would be no room for that step beside it.
+    """
+    record, position, sizes = last_record(rule), rule.position, rule.plan.sizes
+    region = rule.stepper.region
+    if record is None or rule.room.runs or position.reversed or region.ledger.retained or in_region(region.around):
+        return 0
+    if not (rule.room.spare.is_there or ahead.has_way_back(position)):
+        return 0
+    return max(0, int(record.nbytes - sizes.shared - sizes.passed_on))
+
+
 def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
-    position = rule.position
-    paged = pageable_bytes_of(wide_records(rule)) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
+    position, last = rule.position, last_bytes(rule)
+    wide = [one for one in wide_records(rule) if not last or one is not last_record(rule)]
+    paged = pageable_bytes_of(wide) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
         spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
-        return spare + at_hand_bytes(rule) + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
+        return spare + at_hand_bytes(rule) + last + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
-    beyond, data = beyond_initial_bytes(rule), rule.plan.sizes.data if position.forward_ended else 0
+    beyond, data = beyond_initial_bytes(rule) + last, rule.plan.sizes.data if position.forward_ended else 0
     return (beyond + moved if moved else max(beyond, data)) + paged
 
 
@@ -188,19 +206,20 @@ def alone_bytes(rule: Any, ledger: Ledger) -> int:
     return max(0, int(max(sizes.alone, sizes.spent)) - ledger.alone)
 
 
-def needed_bytes(rule: Any, paged: int = 0) -> int:
+def needed_bytes(rule: Any, paged: int = 0, *, has_last: bool = True) -> int:
     """
     Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`.
 
     Args:
         rule: The loop.
         paged: Bytes of what the last step saved that go to disk before.
+        has_last: Whether that is still there, if it was at all.
     """
     sizes, sweep, planned, sums = rule.plan.sizes, rule.plan.sizes.sweep_beyond, rule.room.planned, sums_bytes(rule)
     if planned is None:
-        taped = sizes.saved + sizes.shared if rule.records else 0  # those of the last step are held already
+        taped = sizes.saved + sizes.shared if rule.records and has_last else 0  # those of the last are held already
     else:
-        record, known = last_record(rule), planned.saved + planned.shared
+        record, known = last_record(rule) if has_last else None, planned.saved + planned.shared
         taped, more = 0 if record is None else known, 0
         if record is not None and record.nbytes > known:
             # Of a step that saves more than planned, what has to goes to disk; snapshots of loops in it cannot.
@@ -283,7 +302,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
         count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
         beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries - beside)
-        more = needed_bytes(rule, paged) - needed_bytes(rule)
+        more = needed_bytes(rule, paged, has_last=not last_bytes(rule)) - needed_bytes(rule)
     if (bare and count + in_memory) or rule.room.stale:
         # The loop has to find another plan before it goes on.
         more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)

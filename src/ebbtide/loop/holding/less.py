@@ -18,8 +18,9 @@ def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
     """Return how a loop does with less, what costs the least first; each returns whether there was anything."""
     one = partial(give_up_one, rule, ahead.Cheapest())
     saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, ahead.Cheapest("disk", "saved"))
-    last = partial(go_back, rule), partial(move_first, rule), partial(give_up_entries, rule, ahead.Cheapest("disk"))
-    return rule.snapshots.give_up_buffers, one, *saved, *last, partial(give_up_table, rule)
+    last = partial(go_back, rule), partial(move_first, rule), partial(give_up_last, rule)
+    entries = partial(give_up_entries, rule, ahead.Cheapest("disk")), partial(give_up_table, rule)
+    return rule.snapshots.give_up_buffers, one, *saved, *last, *entries
 
 
 def give_up_one(rule: Any, cheapest: ahead.Cheapest) -> bool:
@@ -121,6 +122,17 @@ def move_first(rule: Any) -> bool:
         return False
     rule.position = ahead.on_disk(rule.position, first)
     rule.room.stale = rule.room.lean = True
+    return True
+
+
+def give_up_last(rule: Any) -> bool:
+    """Give up what the last step saved, for what comes after a loop at rest: that step runs again in its sweep."""
+    if not held.last_bytes(rule) or not ahead.has_way_back(rule.position):
+        return False
+    rule.room.forget(rule)
+    rule.position = ahead.without_last(rule.position)
+    rule.room.stale |= isinstance(rule.plan.schedule, StoreAll)
+    _without_table(rule)
     return True
 
 

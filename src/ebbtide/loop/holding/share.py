@@ -6,6 +6,7 @@ from typing import Any
 
 from ebbtide.ledger import Ledger, Mark
 from ebbtide.lender import Lender
+from ebbtide.loop.holding.held import last_bytes
 from ebbtide.loop.planning.plan import Sizes
 
 
@@ -28,7 +29,8 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     before, pager = ledger.live, region.outer.pager
     known: list[tuple[Lender, Any]] = [(one, one()) for one in lenders]
     loops = [(one, loop) for one, loop in known if hasattr(loop, "stepper")]
-    beside = {one: loop.sheddable for one, loop in loops if loop.stepper.region.outer is region.outer}
+    loops = [(one, loop) for one, loop in loops if loop.stepper.region.outer is region.outer]
+    beside = {one: loop.sheddable - last_bytes(loop) for one, loop in loops}  # no step runs again for a fair share
     # A loop in a step that another one gives up dies with it, and what it held counts as given up: nobody else has it.
     del known, loops
     left = ledger.limit - held - seen_by_none(ledger)
