@@ -131,3 +131,19 @@ def test_loops_in_steps_are_refused_once_beside_what_code_before_them_saved(
         memory, found = int(times * named[0]), list[Any]()
         assert peak_bytes(lambda memory=memory, found=found: found.append(run(memory))) - alone <= memory
         assert found[0].tobytes() == expected.tobytes()
+
+
+def test_retained_sweeps_of_loops_in_steps_run_at_what_a_refusal_names() -> None:
+    """A plan for the next sweep, too, that does not fit is no refusal, or one with a number that does."""
+
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(lambda v, _: 1.01 * timeloop(STEPS["saves three"], v, 5), u, 12) ** 2)
+
+    def run(memory: int) -> None:
+        _, pullback = vjp(f, U, retain=True, budget=Budget(memory))
+        for _ in range(2):
+            assert pullback(1.0)[0].tobytes() == expected
+        pullback.free()
+
+    expected = grad(f)(U).tobytes()
+    assert len(named_by(run)) <= 2

@@ -71,8 +71,7 @@ class Room:
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
         self._ledger = ledger
         self._allowed = allowed
-        self._unseen = 0  # bytes that the interpreter holds for other loops
-        self._stays = 0  # those of the state that another sweep begins with
+        self._unseen = self._stays = 0  # bytes of the interpreter for other loops; of where another sweep begins
         self._mark, self._paged = ledger.mark(), 0  # before the step in work, with what had been paged by then
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self.given_up = 0
@@ -296,14 +295,15 @@ class Room:
 
     def retain(self, rule: Any) -> None:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
-        limit = self._ledger.limit
-        if limit is not None:
+        if (limit := self._ledger.limit) is not None:
             others = self._ledger.live - held.counted_bytes(rule)
             rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
         self.settle(rule)
         self.spare.drop(rule)  # another sweep begins with the saved values, which are not given up from now on
-        # Some steps may have to run again, the next sweep runs all, and what comes after the loop stays beside them.
-        self.stale, self._stays = self.bounded, rule.plan.sizes.restart
+        must = self.stale or held.at_hand_bytes(rule) > 0  # some steps have to run again, and the next sweep runs all
+        # A better plan, as what comes after the loop stays beside it; where none fits, it goes on.
+        self.stale, self.lean = must or self.bounded, self.lean or (self.bounded and not must)
+        self._stays = rule.plan.sizes.restart
 
     def shed(self, rule: Any, nbytes: int) -> int:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
@@ -366,7 +366,7 @@ class Room:
         """
         went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
         is_lean, self.lean = self.lean, False
-        self._replace(rule, choose_or_go_on(rule, self._ledger, self._unseen + self._stays, is_lean=is_lean))
+        self._replace(rule, choose_or_go_on(rule, self._ledger, self._unseen, self._stays, is_lean=is_lean))
         self._freed = None
         return went_back
 

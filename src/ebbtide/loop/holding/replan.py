@@ -18,7 +18,7 @@ from ebbtide.loop.planning.predict import predict
 from ebbtide.schedules import Revolve, StoreAll
 
 
-def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
+def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int) -> Plan:
     """
     Return the plan with which a loop goes on beside others, who give up what they can where nothing fits.
 
@@ -26,6 +26,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
         rule: The loop.
         ledger: The account.
         unseen: Bytes that the interpreter takes for the others, which no ledger counts.
+        stays: Those of the state that another sweep begins with.
 
     Raises:
         BudgetError: Nothing fits.
@@ -34,7 +35,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
     lenders, saved = [one for one in ledger.lenders if one() is not rule], Cheapest("disk", "saved")
     while True:
         kept = counted_bytes(rule)
-        others = ledger.live - kept - RECORD
+        others = ledger.live - kept - RECORD + stays
         try:
             return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others, kept)
         except BudgetError:
@@ -45,7 +46,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int) -> Plan:
                 raise
 
 
-def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, *, is_lean: bool) -> Plan:
+def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_lean: bool) -> Plan:
     """
     Return the plan with which a loop goes on, see `choose_beside`; where nothing fits, one that asks for no more.
 
@@ -54,12 +55,14 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, *, is_lean: bool) ->
     """
     position, known = rule.position, rule.plan
     try:
-        return choose_beside(rule, ledger, unseen)
+        return choose_beside(rule, ledger, unseen, stays)
     except BudgetError:
         is_least = position.forward_ended and [kept.kind for kept in position.snapshots] == ["restart"]
-        if not is_lean and (not is_least or known.schedule == Revolve(1)):
+        is_one = is_least and known.schedule != Revolve(1)
+        if not is_lean and not is_one:
             raise
-        rule.plan = known if is_lean else replace(known, schedule=Revolve(1))
+        # Where more sweeps are to come, what comes after the loop stays beside it, which nobody had planned for.
+        rule.plan = replace(known, schedule=Revolve(1)) if is_one and (not is_lean or ledger.retained) else known
         return from_here(rule, 0)
 
 
