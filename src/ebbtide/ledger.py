@@ -101,7 +101,7 @@ class Ledger:
         self.held: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.peak = 0
         self.limit: int | None = None
-        self.retained = False  # whether there may be several sweeps, which begin with what is there before the first
+        self.retained = False  # whether a call at work may have several sweeps, which begin with what is there
         self.quota: Quota | None = None  # of disk
         # The bounds of those at work, of which the smallest is the limit, and of those that rest with what may be shed.
         self._at_work: list[Bound] = []

@@ -13,7 +13,7 @@ from tests.measure import peak_bytes
 from tests.scale import sample
 
 from ebbtide import Budget, BudgetError, grad, profile, timeloop, vjp
-from ebbtide.schedules import Costs
+from ebbtide.schedules import Costs, Position, Recorded, Revolve, Schedule
 
 U = np.linspace(0.2, 1.1, 4 * 16384)
 STATE = U.nbytes
@@ -147,3 +147,39 @@ def test_retained_sweeps_of_loops_in_steps_run_at_what_a_refusal_names() -> None
 
     expected = grad(f)(U).tobytes()
     assert len(named_by(run)) <= 2
+
+
+def recorded(schedule: Schedule, steps: int) -> Recorded:
+    """The trace of a schedule."""
+    position, actions = Position(steps=steps), list[Any]()
+    while not position.finished:
+        actions.append(schedule.next_action(position))
+        position = position.after(actions[-1])
+    return Recorded(steps, tuple(actions))
+
+
+@pytest.mark.parametrize("disk", [0, 2**30])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_recorded_schedule_is_left_where_the_last_step_runs_again(slots: int, disk: int, tmp_path: Path) -> None:
+    """It goes on from nowhere but where it has been: the loop plans anew."""
+
+    def f(u: Any, schedule: Any = None) -> Any:
+        return AFTER["sines"](timeloop(STEPS["saves three"], u, 12, schedule=schedule), u)
+
+    def run(memory: int) -> Any:
+        schedule = recorded(Revolve(slots), 12)
+        return grad(lambda u: f(u, schedule), budget=Budget(memory, disk=disk, directory=tmp_path))(U)
+
+    (least,) = named_by(run)
+    assert run(least).tobytes() == grad(f)(U).tobytes()
+
+
+def test_a_call_of_several_sweeps_says_nothing_of_the_next() -> None:
+    """In a profile, too, where both have one account."""
+
+    def f(u: Any) -> Any:
+        return AFTER["sines"](timeloop(STEPS["saves three"], u, 12), u)
+
+    with profile():
+        vjp(f, U, retain=True)[1](1.0)
+        assert len(named_by(lambda memory: grad(f, budget=Budget(memory))(U))) == 1

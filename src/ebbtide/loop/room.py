@@ -21,7 +21,7 @@ from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.fallback import Fallback
 from ebbtide.loop.holding.held import Waiting
 from ebbtide.loop.holding.replan import choose_or_go_on, from_here, of_known_length, with_wider
-from ebbtide.loop.holding.share import held_in_step, loops_inside, seen_by_none
+from ebbtide.loop.holding.share import held_in_step, loops_inside, paged_outside, seen_by_none
 from ebbtide.loop.holding.spare import Spare
 from ebbtide.loop.measuring.whole import Whole
 from ebbtide.loop.planning.plan import Plan, describe_larger
@@ -48,6 +48,7 @@ class Room:
         own: The loop's own budget; None if it has none.
 
     Attributes:
+        retained: Whether there may be several sweeps.
         runs: Whether a sweep of the loop is under way.
         given_up: How often it did with less.
         stale: Whether the schedule was chosen for another position than that of the loop.
@@ -65,13 +66,14 @@ class Room:
 
     __slots__ = (
         "_allowed", "_bound", "_freed", "_ledger", "_mark", "_paged", "_peak", "_stays", "_unseen", "disk",
-        "fallback", "given_up", "lean", "planned", "runs", "spare", "stale", "waiting", "whole",
+        "fallback", "given_up", "lean", "planned", "retained", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
         self._ledger = ledger
         self._allowed = allowed
         self._unseen = self._stays = 0  # bytes of the interpreter for other loops; of where another sweep begins
+        self.retained = ledger.retained
         self._mark, self._paged = ledger.mark(), 0  # before the step in work, with what had been paged by then
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
         self.given_up = 0
@@ -216,9 +218,8 @@ class Room:
 
     def _since(self, rule: Any) -> Mark:
         """Return where the account stood before the step in work, without what the code around has paged since then."""
-        outer, before = rule.stepper.region.outer.pager, self._paged
-        self._paged = before if outer is None else outer.paged
-        self._mark = self._mark.without(self._paged - before, 0)
+        paged = paged_outside(rule.stepper.region)
+        self._mark, self._paged = self._mark.without(paged - self._paged, 0), paged
         return self._mark
 
     def _most_held(self) -> int:
@@ -309,6 +310,7 @@ class Room:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
+        self._since(rule)
         before, mark = self._ledger.live, self._ledger.mark()
         for inner in loops_inside(rule, self._ledger):
             inner.shed(nbytes - (before - self._ledger.live))  # of its steps some run again, and not all of a step
@@ -319,19 +321,17 @@ class Room:
             beyond = held.beyond_initial_bytes(rule) + held.last_bytes(rule)
             if (is_least and beyond <= data) or (nbytes <= data and self.runs):
                 self.spare.drop(rule)
-        freed = before - self._ledger.live
-        if freed < nbytes:
-            freed += self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
-        if freed < nbytes:
-            less.page(rule, nbytes - freed)
+        self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
+        less.page(rule, nbytes - (before - self._ledger.live))
         after = self._ledger.mark()  # what goes while a step runs is no part of that
         self._mark = self._mark.without(mark.saved - after.saved, mark.snapshots - after.snapshots)
+        self._paged = paged_outside(rule.stepper.region)
         self._count(rests=not self.runs)
         return before - self._ledger.live
 
     def _widens(self, rule: Any) -> bool:
         """Return whether a step has saved more than planned, as others may, or the one in work does."""
-        planned, saved = rule.plan.sizes.saved + rule.plan.sizes.shared, sum(self._ledger.kept_since(self._since(rule)))
+        planned, saved = rule.plan.sizes.saved + rule.plan.sizes.shared, sum(self._ledger.kept_since(self._mark))
         return self.spare.grown or (self.runs and saved > planned)
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:

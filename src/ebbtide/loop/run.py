@@ -342,7 +342,8 @@ class LoopRule(JointRule):
             self.stepper.begin_reverse(self.statics)
             inside = self._region.sweeping(), entered(ledger=self._ledger)
             with self.watch.sweep("reverse", self.position.steps), self.room.limited(), inside[0], inside[1]:
-                self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
+                if not self.room.stale:  # else another schedule says what comes first
+                    self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, self.position, self.snapshots.ahead))
                 self.room.waiting.hold(self.cotangent)
                 while not self.position.finished:
                     self.follow(self._next(), sink=(outputs, collector))
@@ -395,6 +396,5 @@ class LoopRule(JointRule):
         """Give up snapshots and saved values."""
         self.room.dismiss(self)
         self.records.clear()
-        self.state = []
-        self._prefix = None
+        self.state, self._prefix = [], None
         self.snapshots.close()

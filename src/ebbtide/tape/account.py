@@ -141,8 +141,7 @@ def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]
     ledger = context.ledger
     if budget is not None and not ledger.watched:
         ledger = Ledger(watched=True, unfinished=ledger.unfinished)
-    ledger.retained = ledger.retained or retain
-    bound = None
+    bound, before = None, ledger.retained
     if budget is not None:
         if budget.directory is not None:
             # One place for all files of the call, also where a step changes the working directory.
@@ -154,6 +153,7 @@ def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]
         declare_further()  # not in the middle of the call, where the memory of modules would count
     pager = Pager(ledger, budget) if ledger.watched else None
     opened = Account(ledger, budget, pager, bound)
+    ledger.retained = before or retain
     with opened.at_work():
         if bound is not None and ledger.report is not None:
             ledger.report.limited(ledger.limit)
@@ -162,6 +162,8 @@ def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]
         except BaseException:
             opened.fail()
             raise
+        finally:
+            ledger.retained = before
         opened.leave()
 
 

@@ -131,10 +131,10 @@ def last_bytes(rule: Any) -> int:
     several sweeps, what comes after the loop stays, and there would be no room for that step beside it.
     """
     record, position, sizes = last_record(rule), rule.position, rule.plan.sizes
-    region = rule.stepper.region
-    if record is None or rule.room.runs or position.reversed or region.ledger.retained or in_region(region.around):
+    room, around = rule.room, rule.stepper.region.around
+    if record is None or room.runs or room.retained or position.reversed or in_region(around):
         return 0
-    if not (rule.room.spare.is_there or ahead.has_way_back(position)):
+    if not (room.spare.is_there or ahead.has_way_back(position)):
         return 0
     return max(0, int(record.nbytes - sizes.shared - sizes.passed_on))
 

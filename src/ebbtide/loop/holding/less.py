@@ -11,7 +11,7 @@ from typing import Any
 from ebbtide.errors import ScheduleError
 from ebbtide.ledger import SAVED, SNAPSHOTS
 from ebbtide.loop.holding import ahead, held
-from ebbtide.schedules import Delete, Hierarchical, Mixed, Revolve, StoreAll
+from ebbtide.schedules import Delete, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 
 def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
@@ -131,7 +131,8 @@ def give_up_last(rule: Any) -> bool:
         return False
     rule.room.forget(rule)
     rule.position = ahead.without_last(rule.position)
-    rule.room.stale |= isinstance(rule.plan.schedule, StoreAll)
+    # Others go on from there; what is recorded, or a schedule of the user's, may not know that place.
+    rule.room.stale |= not isinstance(rule.plan.schedule, (Hierarchical, Mixed, Online, Periodic, Revolve))
     _without_table(rule)
     return True
 

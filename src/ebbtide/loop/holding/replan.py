@@ -62,7 +62,7 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_le
         if not is_lean and not is_one:
             raise
         # Where more sweeps are to come, what comes after the loop stays beside it, which nobody had planned for.
-        rule.plan = replace(known, schedule=Revolve(1)) if is_one and (not is_lean or ledger.retained) else known
+        rule.plan = replace(known, schedule=Revolve(1)) if is_one and (not is_lean or rule.room.retained) else known
         return from_here(rule, 0)
 
 

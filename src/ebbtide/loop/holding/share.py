@@ -45,6 +45,12 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     return before - ledger.live
 
 
+def paged_outside(region: Any) -> int:
+    """Return the bytes of what code around the steps of a loop had saved and that left memory for the disk."""
+    outer = region.outer.pager
+    return 0 if outer is None else outer.paged
+
+
 def count_spare(lenders: list[Lender]) -> int:
     """Return the bytes of the initial states that loops keep beside what their steps saved, where there is room."""
     known: list[Any] = [one() for one in lenders]

@@ -19,7 +19,7 @@ from ebbtide.errors import BudgetError
 from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.held import RECORD
-from ebbtide.loop.holding.share import claim, held_outside, room_beside
+from ebbtide.loop.holding.share import claim, held_outside, paged_outside, room_beside
 from ebbtide.loop.measuring.first import First, run_first, run_instead
 from ebbtide.loop.measuring.growing import LIFTED_STEPS, lifted
 from ebbtide.loop.measuring.inside import Inside
@@ -270,15 +270,14 @@ def _measure_first(
         initial state that it was run with: another one where later states carry more).
     """
     assert stepper.region is not None
-    held, outer = account.live, stepper.region.outer.pager
-    paged = 0 if outer is None else outer.paged
+    held, paged = account.live, paged_outside(stepper.region)
     with account.hearing() as given_up:
         first = run_first(stepper, values, account, allowed)
         more = None if account.limit is None else lifted(values, first.after, stepper.region)
         if more is not None:
             with np.errstate(all="ignore"):
                 values, first = more, run_instead(stepper, more, first, account, allowed)
-    paged = 0 if outer is None else outer.paged - paged  # of what the code before saved
+    paged = paged_outside(stepper.region) - paged  # of what the code before saved
     held -= sum(given_up.values()) + paged
     known = mark.without(given_up[SAVED] + paged, given_up[SNAPSHOTS])
     sizes = measure_sizes(stepper, values, first, account, held, known, rows)
