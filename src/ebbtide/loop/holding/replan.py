@@ -18,7 +18,7 @@ from ebbtide.loop.planning.predict import predict
 from ebbtide.schedules import Revolve, StoreAll
 
 
-def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int) -> Plan:
+def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int = 0) -> Plan:
     """
     Return the plan with which a loop goes on beside others, who give up what they can where nothing fits.
 
