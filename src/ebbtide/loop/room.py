@@ -70,8 +70,7 @@ class Room:
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
-        self._ledger = ledger
-        self._allowed = allowed
+        self._ledger, self._allowed = ledger, allowed
         self._unseen = self._stays = 0  # bytes of the interpreter for other loops; of where another sweep begins
         self.retained = ledger.retained
         self._mark, self._paged = ledger.mark(), 0  # before the step in work, with what had been paged by then
@@ -131,8 +130,7 @@ class Room:
     def dismiss(self, rule: Any) -> None:
         """Let the ledger ask a loop no more, and others have its part of the disk."""
         self.disk.dismiss()
-        lenders = self._ledger.lenders
-        lenders[:] = [one for one in lenders if one() is not None and one() is not rule]
+        self._ledger.lenders[:] = [one for one in self._ledger.lenders if one() is not None and one() is not rule]
 
     def taped(self, rule: Any, index: int) -> tuple[TapedStep, list[Any], list[Any]]:
         """Run a step on a tape, as `Stepper.taped` does it, within the bound."""
@@ -141,15 +139,16 @@ class Room:
             return rule.stepper.taped(index, rule.state, pager)
         # The loop has the state that the step starts from until it is known that this fits.
         pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
-        with self._beside(rule, self._excused(rule)):
+        excused, sizes = self._excused(rule), rule.plan.sizes
+        pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
+        with self._beside(rule, excused):
             found = rule.stepper.taped(index, rule.state, pager)
         pager.pinned = frozenset()
         return found
 
     def _excused(self, rule: Any) -> int:
         """Bytes in the ledger that a plan leaves to the function alone; beyond a plan less what a step takes unseen."""
-        sizes, excused = rule.plan.sizes, rule.plan.sizes.excused if rule.position.forward_ended else 0
-        return excused - sizes.unseen if self.spare.grown else excused
+        return rule.plan.sizes.excused_of(grown=self.spare.grown, swept=rule.position.forward_ended)
 
     def _pager(self, outer: Any) -> Pager:
         """Return the pager of a step."""
@@ -176,14 +175,14 @@ class Room:
         Raises:
             BudgetError: It does not fit, whatever the loop gives up.
         """
-        pager = record.tape.pager
+        pager, ledger, mark = record.tape.pager, self._ledger, self._since(rule)
         if pager is None or not self.bounded:
-            if pager is not None and self._ledger.report is not None:  # the report tells of it
-                rule.plan = with_wider(rule, record, held_in_step(self._ledger, self._since(rule)), self._ledger.live)
+            if pager is not None and ledger.report is not None:  # the report tells of it
+                rule.plan = with_wider(rule, index, record, held_in_step(ledger, mark), ledger.live)
             return action
         pager.overhead.settle()
         # Loops in the step may have kept more than planned, where there was room; it is of use if that is swept next.
-        ledger, mark, planned = self._ledger, self._since(rule), rule.plan.sizes.saved + rule.plan.sizes.shared
+        planned = rule.plan.sizes.saved + rule.plan.sizes.shared
         lenders, over, surplus = ledger.lenders_since(mark), held_in_step(ledger, mark) - planned, 0
         if index + 1 == rule.position.end and action.save and not action.snapshot:
             surplus = min(max(0, over), lent_by(lenders))
@@ -195,7 +194,7 @@ class Room:
             rule.plan = replace(rule.plan, sizes=replace(rule.plan.sizes, gradients=sums))
         sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
         # Where it passed, all that could be given up was, before it held most.
-        rule.plan = with_wider(rule, record, record.nbytes, ledger.live, most if passed else None)
+        rule.plan = with_wider(rule, index, record, record.nbytes, ledger.live, most if passed else None)
         self.spare.grown |= rule.plan.sizes.saved > sizes.saved
         if passed and not action.save and is_alone() and not ahead.needs_initial(position):
             self.stale = True
@@ -211,9 +210,10 @@ class Room:
             if not ahead.lacks_way_back(position.after(done)):
                 return done
         if passed:
-            with self._beside(rule, self._excused(rule)):
+            excused = self._excused(rule)
+            with self._beside(rule, max(0, excused)):
                 peak = record.forecast() - sizes.alone - self.waiting.cotangent_nbytes
-                raise self._refusal(rule, index, record, max(most, peak))
+                raise self._refusal(rule, index, record, max(most - min(0, excused), peak))
         return action
 
     def _since(self, rule: Any) -> Mark:
@@ -230,7 +230,7 @@ class Room:
 
     def make_for(self, rule: Any, action: Any) -> bool:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
-        if rule.plan.sizes.saved > self.whole.most_saved:
+        if self.whole.widest > self.whole.most_saved:
             self.whole.outgrown(rule)
         if self._ledger.limit is None:
             return False

@@ -284,9 +284,8 @@ class LoopRule(JointRule):
         """Load a snapshot; return the position after that."""
         step, kept = action.step, ahead.stored(self.position, action.step)
         keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept) or self.room.spare.stays(self, kept)
-        loaded: Any
         if kept.kind == "saved":
-            loaded = self.snapshots.get_saved(step, keep=keep)
+            loaded: Any = self.snapshots.get_saved(step, keep=keep)
             self.records |= {} if loaded is None else {step: loaded}
         else:
             loaded = self.snapshots.get_state(step, keep=keep)
@@ -331,6 +330,7 @@ class LoopRule(JointRule):
         if retain and self._prefix is None:
             self.room.retain(self)
             self._prefix = ahead.prefix_of(self.position)
+        self.room.whole.turns(self)
         collector, count = Collector(), self.links.state_count
         self.cotangent = cotangents[:count]
         outputs = [None if pair is None else pair[0] for pair in cotangents[count:]]

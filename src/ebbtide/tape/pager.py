@@ -54,6 +54,7 @@ class Pager:
         pinned: Addresses of arrays that others hold, which would stay in memory when they are paged.
         pages: What went to disk; None if nothing did.
         passed: What passed the budget, and where; None if nothing did.
+        unplanned: With more than so many bytes in the ledger there has to be room for so many that it does not count.
 
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
@@ -61,7 +62,7 @@ class Pager:
 
     __slots__ = (
         "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_sizes",
-        "_slivers", "_step", "budget", "ledger", "overhead", "pages", "passed", "pinned", "strict",
+        "_slivers", "_step", "budget", "ledger", "overhead", "pages", "passed", "pinned", "strict", "unplanned",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +70,7 @@ class Pager:
         step: bool = False,
     ) -> None:  # fmt: skip
         self.ledger, self.budget, self.strict = ledger, budget, strict
-        self._around, self._step, self.pinned = around, step, frozenset[int]()
+        self._around, self._step, self.pinned, self.unplanned = around, step, frozenset[int](), (0, 0)
         self._measures, self._margin = False, 0
         self.overhead, self._entries, self._sizes, self._slivers = Overhead(ledger), Entries(ledger), Sizes(), Slivers()
         self._cells = deque[weakref.ref[SavedValue]]()
@@ -124,7 +125,7 @@ class Pager:
         new = {id(o := owner_of(a)): o.nbytes for a in saved if self.find(a) is None and not self.is_callers(a)}
         masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
         self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
-        need = sum(new.values()) + max(self._margin, result_nbytes(signature, values, params))
+        need = sum(new.values()) + max(self._margin, result_nbytes(signature, values, params)) + self._unplanned()
         if self._pages_now:
             self._make_room(need)
         elif ledger.limit is not None:
@@ -255,18 +256,22 @@ class Pager:
 
     def enforce(self, need: int, node: Node, keep: Any = ()) -> None:
         """Page the oldest saved values until *need* more bytes fit."""
-        ledger, budget = self.ledger, self.budget
-        if budget is None or ledger.limit is None or self.passed is not None or ledger.live + need <= ledger.limit:
+        ledger, budget, room = self.ledger, self.budget, need + self._unplanned()
+        if budget is None or ledger.limit is None or self.passed is not None or ledger.live + room <= ledger.limit:
             return
         if self._step:
-            ledger.relieve(ledger.live + need - ledger.limit)
-        self._make_room(need, keep)
+            ledger.relieve(ledger.live + room - ledger.limit)
+        self._make_room(room, keep)
         if not self._step:
-            ledger.relieve(ledger.live + need - ledger.limit)
-        if ledger.live + need > ledger.limit:
+            ledger.relieve(ledger.live + room - ledger.limit)
+        if ledger.live + room > ledger.limit:
             if self.strict or need:
-                raise refusal(ledger, budget, node, need)
+                raise refusal(ledger, budget, node, room)
             self._pass(node)
+
+    def _unplanned(self) -> int:
+        """Return the bytes that a step of which more is in the ledger than planned takes beside that."""
+        return self.unplanned[1] if self.ledger.live > self.unplanned[0] else 0
 
     def _make_room(self, need: int, keep: Any = ()) -> None:
         """Page the oldest saved values, but those to keep, until *need* more bytes fit, as far as there are any."""

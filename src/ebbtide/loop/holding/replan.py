@@ -136,12 +136,13 @@ def _choose(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     return choose(taken, memory=memory, reserve=reserve)
 
 
-def with_wider(rule: Any, record: Any, nbytes: int, live: int, most: int | None = None) -> Plan:
+def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most: int | None = None) -> Plan:
     """
     Return the plan of a loop with the sizes of a step that has run on a tape, if it saved more than planned.
 
     Args:
         rule: The loop.
+        index: The number of the step.
         record: The step.
         nbytes: What it saved, with loops in it.
         live: What the ledger has with that.
@@ -149,6 +150,7 @@ def with_wider(rule: Any, record: Any, nbytes: int, live: int, most: int | None 
     """
     plan, sizes = rule.plan, rule.plan.sizes
     record.nbytes = record.nbytes or nbytes
+    rule.room.whole.shown(index, record.nbytes)
     if most is None and nbytes <= sizes.saved + sizes.shared:
         return plan
     seen = nbytes if most is None else nbytes + most - live

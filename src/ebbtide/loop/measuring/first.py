@@ -42,6 +42,7 @@ class First:
         taken: The most bytes of arrays that were allocated for it at a time, and its record; 0 where there is no bound,
             or no telling.
         beyond: The most of them in no ledger at a time, where that is known of a step with loops in it; else as many.
+        unlisted: The most of them less those in the ledger at the time; None where that is not known.
         dead: Bytes that it saved, when it held most, and holds no more, as nothing depends on what they were saved for.
         traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
             `tracemalloc` does not run.
@@ -51,7 +52,9 @@ class First:
         kept: Bytes in the ledger that it left, with what loops in it could do without; known when it is measured.
     """
 
-    __slots__ = ("_held", "beyond", "dead", "is_busy", "kept", "record", "refused", "taken", "timed", "traced")
+    __slots__ = (
+        "_held", "beyond", "dead", "is_busy", "kept", "record", "refused", "taken", "timed", "traced", "unlisted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,12 +67,13 @@ class First:
         taken: int,
         beyond: int,
         dead: int,
+        unlisted: int | None = None,
         traced: int | None = None,
         refused: int = 0,
     ) -> None:
         self.record: TapedStep | None = record
         self.taken, self.beyond, self.dead, self.kept = taken, beyond, dead, 0
-        self.traced, self.refused = traced, refused
+        self.traced, self.refused, self.unlisted = traced, refused, unlisted
         self.timed = timed
         self.is_busy = is_busy
         self._held: tuple[list[Any], list[Any]] | None = after, output
@@ -129,12 +133,14 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     is_busy = busy > (count_processors() - _FREE) * timed.seconds
     taken = 0 if meter is None else meter.peak + pager.overhead.total
     # Loops hold what they can do without, which is in the ledger. Of a step that went on with sizes alone not all is.
-    apart = ledger.lendings > lendings and pager.passed is None and not refusals
-    beyond = meter.beyond + pager.overhead.total if meter is not None and apart else taken
+    unlisted = None
+    if meter is not None and pager.passed is None and not refusals:
+        unlisted = meter.beyond + pager.overhead.total
+    beyond = taken if unlisted is None or ledger.lendings == lendings else unlisted
     traced = None if peak is None else peak.nbytes
     dead = max(0, held.nbytes - ledger.live - ledger.given_up + given_up)
     refused = max([error.least for error, _ in refusals], default=0)
-    more = {"taken": taken, "beyond": beyond, "dead": dead, "traced": traced, "refused": refused}
+    more = {"taken": taken, "beyond": beyond, "unlisted": unlisted, "dead": dead, "traced": traced, "refused": refused}
     return First(record, after, output, timed, is_busy=is_busy, **more)
 
 

@@ -196,9 +196,11 @@ def measure_alone(
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - function + block
     sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
+    if function > block and first.unlisted is not None:
+        sizes = replace(sizes, covered=function - block - first.unlisted)
     if free and function > block and first.record is not None:
         asked = max([nbytes for nbytes, _ in bytes_asked(first.record)], default=0)
-        sizes = sizes.with_alone(sizes.data + function - block, max(0, run), asked)
+        sizes = sizes.with_alone(sizes.data + function - block, max(0, run), asked, sizes.covered)
     # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
     least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
     return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed

@@ -36,6 +36,8 @@ class Course:
         most: The most bytes that were held at a time.
         inside: Of steps whose saved values are held, what loops in them hold.
         known: Of steps that have been run on a tape, the bytes that they saved.
+        each: Bytes that others are expected to save; None for as many as planned.
+        buffer: Bytes of the buffers for disk.
     """
 
     position: Position
@@ -45,6 +47,8 @@ class Course:
     most: int = 0
     inside: dict[int, Any] = field(default_factory=dict)
     known: dict[int, int] = field(default_factory=dict)
+    each: int | None = None
+    buffer: int = 0
 
 
 @final
@@ -123,18 +127,21 @@ class Moments:
         if isinstance(action, Forward) and (action.save or action.kind == "saved"):
             course.spare = course.spare and (course.stays or not self._is_in_the_way(position, action.snapshot))
             course.spare = course.spare and not self._is_given_up(position, counted + waiting)
-            taped = self.traced if self.inside is None else self.inside.tape(self, course, action, counted + waiting)
+            taped = self.traced - self._less(action.start, course)
+            taped = taped if self.inside is None else self.inside.tape(self, course, action, counted + waiting)
             now = held + waiting + sizes.state - self._is_saved(position) * self.passed + taped
         elif isinstance(action, Forward):
             kept = self._size_of(Snapshot(action.start, "restart", action.tier), course) if action.snapshot else 0
-            now = held + waiting + kept + sizes.state + max(self.plain, 2 * self.moved)  # and the loop's copy
+            plain = self.plain - self._less(0 if action.start == 0 else -1, course)
+            now = held + waiting + kept + sizes.state + max(plain, 2 * self.moved)  # and the loop's copy
         elif isinstance(action, Reverse):
             course.spare = course.spare and (course.stays or schedule.free(position) >= schedule.restart)
             between = self.between
             if position.saved is not None:  # its own is in the sweep
                 own = self._taped_beside(position.end - 1, course)
                 counted, held, between = counted - own, held - own, between + own - sizes.taped_beside - self.beside
-            sweep = self.sweep if self.inside is None else self.inside.sweep(self, course, counted)
+            sweep = self.sweep - self._less(position.end - 1, course)
+            sweep = sweep if self.inside is None else self.inside.sweep(self, course, counted)
             now = held + (sweep if position.reversed else max(sweep - self.sums, between))
         elif isinstance(action, EndForward):
             held = counted if self.inside is None else self.inside.settle(self, course)
@@ -144,9 +151,16 @@ class Moments:
             now = held + waiting
             last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
             course.spare = course.spare or (last and self.limit is not None and isinstance(schedule, Mixed))
-        course.most = max(course.most, now + course.spare * sizes.restart)
+        course.most = max(course.most, now + course.spare * sizes.restart + self._buffered(course))
         course.stored += self._change(course, action)
         course.position = position.after(action)
+
+    def _buffered(self, course: Course) -> int:
+        """Return the bytes in buffers: on the way back no more than is left on disk."""
+        if not course.position.forward_ended:
+            return course.buffer
+        sizes = self.plan.sizes
+        return min(course.buffer, course.position.on_disk * max(sizes.stored, sizes.stored_saved))
 
     def _size_of(self, kept: Snapshot, course: Course) -> int:
         sizes = self.plan.sizes
@@ -159,14 +173,17 @@ class Moments:
         sizes = self.plan.sizes
         if self.inside is not None and step in course.inside:
             return self.inside.taped_beside(sizes, course.inside[step])
-        known = course.known.get(step) if self.inside is None else None
-        less = 0 if known is None else max(0, sizes.saved + sizes.shared - known)
-        return sizes.taped_beside + self.beside - less
+        return sizes.taped_beside + self.beside - self._less(step, course)
+
+    def _less(self, step: int, course: Course) -> int:
+        """Return the bytes that a step saves less than planned."""
+        known = course.known.get(step, course.each) if self.inside is None else None
+        return 0 if known is None else max(0, self.plan.sizes.saved + self.plan.sizes.shared - known)
 
     def held(self, course: Course) -> int:
         """Return the bytes of snapshots, and of what is at hand that steps saved."""
         first, last = course.position.saved or (0, 0)
-        if self.inside is None and not course.known:
+        if self.inside is None and not course.known and course.each is None:
             return course.stored + (last - first) * (self.plan.sizes.taped_beside + self.beside)
         return course.stored + sum([self._taped_beside(step, course) for step in range(first, last)])
 

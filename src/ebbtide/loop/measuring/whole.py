@@ -24,6 +24,7 @@ from ebbtide.loop.measuring.nested import LoopsInside, OneInside, find_left
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import count_saved, spare_beside_taped, table_bytes
 from ebbtide.loop.planning.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
+from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
@@ -49,12 +50,13 @@ class Whole:
 
     Attributes:
         most_saved: Bytes that a step may save, so that what is predicted is not made anew.
+        widest: Bytes of the step that has saved most since then.
     """
 
     __slots__ = (
-        "_around", "_asked", "_available", "_before", "_begun", "_given", "_gone", "_inner", "_kept", "_leaf",
-        "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state", "_sums",
-        "_traced", "_unreached", "_within", "most_saved",
+        "_around", "_asked", "_available", "_before", "_begun", "_each", "_first", "_given", "_gone", "_inner", "_kept",
+        "_leaf", "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state",
+        "_sums", "_traced", "_unreached", "_within", "most_saved", "widest",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -65,11 +67,13 @@ class Whole:
         self._reached: dict[int, int] = {}
         self._available: int | None = None
         self._traced: int | None = None
+        # Of the first step, with what all of them save, and of others as they are expected; None for what is planned.
+        self._first, self._each = 0, None
         self._asked: list[tuple[int, int]] = []
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
-        self.most_saved = sys.maxsize
+        self.most_saved, self.widest = sys.maxsize, 0
 
     def meet(self, leaves: list[Any], inputs: Any) -> None:
         """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
@@ -98,6 +102,7 @@ class Whole:
     def see(self, first: First, sizes: Sizes, held: int) -> None:
         """Take note of the first step, when it is measured; *held* bytes in the ledger are not the step's."""
         self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
+        self._first = sizes.saved + sizes.shared
         if self._ledger.report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
             self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
@@ -158,7 +163,7 @@ class Whole:
         if traced is None:
             return plan
         self._outputs, self._available, self._others = outputs, available, others
-        self.most_saved = int(_MARGIN * plan.sizes.saved)
+        self.most_saved = int(_MARGIN * plan.sizes.saved) + plan.sizes.shared
         # Of a loop in a step it may be another one's before it.
         is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
         self._measured = report.allocated_peak - self._before if is_timed else 0
@@ -191,7 +196,8 @@ class Whole:
         whole = known.predicted_whole_bytes
         if report is None or whole is None:
             return plan
-        self.most_saved = int(_MARGIN * plan.sizes.saved)
+        expected = plan.sizes.saved if self._each is None else self._each - plan.sizes.shared
+        self.most_saved = int(_MARGIN * expected) + plan.sizes.shared
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
             # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
@@ -200,15 +206,42 @@ class Whole:
             with suppress(ScheduleError):  # the next action says that there is no way on
                 course = Course(position, rule.room.spare.is_there, stays=rule.room.spare.grown)
                 course.inside = {} if self._inner is None else find_left(rule, self._ledger)
-                course.known = {step: one.nbytes for step, one in held_steps(rule).items() if one.nbytes}
+                course.known = {0: self._first, **_bytes_of_steps(rule)}
+                course.each = self._each
                 beyond = self._follow(plan, course, others=more)
                 peak = plan.predicted_peak_bytes + beyond + more
                 whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
         return plan.with_whole(whole, report.allocated_peak)
 
+    def turns(self, rule: Any) -> None:
+        """
+        Tell the report what a loop is going to hold in its reverse sweep, if that is other than predicted.
+
+        By then its steps have shown what they save, which may be less than the first one did, and the code after it
+        what it takes.
+        """
+        known, report = rule.plan, self._ledger.report
+        if report is None or known.predicted_whole_bytes is None or in_region(rule.stepper.region.around):
+            return
+        shown = [nbytes for step, nbytes in _bytes_of_steps(rule).items() if step]
+        self._each, self.widest = max(shown, default=None), 0
+        if self._inner is None:
+            plan = self.changed(rule, known)
+        else:  # what loops in steps take was followed from the beginning
+            plan = known.with_whole(known.predicted_whole_bytes, report.allocated_peak)
+        assert plan.predicted_whole_bytes is not None
+        if not plan.predicted_whole_bytes <= known.predicted_whole_bytes <= _MARGIN * plan.predicted_whole_bytes:
+            rule.plan = plan
+            rule.watch.changed(plan)
+
+    def shown(self, step: int, nbytes: int) -> None:
+        """Take note of what a step saved, which is known of the first one."""
+        self.widest = max(self.widest, nbytes if step else 0)
+
     def outgrown(self, rule: Any) -> None:
         """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
         known, bound = rule.plan, self._available
+        self._each = None if self._each is None else max(self._each, self.widest)
         plan = self.changed(rule, known)
         more = max(0, (plan.predicted_whole_bytes or 0) - (known.predicted_whole_bytes or 0))
         peak = known.predicted_peak_bytes + more
@@ -225,6 +258,7 @@ class Whole:
     def _follow(self, plan: Plan, course: Course, *, others: int = 0) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
         available = None if self._available is None else self._available - others
+        course.buffer = plan.buffer
         moments = self.moments(plan, available)
         most = moments.most(course)
         if moments.limit is not None and self._unreached:
@@ -234,7 +268,7 @@ class Whole:
             freed = replace(moments, gone=self._gone + self._unreached, limit=limit)
             most = max(most, freed.most(course))
         more = table_bytes(plan.schedule, plan.steps) + count_tuples(plan.snapshots, plan.predicted_steps_forward)
-        more += plan.sizes.interpreter + plan.buffer
+        more += plan.sizes.interpreter
         return most + more - plan.predicted_peak_bytes
 
     def moments(self, plan: Plan, available: int | None, *, swept: bool = False) -> Moments:
@@ -274,6 +308,11 @@ def _can_be_followed(rule: Any) -> bool:
     """Return whether a joint rule is a loop of which it is known what it does."""
     is_loop = hasattr(rule, "room") and _is_followed(rule.plan) and not rule.position.open
     return is_loop and rule.room.whole._traced is not None
+
+
+def _bytes_of_steps(rule: Any) -> dict[int, int]:
+    """Return what the steps saved that a loop holds on a tape, by their number."""
+    return {step: one.nbytes for step, one in held_steps(rule).items() if one.nbytes}
 
 
 def _bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:

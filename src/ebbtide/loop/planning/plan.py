@@ -35,7 +35,7 @@ class Earlier:
     """
 
     schedule: Schedule
-    alone: tuple[int, int, int]
+    alone: tuple[int, int, int, int]
 
 
 @final
@@ -240,12 +240,18 @@ def _agreed(
     names = [one.name for one in fields(costs)]
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
     unknown = {name: -1 for name in ("nodes", "swapped") if getattr(sizes, name) is None}
-    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, spent=-sizes.spent, **unknown)
+    sizes = replace(_negated(sizes), **unknown)
     sizes = Sizes(*agree(astuple(sizes)))
     unknown = {name: None for name in ("nodes", "swapped") if getattr(sizes, name) == -1}
-    sizes = replace(sizes, passed_on=-sizes.passed_on, alone=-sizes.alone, spent=-sizes.spent, **unknown)
+    sizes = replace(_negated(sizes), **unknown)
     room, space, kept = agree((-math.inf if memory is None else -memory, -disk, kept))
     return sizes, None if room == -math.inf else -int(room), -space, costs, kept
+
+
+def _negated(sizes: Sizes) -> Sizes:
+    """Return sizes with those negated of which the least counts."""
+    least = {name: -getattr(sizes, name) for name in ("passed_on", "alone", "spent", "covered")}
+    return replace(sizes, **least)
 
 
 def _rank(plan: Plan) -> tuple[float, int, int]:

@@ -62,6 +62,8 @@ class Sizes:
             of a loop that is in no step or other function that is run again, if it was measured, else 0.
         again: Where that is known, what a step takes beyond it while it runs on a tape.
         asked: And what there has to be room for in the ledger before an operation then, at most.
+        covered: Bytes in the ledger of a step that runs on a tape for which there need be no room, whatever it saves:
+            the function alone takes so many beyond what is in no ledger. A large number where that is not known.
     """
 
     state: int
@@ -82,6 +84,7 @@ class Sizes:
     spent: int = 0
     again: int = 0
     asked: int = 0
+    covered: int = sys.maxsize
 
     def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
         """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
@@ -93,13 +96,13 @@ class Sizes:
         return replace(sizes, seen=seen, run=run, again=self.again + grown, asked=self.asked + grown)
 
     @property
-    def measured_alone(self) -> tuple[int, int, int]:
-        """What one more run of a step tells, on plain values: *spent*, *again* and *asked*."""
-        return self.spent, self.again, self.asked
+    def measured_alone(self) -> tuple[int, int, int, int]:
+        """What one more run of a step tells, on plain values: *spent*, *again*, *asked* and *covered*."""
+        return self.spent, self.again, self.asked, self.covered
 
-    def with_alone(self, spent: int, again: int, asked: int) -> Sizes:
+    def with_alone(self, spent: int, again: int, asked: int, covered: int) -> Sizes:
         """Return the sizes of a loop for which `measured_alone` is known."""
-        return replace(self, spent=spent, again=again, asked=asked)
+        return replace(self, spent=spent, again=again, asked=asked, covered=covered)
 
     @property
     def _others(self) -> int:
@@ -156,6 +159,17 @@ class Sizes:
         it is known what the function takes for that.
         """
         return max(0, min(max(self.state, self.spent), -self._left_to_taped))
+
+    def excused_of(self, *, grown: bool, swept: bool) -> int:
+        """
+        Return the bytes in the ledger of a step that runs on a tape for which there need be no room.
+
+        Args:
+            grown: Whether it saves more than planned, so that nobody has left room for what is in no ledger.
+            swept: Whether that is in the reverse sweep.
+        """
+        excused = self.excused if swept else 0
+        return min(excused - self.unseen, self.covered) if grown else excused
 
     @property
     def idle(self) -> int:

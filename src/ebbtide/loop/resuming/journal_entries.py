@@ -120,7 +120,7 @@ class Planned:
     """
 
     schedule: Mapping[str, Any]
-    alone: tuple[int, int, int]
+    alone: tuple[int, int, int, int]
 
 
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
