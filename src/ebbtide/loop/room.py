@@ -143,7 +143,7 @@ class Room:
         pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
         with self._beside(rule, excused):
             found = rule.stepper.taped(index, rule.state, pager)
-        pager.pinned = frozenset()
+        pager.pinned, pager.unplanned = frozenset(), (0, 0)  # held as long as the step is
         return found
 
     def _excused(self, rule: Any) -> int:
@@ -175,14 +175,14 @@ class Room:
         Raises:
             BudgetError: It does not fit, whatever the loop gives up.
         """
-        pager, ledger, mark = record.tape.pager, self._ledger, self._since(rule)
+        pager, ledger = record.tape.pager, self._ledger
         if pager is None or not self.bounded:
             if pager is not None and ledger.report is not None:  # the report tells of it
-                rule.plan = with_wider(rule, index, record, held_in_step(ledger, mark), ledger.live)
+                rule.plan = with_wider(rule, index, record, held_in_step(ledger, self._since(rule)), ledger.live)
             return action
         pager.overhead.settle()
         # Loops in the step may have kept more than planned, where there was room; it is of use if that is swept next.
-        planned = rule.plan.sizes.saved + rule.plan.sizes.shared
+        mark, planned = self._since(rule), rule.plan.sizes.saved + rule.plan.sizes.shared
         lenders, over, surplus = ledger.lenders_since(mark), held_in_step(ledger, mark) - planned, 0
         if index + 1 == rule.position.end and action.save and not action.snapshot:
             surplus = min(max(0, over), lent_by(lenders))

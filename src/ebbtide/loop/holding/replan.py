@@ -11,7 +11,7 @@ from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.holding.ahead import Cheapest
-from ebbtide.loop.holding.held import RECORD, counted_bytes
+from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
 from ebbtide.loop.planning.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.planning.predict import predict
@@ -37,7 +37,8 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int = 0) -> Pla
         kept = counted_bytes(rule)
         others = ledger.live - kept - RECORD + stays
         try:
-            return choose_again(rule, None if ledger.limit is None else ledger.limit - others - unseen, others, kept)
+            room = None if ledger.limit is None else ledger.limit - others - unseen
+            return choose_again(rule, room, others, kept + beyond_now(rule))
         except BudgetError:
             # All processes try again, or none.
             # Of a step on disk the nodes are in memory, and loops in it may hold there what they cannot do without.
@@ -74,7 +75,7 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int = 0) -> P
         rule: The loop.
         memory: The bytes of memory that it may take; None for no bound.
         others: Bytes in the ledger for others, which add to the least budget.
-        kept: Bytes of its own while the plan is made.
+        kept: Bytes of its own while the plan is made, with what the interpreter takes.
 
     Raises:
         BudgetError: Nothing fits.

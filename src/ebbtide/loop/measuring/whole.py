@@ -230,7 +230,9 @@ class Whole:
         else:  # what loops in steps take was followed from the beginning
             plan = known.with_whole(known.predicted_whole_bytes, report.allocated_peak)
         assert plan.predicted_whole_bytes is not None
-        if not plan.predicted_whole_bytes <= known.predicted_whole_bytes <= _MARGIN * plan.predicted_whole_bytes:
+        more = plan.predicted_whole_bytes - known.predicted_whole_bytes
+        # Of what has been held by now the profile's own part was in the prediction before.
+        if more > RESERVE_PER_PROFILE or known.predicted_whole_bytes > _MARGIN * plan.predicted_whole_bytes:
             rule.plan = plan
             rule.watch.changed(plan)
 

@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-FORMAT = "3"
+FORMAT = "4"
 """What entries say, and what their checksums are of: another one where either changes."""
 
 
