@@ -230,3 +230,21 @@ def test_one_that_a_checkpointed_function_has_saved(disk: int, steps: int, inner
         peak = peak_bytes(lambda states=states, found=found: found.append(run(states * STATE)))
         assert peak - alone <= states * STATE
         assert found[0].tobytes() == expected
+
+
+def test_a_budget_above_one_that_does_is_not_refused() -> None:
+    """Later steps save their state in place of the static value, which is as large: 15 to 21 states were refused."""
+    costs = Costs(forward=1.0, reverse=2.0)
+
+    def f(u: Any, c: Any) -> Any:
+        d = 1.5 * c
+        inner = lambda u: timeloop(lambda v, _: v + 0.01 * np.sin(v * d), u, 4, costs=costs)
+        return np.sum(timeloop(lambda u, _: checkpoint(inner)(u), u, 12, costs=costs) ** 2)
+
+    u, c = np.linspace(0.2, 1.1, 20_000), np.linspace(0.5, 1.0, 20_000)
+    wanted, alone = [g.tobytes() for g in grad(f, argnums=(0, 1))(u, c)], peak_bytes(lambda: f(u, c))
+    for quarters in range(64, 92, 4):
+        memory, found = quarters * u.nbytes // 4, list[Any]()
+        bounded = grad(f, argnums=(0, 1), budget=Budget(memory=memory))
+        assert peak_bytes(lambda bounded=bounded, found=found: found.extend(bounded(u, c))) - alone <= memory
+        assert [g.tobytes() for g in found] == wanted

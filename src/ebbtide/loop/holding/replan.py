@@ -13,8 +13,10 @@ from ebbtide.ledger import Ledger
 from ebbtide.loop.holding.ahead import Cheapest
 from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
+from ebbtide.loop.holding.share import first_held
 from ebbtide.loop.planning.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.planning.predict import predict
+from ebbtide.loop.stepping.shared import counted_before
 from ebbtide.schedules import Revolve, StoreAll
 
 
@@ -152,6 +154,8 @@ def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most:
     plan, sizes = rule.plan, rule.plan.sizes
     record.nbytes = record.nbytes or nbytes
     rule.room.whole.shown(index, record.nbytes)
+    if nbytes > sizes.saved and sizes.shared and (earlier := first_held(rule)) is not None:
+        nbytes += min(sizes.shared, counted_before(rule.stepper, record, earlier, record.tape.ledger))
     if most is None and nbytes <= sizes.saved + sizes.shared:
         return plan
     seen = nbytes if most is None else nbytes + most - live

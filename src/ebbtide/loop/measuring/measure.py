@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +10,6 @@ import numpy as np
 from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import current
-from ebbtide.arrays.reach import arrays_of
 from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.measuring.first import First
@@ -21,7 +18,8 @@ from ebbtide.loop.measuring.moments import bytes_asked
 from ebbtide.loop.measuring.timing import time_plain
 from ebbtide.loop.measuring.unforecast import measure_rules
 from ebbtide.loop.planning.sizes import RESERVE_PER_STEP, Sizes
-from ebbtide.loop.stepping.steps import Stepper, TapedStep
+from ebbtide.loop.stepping.shared import saved_arrays, shared_bytes
+from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.swap import nodes_of, swappable_bytes
 from ebbtide.loop.stepping.warm import Timed
 from ebbtide.loop.values.generators import working_nbytes
@@ -30,9 +28,6 @@ from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
-from ebbtide.tape.holders import held_by
-from ebbtide.tape.saved import SavedValue, key_of
-from ebbtide.tape.saved import bytes_of as bytes_saved
 
 
 def measure_sizes(
@@ -55,7 +50,7 @@ def measure_sizes(
     kinds = [form_here(leaf.type).nbytes for leaf, _ in record.tape.statics.values()]
     saved, record.within = ledger.kept_since(mark)
     counted = saved + record.within + record.tape.pager.overhead.uncounted
-    shared = min(counted, _bytes_kept_by_others(stepper, record, ledger))
+    shared = min(counted, shared_bytes(stepper, record, ledger))
     record.nbytes, spare = counted, ledger.held[SNAPSHOTS] - mark.snapshots - record.within
     first.kept = counted + max(0, spare)
     # What the interpreter takes for loops in it is in no ledger, and the reserve of the loop around is for one.
@@ -79,34 +74,10 @@ def measure_sizes(
     )
 
 
-def _bytes_kept_by_others(stepper: Stepper, record: TapedStep, ledger: Ledger) -> int:
-    """
-    Return the bytes of saved arrays that do not die with a step: static values, and what the step closes over.
-
-    But for those that code before the loop has saved, too: they were counted before the step.
-    """
-    others = {id(owner_of(met._value)) for _, met in record.tape.statics.values() if type(met._value) is np.ndarray}
-    others |= {id(owner_of(array)) for array in arrays_of(stepper.step)}
-    cells = {id(cell): cell for cell in _saved_arrays(record, ledger) if id(owner_of(cell.value)) in others}
-    kept = {key_of(cell): bytes_saved(cell) for cell in cells.values()}
-    # Of a view the saved value is the step's own, and the memory may be that of an earlier one.
-    find = record.tape.pager.find
-    holders = Counter([key_of(cell) for cell in cells.values() if find(cell.value, own=False) is None])
-    return sum(kept[key] for key in kept if ledger.count_holders(key) <= holders[key])
-
-
-def _saved_arrays(record: TapedStep, ledger: Ledger) -> Iterator[SavedValue]:
-    """Return the arrays that a step holds."""
-    for node in nodes_of(record):
-        for cell in held_by(node, ledger.holds):
-            if type(cell) is SavedValue and type(cell.value) is np.ndarray:
-                yield cell
-
-
 def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
     """Return the bytes of the leaves that the first step saved both as they were before it and as they are after it."""
     assert first.record is not None
-    kept = {id(owner_of(cell.value)) for cell in _saved_arrays(first.record, ledger)}
+    kept = {id(owner_of(cell.value)) for cell in saved_arrays(first.record, ledger)}
     found: dict[int, int] = {}
     for before, after in zip(values, first.after, strict=True):
         if type(before) is type(after) is np.ndarray and before.nbytes == after.nbytes:
@@ -119,7 +90,7 @@ def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
 def bytes_passed(first: First, ledger: Ledger) -> int:
     """Return the bytes of the leaves of the state after the first step that it saved as they are."""
     assert first.record is not None
-    kept = {id(owner_of(cell.value)) for cell in _saved_arrays(first.record, ledger)}
+    kept = {id(owner_of(cell.value)) for cell in saved_arrays(first.record, ledger)}
     owners = {id(owner_of(leaf)): leaf.nbytes for leaf in first.after if type(leaf) is np.ndarray}
     return sum([nbytes for owner, nbytes in owners.items() if owner in kept])
 

@@ -35,8 +35,8 @@ class Course:
         stored: Bytes of the snapshots.
         most: The most bytes that were held at a time.
         inside: Of steps whose saved values are held, what loops in them hold.
-        known: Of steps that have been run on a tape, the bytes that they saved.
-        each: Bytes that others are expected to save; None for as many as planned.
+        known: Of steps that have been run on a tape, the bytes that they saved, with what all save in one of them.
+        each: Bytes that others are expected to save at most; None for as many as planned.
         buffer: Bytes of the buffers for disk.
     """
 
@@ -178,7 +178,7 @@ class Moments:
     def _less(self, step: int, course: Course) -> int:
         """Return the bytes that a step saves less than planned."""
         known = course.known.get(step, course.each) if self.inside is None else None
-        return 0 if known is None else max(0, self.plan.sizes.saved + self.plan.sizes.shared - known)
+        return 0 if known is None else max(0, self.plan.sizes.saved - known)
 
     def held(self, course: Course) -> int:
         """Return the bytes of snapshots, and of what is at hand that steps saved."""

@@ -67,7 +67,7 @@ class Whole:
         self._reached: dict[int, int] = {}
         self._available: int | None = None
         self._traced: int | None = None
-        # Of the first step, with what all of them save, and of others as they are expected; None for what is planned.
+        # Bytes that the first step saved, and that others are expected to; None for those that are planned.
         self._first, self._each = 0, None
         self._asked: list[tuple[int, int]] = []
         # When it began: the peak, what the ledger had beside what loops held, and this.
@@ -102,7 +102,7 @@ class Whole:
     def see(self, first: First, sizes: Sizes, held: int) -> None:
         """Take note of the first step, when it is measured; *held* bytes in the ledger are not the step's."""
         self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
-        self._first = sizes.saved + sizes.shared
+        self._first = sizes.saved
         if self._ledger.report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
             self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
@@ -196,7 +196,7 @@ class Whole:
         whole = known.predicted_whole_bytes
         if report is None or whole is None:
             return plan
-        expected = plan.sizes.saved if self._each is None else self._each - plan.sizes.shared
+        expected = plan.sizes.saved if self._each is None else self._each
         self.most_saved = int(_MARGIN * expected) + plan.sizes.shared
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
