@@ -199,7 +199,7 @@ class Room:
         if passed and not action.save and is_alone() and not ahead.needs_initial(position):
             self.stale = True
             return replace(action, kind="restart", tier="memory")
-        if self.spare.went_back and action.snapshot and action.kind == "saved":
+        if self.spare.went_back and action.snapshot and action.kind == "saved" and position.snapshots:
             return replace(action, snapshot=False)  # those of other steps were given up while it ran
         if action.save and self.spare.went_back and not position.forward_ended and action.stop < position.steps:
             rule.records.clear()  # and its own are of no use without them

@@ -89,11 +89,12 @@ class Sizes:
     def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
         """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
         seen = max(self.seen, seen)
-        run, more = self.run + seen - self.seen, max(0, saved - self.saved)
+        grown, more = seen - self.seen, max(0, saved - self.saved)
         swapped = None if self.swapped is None else self.swapped + more
-        grown = seen - self.seen
+        # As `excused_of` has it; what steps take at once may be less.
+        run, again = (max(taken + grown, seen - self.covered) for taken in (self.run, self.again))
         sizes = replace(self, saved=self.saved + more, swapped=swapped, sweep=max(self.sweep, sweep))
-        return replace(sizes, seen=seen, run=run, again=self.again + grown, asked=self.asked + grown)
+        return replace(sizes, seen=seen, run=run, again=again, asked=self.asked + grown)
 
     @property
     def measured_alone(self) -> tuple[int, int, int, int]:
