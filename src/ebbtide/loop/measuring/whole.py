@@ -54,7 +54,7 @@ class Whole:
     """
 
     __slots__ = (
-        "_around", "_asked", "_available", "_before", "_begun", "_each", "_first", "_given", "_gone", "_inner", "_kept",
+        "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept",
         "_leaf", "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state",
         "_sums", "_traced", "_unreached", "_within", "most_saved", "widest",
     )  # fmt: skip
@@ -67,8 +67,7 @@ class Whole:
         self._reached: dict[int, int] = {}
         self._available: int | None = None
         self._traced: int | None = None
-        # Bytes that the first step saved, and that others are expected to; None for those that are planned.
-        self._first, self._each = 0, None
+        self._each: int | None = None  # bytes that steps to come are expected to save; None for as many as planned
         self._asked: list[tuple[int, int]] = []
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
@@ -102,7 +101,6 @@ class Whole:
     def see(self, first: First, sizes: Sizes, held: int) -> None:
         """Take note of the first step, when it is measured; *held* bytes in the ledger are not the step's."""
         self._traced, self._kept, self._saved = first.traced, first.kept, sizes.saved
-        self._first = sizes.saved
         if self._ledger.report is not None and first.record is not None:
             self._asked = bytes_asked(first.record)
             self._sums = sum([form_here(leaf.type).nbytes for leaf, _ in first.record.tape.statics.values()])
@@ -206,7 +204,7 @@ class Whole:
             with suppress(ScheduleError):  # the next action says that there is no way on
                 course = Course(position, rule.room.spare.is_there, stays=rule.room.spare.grown)
                 course.inside = {} if self._inner is None else find_left(rule, self._ledger)
-                course.known = {0: self._first, **_bytes_of_steps(rule)}
+                course.known = {0: self._saved, **_bytes_of_steps(rule)}
                 course.each = self._each
                 beyond = self._follow(plan, course, others=more)
                 peak = plan.predicted_peak_bytes + beyond + more
