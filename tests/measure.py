@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide import BudgetError
+
 _CALLS = itertools.count()
 
 
@@ -55,6 +57,19 @@ def peak_bytes(call: Callable[[], Any]) -> int:
     """Return the same, measured alone."""
     with traced():
         return peak_of(call)
+
+
+def find_least(bounded: Callable[[int], Any], memory: int = 1) -> int:
+    """Return the first of the budgets named by refusals at which a call runs; each names more than it was given."""
+    while True:
+        try:
+            bounded(memory)
+        except BudgetError as error:
+            named = int(error.least)
+        else:
+            return memory
+        assert named > memory, f"a budget of {memory} bytes is refused, and said to be enough"
+        memory = named
 
 
 def check_leaves_nothing(calls: Iterable[Callable[[Any], Any]], x: np.ndarray) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 from tests.scale import FULL, sample, sample_of_each
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jit, jvp, primitive, profile, timeloop, vjp, vmap
@@ -328,7 +328,7 @@ def test_cotangents_that_wait_where_the_function_held_values_are_not_counted(
 def test_a_step_that_solves_by_elimination_takes_what_others_take(name: str) -> None:
     """Its rule takes a solution and a copy: what a step saves and 4 states are the least, and they do."""
     step = SOLVES[name]
-    least = least_of(lambda memory: grad(lambda u: known(step, u), budget=Budget(memory=memory)), U)
+    least = least_at(lambda memory: grad(lambda u: known(step, u), budget=Budget(memory=memory)), U)
     saved, expected = unbounded(known, step)
     assert least <= saved + 4 * STATE + BESIDE + BLOCK
     assert peak_within(known, step, Budget(memory=least), expected) <= least
@@ -342,7 +342,7 @@ def test_a_solve_with_tangents_takes_two_of_them(name: str) -> None:
     def f(u: Any) -> Any:
         return known(step, u)
 
-    least = least_of(lambda memory: lambda u: hvp(f, budget=Budget(memory=memory))(u, V), U)
+    least = least_at(lambda memory: lambda u: hvp(f, budget=Budget(memory=memory))(u, V), U)
     saved, expected = unbounded(known, step)[0], hvp(f)(U, V)
     assert least <= 2 * saved + 8 * STATE + BESIDE + BLOCK
     alone, found = peak_bytes(lambda: jvp(f, (U,), (V,))), list[Any]()
@@ -358,7 +358,7 @@ def test_solves_of_many_members_take_a_solution_of_each(method: Any) -> None:
     def f(u: Any) -> Any:
         return known(lambda v, i: method(matrix, v), u)
 
-    least = least_of(lambda memory: vmap(grad(f, budget=Budget(memory=memory))), members)
+    least = least_at(lambda memory: vmap(grad(f, budget=Budget(memory=memory))), members)
     assert 2 * members.nbytes < least < 5 * members.nbytes + 40 * 8 * 1024
     expected, alone, found = vmap(grad(f))(members), peak_bytes(lambda: vmap(f)(members)), list[Any]()
     taken = peak_bytes(lambda: found.append(vmap(grad(f, budget=Budget(memory=least)))(members)))
@@ -370,7 +370,7 @@ def test_solves_of_many_members_take_a_solution_of_each(method: Any) -> None:
 def test_what_rules_take_that_nobody_knows_is_measured(name: str) -> None:
     """Users' own and SciPy's: no more than that is named beyond 4 states, and no more than what is named is taken."""
     step, more = COMPILED[name]
-    least = least_of(lambda memory: grad(lambda u: known(step, u), budget=Budget(memory=memory)), U)
+    least = least_at(lambda memory: grad(lambda u: known(step, u), budget=Budget(memory=memory)), U)
     saved, expected = unbounded(known, step)
     assert least <= saved + (4 + more) * STATE + BESIDE
     assert peak_within(known, step, Budget(memory=least), expected) <= least
@@ -380,7 +380,7 @@ def test_what_rules_take_that_nobody_knows_is_measured(name: str) -> None:
 def test_a_large_array_counts_where_the_function_has_none_of_it(name: str) -> None:
     """Of steps that reduce an array of eight rows of a state: what one saves and four states, as of any other."""
     step, most = (ROWS | TAKING)[name], 4 if name in ROWS else 2 + 8
-    least = least_of(lambda memory: grad(lambda u: known(lambda v, i: step(v), u), budget=Budget(memory=memory)), U)
+    least = least_at(lambda memory: grad(lambda u: known(lambda v, i: step(v), u), budget=Budget(memory=memory)), U)
     saved, expected = unbounded(known, lambda v, i: step(v))
     assert least <= saved + most * STATE + BESIDE
     assert peak_within(known, lambda v, i: step(v), Budget(memory=least), expected) <= least
@@ -405,7 +405,7 @@ def test_a_plain_step_with_tangents_has_room_beside_what_is_paged(scheme: str, t
         budget = Budget(memory=memory, disk="1 GiB", directory=tmp_path)
         return grad(lambda u: jvp(f, (u,), (direction,))[1], budget=budget)(U)
 
-    least = least_of(lambda memory: lambda u: call(memory), U)
+    least = least_at(lambda memory: lambda u: call(memory), U)
     alone = peak_bytes(lambda: jvp(f, (U,), (direction,)))
     for memory in (least, least * 5 // 4):
         assert peak_bytes(lambda: call(memory)) - alone <= memory
@@ -450,7 +450,7 @@ def test_the_budget_holds_whatever_rules_take(name: str) -> None:
     def f(u: Any, k: Any) -> Any:
         return np.sum(timeloop(make(k), u, 8))
 
-    least = least_of(lambda memory: lambda u: grad(f, (0, 1), budget=Budget(memory=memory))(u, k), U)
+    least = least_at(lambda memory: lambda u: grad(f, (0, 1), budget=Budget(memory=memory))(u, k), U)
     alone = peak_bytes(lambda: f(U, k))
     for memory in (least, least * 3 // 2, 4 * least):
         assert peak_bytes(lambda: grad(f, (0, 1), budget=Budget(memory=memory))(U, k)) - alone <= memory
@@ -515,16 +515,9 @@ DERIVATIVES: dict[str, Any] = {
 }
 
 
-def least_of(derivative: Any, u: Any) -> int:
+def least_at(derivative: Any, u: Any) -> int:
     """The least that refusals name, until there is none."""
-    least, before = 1, 0
-    while least > before:
-        before = least
-        try:
-            derivative(least)(u)
-        except BudgetError as error:
-            least = int(error.least)
-    return least
+    return find_least(lambda memory: derivative(memory)(u))
 
 
 @pytest.mark.parametrize(
@@ -542,7 +535,7 @@ def test_a_wide_step_keeps_the_budget_wherever_it_is(place: str, name: str, disk
         return grad(f, budget=Budget(memory=memory, disk=disk * STATE, directory=tmp_path))
 
     expected = grad(f)(U)
-    least = least_of(bounded, U)
+    least = least_at(bounded, U)
     alone, found = peak_bytes(lambda: f(U)), list[Any]()
     assert peak_bytes(lambda: found.append(bounded(least)(U))) - alone <= least
     assert found[0].tobytes() == expected.tobytes()
@@ -560,7 +553,7 @@ def test_nested_loops_run_above_their_least(name: str, disk: int, tmp_path: Path
         return grad(f, budget=Budget(memory=memory, disk=disk * STATE, directory=tmp_path))
 
     expected, alone = grad(f)(U), peak_bytes(lambda: f(U))
-    least = least_of(bounded, U)
+    least = least_at(bounded, U)
     for times in (1.05, 1.1, 1.2, 1.5, 2.0) if FULL else (1.1, 1.5):
         memory, found = int(times * least), list[Any]()
         assert peak_bytes(lambda memory=memory, found=found: found.append(bounded(memory)(U))) - alone <= memory
@@ -578,7 +571,7 @@ def test_what_the_interpreter_takes_has_room_where_the_function_alone_is_measure
 
     u = U[: U.size // 4].copy()
     expected, alone = grad(f)(u), peak_bytes(lambda: f(u))
-    least = least_of(bounded, u)
+    least = least_at(bounded, u)
     for memory in range(least, least + 24 * 1024, 2048):
         found = list[Any]()
         assert peak_bytes(lambda memory=memory, found=found: found.append(bounded(memory)(u))) - alone <= memory
@@ -622,7 +615,7 @@ def test_nested_loops_run_at_their_least_whatever_they_choose(
         return nested(WIDE[name], u)
 
     expected, alone = grad(f)(U), peak_bytes(lambda: f(U))
-    least = least_of(partial(bounded, measured), U)
+    least = least_at(partial(bounded, measured), U)
     for turns in TURNS:
         with pytest.raises(BudgetError) as caught:
             bounded(turns, least - STATE // 20)(U)
@@ -654,7 +647,7 @@ def test_a_wide_step_keeps_the_budget_in_all_derivatives(name: str, shape: str) 
     }.get(name, f)
     derivative = DERIVATIVES[name]
     expected = derivative(f, None)(U)
-    least = least_of(lambda memory: derivative(f, Budget(memory=memory)), U)
+    least = least_at(lambda memory: derivative(f, Budget(memory=memory)), U)
     function, found = peak_bytes(lambda: alone(U)), list[Any]()
     assert peak_bytes(lambda: found.append(derivative(f, Budget(memory=least))(U))) - function <= least
     assert found[0].tobytes() == expected.tobytes()
@@ -669,7 +662,7 @@ def test_rules_are_measured_with_tangents_and_for_members(name: str) -> None:
 
     alone = {"hvp": lambda u: jvp(f, (u,), (V,))[1], "vmap of grad": lambda u: vmap(f)(u.reshape(2, -1))}[name]
     derivative = DERIVATIVES[name]
-    least = least_of(lambda memory: derivative(f, Budget(memory=memory)), U)
+    least = least_at(lambda memory: derivative(f, Budget(memory=memory)), U)
     assert peak_bytes(lambda: derivative(f, Budget(memory=least))(U)) - peak_bytes(lambda: alone(U)) <= least
 
 

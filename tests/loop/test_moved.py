@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.loop import trouble
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve
@@ -60,18 +59,6 @@ def drawn(u: Any, **options: Any) -> Any:
     return timeloop(noisy, start, STEPS, **{"costs": DEAR, **options})[0]
 
 
-def least_of(run: Callable[[int], Any]) -> int:
-    """The least that refusals name, until there is none."""
-    least, before = STATE, 0
-    while least > before:
-        before = least
-        try:
-            run(least)
-        except BudgetError as error:
-            least = int(error.least)
-    return least
-
-
 @pytest.mark.parametrize("loop", [known, found_out, drawn])
 def test_code_after_a_loop_has_the_memory_of_its_last_state(loop: Any, tmp_path: Path) -> None:
     """Within a state less than without disk, once written and read back, with the same bits."""
@@ -83,8 +70,8 @@ def test_code_after_a_loop_has_the_memory_of_its_last_state(loop: Any, tmp_path:
         return grad(f, budget=Budget(memory, disk, tmp_path))(U)
 
     expected, alone = grad(f)(U), peak_bytes(lambda: f(U))
-    least, found = least_of(run), list[Any]()
-    assert least_of(lambda memory: run(memory, 0)) >= least + 0.9 * STATE
+    least, found = find_least(run), list[Any]()
+    assert find_least(lambda memory: run(memory, 0)) >= least + 0.9 * STATE
     with profile() as p:
         assert run(least).tobytes() == expected.tobytes()
     assert p.disk_writes >= 1
@@ -108,7 +95,7 @@ def test_whatever_the_schedule(schedule: Any, tmp_path: Path) -> None:
 
     expected, alone = grad(f)(U), peak_bytes(lambda: f(U))
     for disk in (40 * STATE, 2 * STATE + 16384) if not isinstance(schedule, Periodic) else (40 * STATE,):
-        least, found = least_of(lambda memory, disk=disk: run(memory, disk)), list[Any]()
+        least, found = find_least(lambda memory, disk=disk: run(memory, disk)), list[Any]()
         peak = peak_bytes(lambda least=least, disk=disk, found=found: found.append(run(least, disk)))
         assert peak - alone <= least
         assert found[0].tobytes() == expected.tobytes()
@@ -123,7 +110,7 @@ def test_a_state_that_cannot_be_written_stays(tmp_path: Path) -> None:
     def run(memory: int) -> Any:
         return grad(f, budget=Budget(memory, 4 * STATE, tmp_path))(U)
 
-    least, before = least_of(run), len(list(Path("/proc/self/fd").iterdir()))
+    least, before = find_least(run), len(list(Path("/proc/self/fd").iterdir()))
     events = trouble.Events(1, trouble.fail(errno.EIO), ("pwrite", "allocate"), lasting=True)
     with events.installed(), pytest.warns(RuntimeWarning) as warned, pytest.raises(BudgetError) as refused:
         run(least)
@@ -134,7 +121,7 @@ def test_a_state_that_cannot_be_written_stays(tmp_path: Path) -> None:
     events = trouble.Events(1, trouble.fail(errno.EIO), ("pwrite", "allocate"), lasting=True)
     found: list[Any] = []
     with events.installed(), pytest.warns(RuntimeWarning):
-        enough = least_of(lambda memory: found.append(run(memory)))
+        enough = find_least(lambda memory: found.append(run(memory)))
     assert found[-1].tobytes() == grad(f)(U).tobytes()
     assert refused.value.least <= enough <= least + 2.1 * STATE
 
@@ -151,7 +138,7 @@ def test_a_pullback_that_is_kept_begins_on_disk_each_time(tmp_path: Path) -> Non
 
     _, pull = vjp(f, U, retain=True)
     expected = [pull(np.float64(scale))[0].tobytes() for scale in (1.0, -2.0, 1.0)]
-    assert run(least_of(run)) == expected
+    assert run(find_least(run)) == expected
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,7 +153,7 @@ def test_a_loop_at_rest_gives_up_what_the_interpreter_has_for_states_on_disk(tmp
             f = lambda v: later(timeloop(step, v, 19, costs=costs))
             return grad(f, budget=Budget(memory, 400 * u.nbytes, tmp_path))(u)
 
-        least = least_of(run)
+        least = find_least(run)
         run(least)
         return least
 

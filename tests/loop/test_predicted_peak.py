@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure import find_least, peak_of, traced
 from tests.measure import peak_bytes as traced_peak
-from tests.measure import peak_of, traced
 
-from ebbtide import Budget, BudgetError, grad, profile, timeloop
+from ebbtide import Budget, grad, profile, timeloop
 from ebbtide.schedules import Costs
 
 COSTS = Costs(forward=1.0, reverse=2.0)
@@ -47,16 +47,9 @@ def two_step(state: Any, i: Any) -> Any:
     return now, 2.0 * now - before + 0.01 * np.sin(now)
 
 
-def least_of(f: Any, u: np.ndarray) -> int:
-    """Return the least budget that the refusals of a gradient come to."""
-    memory = 0
-    while True:
-        try:
-            grad(f, budget=Budget(memory=memory))(u)
-        except BudgetError as error:
-            memory = error.least
-        else:
-            return memory
+def least(f: Any, u: np.ndarray) -> int:
+    """Return the least budget of a gradient."""
+    return find_least(lambda memory: grad(f, budget=Budget(memory=memory))(u))
 
 
 def measured_beside_predicted(f: Any, u: np.ndarray, budget: Budget | None) -> tuple[int, int]:
@@ -117,7 +110,7 @@ def test_steps_that_save_less_than_the_first(step: Any, times: float | None, dis
         after = timeloop(step, u, 20, costs=COSTS)
         return np.sum(after * after)
 
-    budget = None if times is None else Budget(int(times * least_of(f, u)), disk * u.nbytes)
+    budget = None if times is None else Budget(int(times * least(f, u)), disk * u.nbytes)
     measured, predicted = measured_beside_predicted(f, u, budget)
     assert measured <= predicted
     # Which of the steps are the wide ones of those that are to run again, nobody knows.
@@ -129,7 +122,8 @@ def test_code_after_a_loop_is_predicted_when_the_reverse_sweep_begins() -> None:
     u = np.linspace(0.2, 1.1, POINTS)
 
     def f(u: Any) -> Any:
-        first, second = timeloop(lambda s, _: (s[0] * np.exp(-0.01 * s[1]), 1.0 * s[1]), (u, 1.1 * u), 16, costs=COSTS)
+        start = u, 1.1 * u
+        first, second = timeloop(lambda s, _: tuple(v * np.exp(-0.01 * v) for v in s), start, 16, costs=COSTS)
         product = first * second
         return np.sum(product * product)
 
@@ -146,5 +140,5 @@ def test_leaves_that_a_step_hands_on_are_not_copied(times: float) -> None:
         after, _ = timeloop(two_step, (u, 1.0 * u), 24, costs=COSTS)
         return np.sum(after * after)
 
-    measured, predicted = measured_beside_predicted(f, u, Budget(int(times * least_of(f, u))))
+    measured, predicted = measured_beside_predicted(f, u, Budget(int(times * least(f, u))))
     assert 0.95 * predicted <= measured <= predicted

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 from tests.scale import sample
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop
@@ -70,18 +70,6 @@ def energy(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return np.sum(timeloop(step, u, STEPS))
 
     return f
-
-
-def find_least(bounded: Callable[[int], Any]) -> int:
-    """Return the least that refusals name, until there is none."""
-    least, before = 1, 0
-    while least > before:
-        before = least
-        try:
-            bounded(least)
-        except BudgetError as error:
-            least = int(error.least)
-    return least
 
 
 @pytest.mark.parametrize("name", [*ALONE, *sample(list(FURTHER), 3)])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 from tests.scale import FULL
 
 import ebbtide
@@ -57,20 +57,6 @@ def drawn(seed: int) -> Loop:
         at = int(random.integers(1, steps))
         widths = [base + (8 if kind == 2 and i >= at else 10 if i == at else 0) for i in range(steps)]
     return Loop(OPERATIONS[int(random.integers(3))], (base, *widths[1:]))
-
-
-def find_least(bounded: Callable[[int], Any]) -> int:
-    """Return the first of the budgets named by refusals at which a call runs; each names more than it was given."""
-    least, memory = STATE, 0
-    while least > memory:
-        memory = least
-        try:
-            bounded(memory)
-        except BudgetError as error:
-            least = int(error.least)
-        else:
-            return memory
-    pytest.fail(f"a budget of {memory} bytes is refused, and said to be enough")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -227,14 +213,8 @@ def test_wider_steps_leave_room_for_what_no_ledger_counts() -> None:
         after = timeloop(step, u, 28)
         return np.sum(after * after)
 
-    expected, alone, least = grad(energy)(u), peak_bytes(lambda: energy(u)), 0
-    while True:
-        try:
-            grad(energy, budget=Budget(memory=least))(u)
-        except BudgetError as error:
-            least = error.least
-        else:
-            break
+    expected, alone = grad(energy)(u), peak_bytes(lambda: energy(u))
+    least = find_least(lambda memory: grad(energy, budget=Budget(memory=memory))(u))
     for multiple in (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4):
         memory = int(multiple * least)
         bounded = grad(energy, budget=Budget(memory=memory))
@@ -244,3 +224,24 @@ def test_wider_steps_leave_room_for_what_no_ledger_counts() -> None:
             assert memory < least
             continue
         assert peak_bytes(lambda bounded=bounded: bounded(u)) - alone <= memory
+
+
+def test_a_step_that_is_the_only_way_back_keeps_what_it_saved() -> None:
+    """The first step gave up the initial state for what it saved, and then that: the steps after it had no way back."""
+    u = np.linspace(0.2, 1.1, 300_000)
+    coefficient = np.linspace(0.5, 1.0, u.size)
+
+    def step(u: Any, i: Any) -> Any:
+        for _ in range(1 + (i > 2)):
+            v = u.copy()
+            v[1:-1] += 0.1 * (u[2:] - u[:-2])
+            u = v
+        return u + 0.01 * coefficient * u
+
+    def energy(u: Any) -> Any:
+        after = timeloop(step, u, 5)
+        return np.sum(after * after)
+
+    found: list[Any] = []
+    find_least(lambda memory: found.append(grad(energy, budget=Budget(memory=memory))(u)))
+    assert np.array_equal(found[-1], grad(energy)(u))

@@ -13,7 +13,7 @@ from ebbtide.ledger import Ledger
 from ebbtide.loop.holding.ahead import Cheapest
 from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
-from ebbtide.loop.holding.share import first_held
+from ebbtide.loop.holding.share import held_steps
 from ebbtide.loop.planning.plan import UNKNOWN_COSTS, Plan
 from ebbtide.loop.planning.predict import predict
 from ebbtide.loop.stepping.shared import counted_before
@@ -154,8 +154,10 @@ def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most:
     plan, sizes = rule.plan, rule.plan.sizes
     record.nbytes = record.nbytes or nbytes
     rule.room.whole.shown(index, record.nbytes)
-    if nbytes > sizes.saved and sizes.shared and (earlier := first_held(rule)) is not None:
-        nbytes += min(sizes.shared, counted_before(rule.stepper, record, earlier, record.tape.ledger))
+    others = held_steps(rule) if sizes.shared and nbytes > sizes.saved else {}
+    if others:  # which hold what all steps save, so that it is counted for none but the first
+        first = others[min(others)]
+        nbytes += min(sizes.shared, counted_before(rule.stepper, record, first, record.tape.ledger))
     if most is None and nbytes <= sizes.saved + sizes.shared:
         return plan
     seen = nbytes if most is None else nbytes + most - live

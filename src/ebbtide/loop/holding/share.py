@@ -67,11 +67,6 @@ def held_steps(rule: Any) -> dict[int, Any]:
     return {**rule.records, **rule.snapshots.steps()}
 
 
-def first_held(rule: Any) -> Any:
-    """Return a step that a loop holds on a tape beside the one that is in work, the first of them; None without one."""
-    return next(iter([*rule.records.values(), *rule.snapshots.steps().values()]), None)
-
-
 def loops_inside(rule: Any, ledger: Ledger) -> list[Any]:
     """Return the loops in those steps of a loop that it holds on a tape."""
     outer = rule.stepper.region.outer
