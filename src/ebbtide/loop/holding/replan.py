@@ -153,9 +153,9 @@ def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most:
     """
     plan, sizes = rule.plan, rule.plan.sizes
     record.nbytes = record.nbytes or nbytes
-    rule.room.whole.shown(index, record.nbytes)
-    others = held_steps(rule) if sizes.shared and nbytes > sizes.saved else {}
-    if others:  # which hold what all steps save, so that it is counted for none but the first
+    others = held_steps(rule)
+    rule.room.whole.shown(index, record.nbytes + sizes.passed_on * (index - 1 in others))
+    if others and sizes.shared and nbytes > sizes.saved:  # which hold what all steps save, so that it is counted for none but the first
         first = others[min(others)]
         nbytes += min(sizes.shared, counted_before(rule.stepper, record, first, record.tape.ledger))
     if most is None and nbytes <= sizes.saved + sizes.shared:

@@ -311,8 +311,9 @@ def _can_be_followed(rule: Any) -> bool:
 
 
 def _bytes_of_steps(rule: Any) -> dict[int, int]:
-    """Return what the steps saved that a loop holds on a tape, by their number."""
-    return {step: one.nbytes for step, one in held_steps(rule).items() if one.nbytes}
+    """Return what the steps saved that a loop holds on a tape, by their number, with the state before each of them."""
+    steps, passed_on = held_steps(rule), rule.plan.sizes.passed_on
+    return {k: one.nbytes + passed_on * (k - 1 in steps) for k, one in steps.items() if one.nbytes}
 
 
 def _bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:
