@@ -176,9 +176,9 @@ class Moments:
         return sizes.taped_beside + self.beside - self._less(step, course)
 
     def _less(self, step: int, course: Course) -> int:
-        """Return the bytes that a step saves less than planned."""
+        """Return the bytes that a step saves less than planned; less than none where it saves more."""
         known = course.known.get(step, course.each) if self.inside is None else None
-        return 0 if known is None else max(0, self.plan.sizes.saved - known)
+        return 0 if known is None else self.plan.sizes.saved - known
 
     def held(self, course: Course) -> int:
         """Return the bytes of snapshots, and of what is at hand that steps saved."""
