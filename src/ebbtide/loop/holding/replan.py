@@ -155,7 +155,7 @@ def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most:
     record.nbytes = record.nbytes or nbytes
     others = held_steps(rule)
     rule.room.whole.shown(index, record.nbytes + sizes.passed_on * (index - 1 in others))
-    if others and sizes.shared and nbytes > sizes.saved:  # which hold what all steps save, so that it is counted for none but the first
+    if others and sizes.shared and nbytes > sizes.saved:  # what all steps save is counted for none but the first
         first = others[min(others)]
         nbytes += min(sizes.shared, counted_before(rule.stepper, record, first, record.tape.ledger))
     if most is None and nbytes <= sizes.saved + sizes.shared:
