@@ -135,14 +135,15 @@ class Room:
     def taped(self, rule: Any, index: int) -> tuple[TapedStep, list[Any], list[Any]]:
         """Run a step on a tape, as `Stepper.taped` does it, within the bound."""
         pager = self._pager(rule.stepper.region.outer.pager) if self._ledger.watched else None
-        if pager is None or not self.bounded:
-            return rule.stepper.taped(index, rule.state, pager)
-        # The loop has the state that the step starts from until it is known that this fits.
-        pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
-        excused, sizes = self._excused(rule), rule.plan.sizes
-        pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
-        with self._beside(rule, excused):
-            found = rule.stepper.taped(index, rule.state, pager)
+        with self.whole.taping(rule):
+            if pager is None or not self.bounded:
+                return rule.stepper.taped(index, rule.state, pager)
+            # The loop has the state that the step starts from until it is known that this fits.
+            pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
+            excused, sizes = self._excused(rule), rule.plan.sizes
+            pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
+            with self._beside(rule, excused):
+                found = rule.stepper.taped(index, rule.state, pager)
         pager.pinned, pager.unplanned = frozenset(), (0, 0)  # held as long as the step is
         return found
 
@@ -230,7 +231,7 @@ class Room:
 
     def make_for(self, rule: Any, action: Any) -> bool:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
-        if self.whole.widest > self.whole.most_saved:
+        if self.whole.is_outgrown:
             self.whole.outgrown(rule)
         if self._ledger.limit is None:
             return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -27,6 +29,7 @@ from ebbtide.loop.planning.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, cou
 from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of
+from ebbtide.profiling.peak import measured_peak
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
@@ -51,12 +54,14 @@ class Whole:
     Attributes:
         most_saved: Bytes that a step may save, so that what is predicted is not made anew.
         widest: Bytes of the step that has saved most since then.
+        most_over: Bytes that a step may take for a moment beyond the first one, with the same effect.
+        over: Those of the step that has taken most.
     """
 
     __slots__ = (
         "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept",
         "_leaf", "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state",
-        "_sums", "_traced", "_unreached", "_within", "most_saved", "widest",
+        "_sums", "_taken", "_traced", "_unreached", "_within", "most_over", "most_saved", "over", "widest",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -73,6 +78,7 @@ class Whole:
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
         self.most_saved, self.widest = sys.maxsize, 0
+        self.most_over, self.over, self._taken = sys.maxsize, 0, 0
 
     def meet(self, leaves: list[Any], inputs: Any) -> None:
         """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
@@ -161,7 +167,7 @@ class Whole:
         if traced is None:
             return plan
         self._outputs, self._available, self._others = outputs, available, others
-        self.most_saved = int(_MARGIN * plan.sizes.saved) + plan.sizes.shared
+        self.most_saved, self.most_over = self._expected(plan, plan.sizes.saved)
         # Of a loop in a step it may be another one's before it.
         is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
         self._measured = report.allocated_peak - self._before if is_timed else 0
@@ -195,7 +201,7 @@ class Whole:
         if report is None or whole is None:
             return plan
         expected = plan.sizes.saved if self._each is None else self._each
-        self.most_saved = int(_MARGIN * expected) + plan.sizes.shared
+        self.most_saved, self.most_over = self._expected(plan, expected)
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
             # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
@@ -234,9 +240,29 @@ class Whole:
             rule.plan = plan
             rule.watch.changed(plan)
 
-    def shown(self, step: int, nbytes: int) -> None:
-        """Take note of what a step saved, which is known of the first one."""
-        self.widest = max(self.widest, nbytes if step else 0)
+    @contextmanager
+    def taping(self, rule: Any) -> Iterator[None]:
+        """Measure what a step allocates that a loop runs on a tape in the block, which is no part of what it saves."""
+        # What threads read meanwhile is part of the buffers, and of the loops in a step it is known how they go on.
+        reads = rule.position.forward_ended and rule.plan.buffer
+        if self._ledger.report is None or self._inner is not None or reads or not tracemalloc.is_tracing():
+            self._taken = 0
+            yield
+            return
+        with measured_peak() as peak:
+            yield
+        self._taken = peak.nbytes
+
+    def shown(self, step: int, nbytes: int, passed_on: int) -> None:
+        """Take note of what a step saved, which is known of the first one, with what the one before passed on to it."""
+        if step and self._traced is not None:
+            self.over = max(self.over, self._taken - nbytes - (self._traced - self._kept))
+        self.widest = max(self.widest, nbytes + passed_on if step else 0)
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether a step has saved more than is predicted for, or has taken more for a moment."""
+        return self.widest > self.most_saved or self.over > self.most_over
 
     def outgrown(self, rule: Any) -> None:
         """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
@@ -248,6 +274,11 @@ class Whole:
         peak = peak if bound is None else min(peak, max(bound, known.predicted_peak_bytes))
         rule.plan = replace(plan, predicted_peak_bytes=peak)
         rule.watch.changed(rule.plan)
+
+    def _expected(self, plan: Plan, saved: int) -> tuple[int, int]:
+        """Return the values of `most_saved` and `most_over` for what is predicted by a plan."""
+        most = int(_MARGIN * saved) + plan.sizes.shared
+        return most, self.over + most - plan.sizes.shared - saved
 
     def _inside(self, plan: Plan) -> tuple[int, int]:
         """Return what loops in a step have where there is room, beyond what they keep, and how much of it stays."""
@@ -286,7 +317,7 @@ class Whole:
         block = min(BLOCK, 2 * sizes.state)
         sweep = sizes.sweep + sizes.gradients + self._within + extra + block
         between = 0 if swept else _bytes_between(sizes) + block - self._passed  # which is the final state
-        traced = (self._traced or 0) + max(0, sizes.saved - self._saved)
+        traced = (self._traced or 0) + max(0, sizes.saved - self._saved) + self.over
         plain = traced - self._kept + sizes.state if extra else traced
         plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
         steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), 0 if swept else self._gone, beside
