@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -135,15 +136,15 @@ class Room:
     def taped(self, rule: Any, index: int) -> tuple[TapedStep, list[Any], list[Any]]:
         """Run a step on a tape, as `Stepper.taped` does it, within the bound."""
         pager = self._pager(rule.stepper.region.outer.pager) if self._ledger.watched else None
-        with self.whole.taping(rule):
-            if pager is None or not self.bounded:
-                return rule.stepper.taped(index, rule.state, pager)
-            # The loop has the state that the step starts from until it is known that this fits.
-            pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
-            excused, sizes = self._excused(rule), rule.plan.sizes
-            pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
-            with self._beside(rule, excused):
-                found = rule.stepper.taped(index, rule.state, pager)
+        taped = rule.stepper.taped if self._ledger.report is None else partial(self.whole.taped, rule)
+        if pager is None or not self.bounded:
+            return taped(index, rule.state, pager)
+        # The loop has the state that the step starts from until it is known that this fits.
+        pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
+        excused, sizes = self._excused(rule), rule.plan.sizes
+        pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
+        with self._beside(rule, excused):
+            found = taped(index, rule.state, pager)
         pager.pinned, pager.unplanned = frozenset(), (0, 0)  # held as long as the step is
         return found
 
@@ -277,8 +278,7 @@ class Room:
         alone = held.alone_bytes(rule, ledger)
         assert ledger.limit is not None
         limit = ledger.limit + alone
-        over = ledger.live + sizes.sweep - sizes.saved - limit
-        if over > 0:
+        if (over := ledger.live + sizes.sweep - sizes.saved - limit) > 0:
             lent = not rule.position.reversed and not all(pair is None or pair[1] for pair in rule.cotangent)
             over = record.forecast(lent) - limit
             over -= ledger.relieve(over)
@@ -338,8 +338,7 @@ class Room:
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
         before = self._ledger.live
-        ways = less.ways(rule)
-        count = self.given_up
+        ways, count = less.ways(rule), self.given_up
         while not is_enough() and any(way() for way in ways):
             self.given_up += 1
         freed = before - self._ledger.live

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -52,16 +51,13 @@ class Whole:
         ledger: The account of a loop, with the report of the profile; without one nothing is predicted.
 
     Attributes:
-        most_saved: Bytes that a step may save, so that what is predicted is not made anew.
-        widest: Bytes of the step that has saved most since then.
-        most_over: Bytes that a step may take for a moment beyond the first one, with the same effect.
-        over: Those of the step that has taken most.
+        is_outgrown: Whether a step has saved more than is predicted for, or has taken more for a moment.
     """
 
     __slots__ = (
         "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept",
-        "_leaf", "_ledger", "_measured", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved", "_state",
-        "_sums", "_taken", "_traced", "_unreached", "_within", "most_over", "most_saved", "over", "widest",
+        "_leaf", "_ledger", "_measured", "_most", "_moved", "_others", "_outputs", "_over", "_passed", "_reached",
+        "_saved", "_state", "_sums", "_taken", "_traced", "_unreached", "_widest", "_within", "is_outgrown",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -77,8 +73,10 @@ class Whole:
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
-        self.most_saved, self.widest = sys.maxsize, 0
-        self.most_over, self.over, self._taken = sys.maxsize, 0, 0
+        # Bytes of the step that has saved most, and of what one has taken for a moment beyond the first one; what is
+        # predicted for; and what a step has allocated.
+        self._widest = self._over = self._taken = 0
+        self._most, self.is_outgrown = (sys.maxsize, sys.maxsize), False
 
     def meet(self, leaves: list[Any], inputs: Any) -> None:
         """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
@@ -167,7 +165,7 @@ class Whole:
         if traced is None:
             return plan
         self._outputs, self._available, self._others = outputs, available, others
-        self.most_saved, self.most_over = self._expected(plan, plan.sizes.saved)
+        self._expect(plan.sizes, plan.sizes.saved)
         # Of a loop in a step it may be another one's before it.
         is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
         self._measured = report.allocated_peak - self._before if is_timed else 0
@@ -200,8 +198,7 @@ class Whole:
         whole = known.predicted_whole_bytes
         if report is None or whole is None:
             return plan
-        expected = plan.sizes.saved if self._each is None else self._each
-        self.most_saved, self.most_over = self._expected(plan, expected)
+        self._expect(plan.sizes, plan.sizes.saved if self._each is None else self._each)
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
             # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
@@ -228,7 +225,7 @@ class Whole:
         if report is None or known.predicted_whole_bytes is None or in_region(rule.stepper.region.around):
             return
         shown = [nbytes for step, nbytes in _bytes_of_steps(rule).items() if step]
-        self._each, self.widest = max(shown, default=None), 0
+        self._each, self._widest = max(shown, default=None), 0
         if self._inner is None:
             plan = self.changed(rule, known)
         else:  # what loops in steps take was followed from the beginning
@@ -240,34 +237,29 @@ class Whole:
             rule.plan = plan
             rule.watch.changed(plan)
 
-    @contextmanager
-    def taping(self, rule: Any) -> Iterator[None]:
-        """Measure what a step allocates that a loop runs on a tape in the block, which is no part of what it saves."""
+    def taped(self, rule: Any, index: int, state: list[Any], pager: Any) -> Any:
+        """Run a step of a loop, see `Stepper.taped`; measure what it allocates, what it saves and for a moment."""
         # What threads read meanwhile is part of the buffers, and of the loops in a step it is known how they go on.
         reads = rule.position.forward_ended and rule.plan.buffer
-        if self._ledger.report is None or self._inner is not None or reads or not tracemalloc.is_tracing():
-            self._taken = 0
-            yield
-            return
+        self._taken = 0
+        if self._inner is not None or reads or not tracemalloc.is_tracing():
+            return rule.stepper.taped(index, state, pager)
         with measured_peak() as peak:
-            yield
+            found = rule.stepper.taped(index, state, pager)
         self._taken = peak.nbytes
+        return found
 
     def shown(self, step: int, nbytes: int, passed_on: int) -> None:
         """Take note of what a step saved, which is known of the first one, with what the one before passed on to it."""
         if step and self._traced is not None:
-            self.over = max(self.over, self._taken - nbytes - (self._traced - self._kept))
-        self.widest = max(self.widest, nbytes + passed_on if step else 0)
-
-    @property
-    def is_outgrown(self) -> bool:
-        """Whether a step has saved more than is predicted for, or has taken more for a moment."""
-        return self.widest > self.most_saved or self.over > self.most_over
+            self._over = max(self._over, self._taken - nbytes - (self._traced - self._kept))
+            self._widest = max(self._widest, nbytes + passed_on)
+            self.is_outgrown = self._widest > self._most[0] or self._over > self._most[1]
 
     def outgrown(self, rule: Any) -> None:
         """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
         known, bound = rule.plan, self._available
-        self._each = None if self._each is None else max(self._each, self.widest)
+        self._each = None if self._each is None else max(self._each, self._widest)
         plan = self.changed(rule, known)
         more = max(0, (plan.predicted_whole_bytes or 0) - (known.predicted_whole_bytes or 0))
         peak = known.predicted_peak_bytes + more
@@ -275,10 +267,10 @@ class Whole:
         rule.plan = replace(plan, predicted_peak_bytes=peak)
         rule.watch.changed(rule.plan)
 
-    def _expected(self, plan: Plan, saved: int) -> tuple[int, int]:
-        """Return the values of `most_saved` and `most_over` for what is predicted by a plan."""
-        most = int(_MARGIN * saved) + plan.sizes.shared
-        return most, self.over + most - plan.sizes.shared - saved
+    def _expect(self, sizes: Sizes, saved: int) -> None:
+        """Take note of what is predicted for, with the bytes that a step is expected to save."""
+        most = int(_MARGIN * saved)
+        self._most, self.is_outgrown = (most + sizes.shared, self._over + most - saved), False
 
     def _inside(self, plan: Plan) -> tuple[int, int]:
         """Return what loops in a step have where there is room, beyond what they keep, and how much of it stays."""
@@ -317,7 +309,7 @@ class Whole:
         block = min(BLOCK, 2 * sizes.state)
         sweep = sizes.sweep + sizes.gradients + self._within + extra + block
         between = 0 if swept else _bytes_between(sizes) + block - self._passed  # which is the final state
-        traced = (self._traced or 0) + max(0, sizes.saved - self._saved) + self.over
+        traced = (self._traced or 0) + max(0, sizes.saved - self._saved) + self._over
         plain = traced - self._kept + sizes.state if extra else traced
         plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
         steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), 0 if swept else self._gone, beside
