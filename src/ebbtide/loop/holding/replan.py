@@ -154,7 +154,7 @@ def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most:
     plan, sizes = rule.plan, rule.plan.sizes
     record.nbytes = record.nbytes or nbytes
     others = held_steps(rule)
-    rule.room.whole.shown(index, record.nbytes, sizes.passed_on * (index - 1 in others))
+    rule.room.whole.shown(index, record, sizes.passed_on * (index - 1 in others))
     if others and sizes.shared and nbytes > sizes.saved:  # what all steps save is counted for none but the first
         first = others[min(others)]
         nbytes += min(sizes.shared, counted_before(rule.stepper, record, first, record.tape.ledger))

@@ -26,6 +26,7 @@ from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import count_saved, spare_beside_taped, table_bytes
 from ebbtide.loop.planning.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.stepping.given import in_region
+from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of
 from ebbtide.profiling.peak import measured_peak
@@ -57,7 +58,7 @@ class Whole:
     __slots__ = (
         "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept",
         "_leaf", "_ledger", "_measured", "_most", "_moved", "_others", "_outputs", "_over", "_passed", "_reached",
-        "_saved", "_state", "_sums", "_taken", "_traced", "_unreached", "_widest", "_within", "is_outgrown",
+        "_saved", "_state", "_sums", "_swept", "_taken", "_traced", "_unreached", "_widest", "_within", "is_outgrown",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -73,9 +74,9 @@ class Whole:
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
-        # Bytes of the step that has saved most, and of what one has taken for a moment beyond the first one; what is
-        # predicted for; and what a step has allocated.
-        self._widest = self._over = self._taken = 0
+        # Bytes that the widest step has saved, that one has taken for a moment beyond the first one, and that its sweep
+        # is going to; those that a step has allocated; and what is predicted for.
+        self._widest = self._over = self._swept = self._taken = 0
         self._most, self.is_outgrown = (sys.maxsize, sys.maxsize), False
 
     def meet(self, leaves: list[Any], inputs: Any) -> None:
@@ -249,11 +250,13 @@ class Whole:
         self._taken = peak.nbytes
         return found
 
-    def shown(self, step: int, nbytes: int, passed_on: int) -> None:
-        """Take note of what a step saved, which is known of the first one, with what the one before passed on to it."""
+    def shown(self, step: int, record: TapedStep, passed_on: int) -> None:
+        """Take note of what a step took, which is known of the first one; the one before has *passed_on* some to it."""
         if step and self._traced is not None:
-            self._over = max(self._over, self._taken - nbytes - (self._traced - self._kept))
-            self._widest = max(self._widest, nbytes + passed_on)
+            self._over = max(self._over, self._taken - record.nbytes - (self._traced - self._kept))
+            self._widest = max(self._widest, record.nbytes + passed_on)
+            if self._over > self._most[1]:  # as its sweep may do
+                self._swept = max(self._swept, record.forecast() - self._ledger.live + record.nbytes)
             self.is_outgrown = self._widest > self._most[0] or self._over > self._most[1]
 
     def outgrown(self, rule: Any) -> None:
@@ -307,7 +310,7 @@ class Whole:
         inside = None if self._inner is None else replace(self._inner, available=available)
         limit = None if available is None else available - sizes.interpreter
         block = min(BLOCK, 2 * sizes.state)
-        sweep = sizes.sweep + sizes.gradients + self._within + extra + block
+        sweep = max(sizes.sweep, self._swept) + sizes.gradients + self._within + extra + block
         between = 0 if swept else _bytes_between(sizes) + block - self._passed  # which is the final state
         traced = (self._traced or 0) + max(0, sizes.saved - self._saved) + self._over
         plain = traced - self._kept + sizes.state if extra else traced
