@@ -211,9 +211,18 @@ class Whole:
                 course.known = {0: self._saved, **_bytes_of_steps(rule)}
                 course.each = self._each
                 beyond = self._follow(plan, course, others=more)
-                peak = plan.predicted_peak_bytes + beyond + more
+                peak = min(plan.predicted_peak_bytes + beyond, self._bound(plan)) + more
                 whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
         return plan.with_whole(whole, report.allocated_peak)
+
+    def _bound(self, plan: Plan) -> int:
+        """Return the bytes that a loop does not pass, as it gives up what is too much, whatever its steps save."""
+        if self._available is None or self._inner is not None or self._each is None:
+            return sys.maxsize
+        sizes = plan.sizes
+        # In no ledger are the state that a step starts from, a cotangent, and what the step takes for a moment.
+        apart = (self._traced or 0) - self._kept + self._over + 2 * sizes.state
+        return self._available + max(sizes.alone, sizes.excused) + apart + min(BLOCK, 2 * sizes.state)
 
     def turns(self, rule: Any) -> None:
         """
@@ -232,8 +241,8 @@ class Whole:
         else:  # what loops in steps take was followed from the beginning
             plan = known.with_whole(known.predicted_whole_bytes, report.allocated_peak)
         assert plan.predicted_whole_bytes is not None
-        more = plan.predicted_whole_bytes - known.predicted_whole_bytes
         # Of what has been held by now the profile's own part was in the prediction before.
+        more = plan.predicted_whole_bytes - known.predicted_whole_bytes
         if more > RESERVE_PER_PROFILE or known.predicted_whole_bytes > _MARGIN * plan.predicted_whole_bytes:
             rule.plan = plan
             rule.watch.changed(plan)
@@ -241,8 +250,7 @@ class Whole:
     def taped(self, rule: Any, index: int, state: list[Any], pager: Any) -> Any:
         """Run a step of a loop, see `Stepper.taped`; measure what it allocates, what it saves and for a moment."""
         # What threads read meanwhile is part of the buffers, and of the loops in a step it is known how they go on.
-        reads = rule.position.forward_ended and rule.plan.buffer
-        self._taken = 0
+        reads, self._taken = rule.position.forward_ended and rule.plan.buffer, 0
         if self._inner is not None or reads or not tracemalloc.is_tracing():
             return rule.stepper.taped(index, state, pager)
         with measured_peak() as peak:
