@@ -35,6 +35,16 @@ def is_plain(first: First) -> bool:
     return all(map(_does_as_numpy, nodes_of(first.record)))
 
 
+def hides_nothing(first: First) -> bool:
+    """Return whether the same holds but for loops in a step, whose own plans have room for what their steps take."""
+    assert first.record is not None
+    return all(_is_of_loop(node.signature) or _does_as_numpy(node) for node in nodes_of(first.record))
+
+
+def _is_of_loop(signature: Any) -> bool:
+    return signature is PROJECTION or hasattr(signature, "room")
+
+
 def _does_as_numpy(node: Node) -> bool:
     """Return whether an operation takes what NumPy's does; with index arrays it may be a part of another function."""
     one = node.signature

@@ -13,7 +13,7 @@ from ebbtide.arrays.context import current
 from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.measuring.first import First
-from ebbtide.loop.measuring.likeness import is_known, is_lone, is_plain, taken_beside
+from ebbtide.loop.measuring.likeness import hides_nothing, is_known, is_lone, is_plain, taken_beside
 from ebbtide.loop.measuring.moments import bytes_asked
 from ebbtide.loop.measuring.timing import time_plain
 from ebbtide.loop.measuring.unforecast import measure_rules
@@ -150,12 +150,13 @@ def measure_alone(
     free = not agree(not free)
     if not (waits or takes or free):
         # The function alone takes a state at least, for what it returns.
-        unseen = 0 if is_plain(first) else taken - sizes.seen - sizes.state
+        unseen = 0 if hides_nothing(first) else taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
     outer = None if stepper.region is None else stepper.region.outer.pager
     freed = ledger.relieve(ledger.live + beside_it - ledger.limit, ledger.lenders_before(mark))
     if ledger.live + beside_it > ledger.limit:
         sizes = without_spare(values, first, sizes, ledger, mark)
+        taken = min(taken, sizes.seen + first.beyond + sizes.state + sizes.shared)  # some is there no more
     before, meter = ledger.live, Meter()
     if outer is not None:
         outer.reserve(beside_it)
@@ -166,7 +167,7 @@ def measure_alone(
     block = min(BLOCK, 2 * _largest(first)) + beside
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - function + block
-    sizes = replace(sizes, alone=alone, unseen=0 if is_plain(first) else max(0, run - sizes.seen))
+    sizes = replace(sizes, alone=alone, unseen=0 if hides_nothing(first) else max(0, run - sizes.seen))
     if function > block and first.unlisted is not None:
         sizes = replace(sizes, covered=function - block - first.unlisted)
     if free and function > block and first.record is not None:
