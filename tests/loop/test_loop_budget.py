@@ -553,6 +553,36 @@ def test_operations_after_a_loop_are_monotone_in_the_budget():
         assert np.array_equal(found[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "body", "budgets"),
+    [
+        ((3, 4, 5), lambda u, i: u * (1.0 - 0.01 * u), (13.8, 14.4, 15.1, 16.0, 18.25)),
+        ((3, 4, 5), lambda u, i: u + 0.01 * np.sin(u), (13.4, 13.75, 14.2)),
+        ((5, 4, 3), lambda u, i: u + 0.01 * np.sin(u), (11.9, 12.8, 13.75, 14.2, 14.65)),
+    ],
+)
+def test_more_memory_is_not_refused_to_loops_three_deep(
+    lengths: tuple[int, ...], body: Any, budgets: tuple[float, ...]
+) -> None:
+    """What loops in a step gave up while that was measured counted on as what each step takes, or counted twice."""
+    u = np.linspace(0.2, 1.1, 20_000)
+
+    def nested(u: Any, i: Any = 0, depth: int = 0) -> Any:
+        if depth == len(lengths):
+            return body(u, i)
+        return timeloop(lambda u, i: nested(u, i, depth + 1), u, lengths[depth], costs=Costs(forward=1.0, reverse=2.0))
+
+    def f(u: Any) -> Any:
+        after = nested(u)
+        return np.sum(after * after)
+
+    expected, alone = grad(f)(u).tobytes(), peak_bytes(lambda: f(u))
+    for states in budgets:
+        bounded = grad(f, budget=Budget(memory=int(states * u.nbytes)))
+        assert bounded(u).tobytes() == expected
+        assert peak_bytes(lambda bounded=bounded: bounded(u)) - alone <= states * u.nbytes
+
+
 @pytest.mark.parametrize(("steps", "inner"), [(24, 5), (12, 3)])
 def test_more_memory_is_never_refused_to_nested_loops(steps: int, inner: int) -> None:
     """
