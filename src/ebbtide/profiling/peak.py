@@ -73,8 +73,8 @@ def _raise_peak(nbytes: int) -> None:
     """
     Have `tracemalloc` know of a peak of so many bytes: by memory that nobody touches, and that takes no room so.
 
-    It is no array, which whoever meters what NumPy allocates would count: a loop in the step of another one so took up to
-    three states more of that than without `tracemalloc`, and budgets were refused.
+    It is no array, which whoever meters what NumPy allocates would count: a loop in the step of another one so took
+    three states more than without `tracemalloc`, and budgets were refused.
     """
     missing = nbytes - tracemalloc.get_traced_memory()[0] - _OBJECT_BYTES
     if missing > 0:

@@ -153,9 +153,9 @@ def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most:
     """
     plan, sizes = rule.plan, rule.plan.sizes
     record.nbytes = record.nbytes or nbytes
-    others = held_steps(rule)
-    rule.room.whole.shown(index, record, sizes.passed_on * (index - 1 in others))
-    if others and sizes.shared and nbytes > sizes.saved:  # what all steps save is counted for none but the first
+    rule.room.whole.shown(index, record, sizes)
+    others = held_steps(rule) if sizes.shared and nbytes > sizes.saved else {}
+    if others:  # what all steps save is counted for none but the first
         first = others[min(others)]
         nbytes += min(sizes.shared, counted_before(rule.stepper, record, first, record.tape.ledger))
     if most is None and nbytes <= sizes.saved + sizes.shared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tracemalloc
 import weakref
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -56,8 +56,8 @@ class Whole:
     """
 
     __slots__ = (
-        "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept",
-        "_leaf", "_ledger", "_measured", "_most", "_moved", "_others", "_outputs", "_over", "_passed", "_reached",
+        "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept", "_leaf",
+        "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_over", "_passed", "_reached",
         "_saved", "_state", "_sums", "_swept", "_taken", "_traced", "_unreached", "_widest", "_within", "is_outgrown",
     )  # fmt: skip
 
@@ -74,9 +74,8 @@ class Whole:
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
-        # Bytes that the widest step has saved, that one has taken for a moment beyond the first one, and that its sweep
-        # is going to; those that a step has allocated; and what is predicted for.
-        self._widest = self._over = self._swept = self._taken = 0
+        # Bytes that a step saved at most, took beyond the first one, is going to in its sweep; that one took, and met.
+        self._widest = self._over = self._swept = self._taken = self._met = 0
         self._most, self.is_outgrown = (sys.maxsize, sys.maxsize), False
 
     def meet(self, leaves: list[Any], inputs: Any) -> None:
@@ -219,10 +218,9 @@ class Whole:
         """Return the bytes that a loop does not pass, as it gives up what is too much, whatever its steps save."""
         if self._available is None or self._inner is not None or self._each is None:
             return sys.maxsize
-        sizes = plan.sizes
+        alone, two = max(plan.sizes.alone, plan.sizes.excused), 2 * plan.sizes.state
         # In no ledger are the state that a step starts from, a cotangent, and what the step takes for a moment.
-        apart = (self._traced or 0) - self._kept + self._over + 2 * sizes.state
-        return self._available + max(sizes.alone, sizes.excused) + apart + min(BLOCK, 2 * sizes.state)
+        return self._available + alone + (self._traced or 0) - self._kept + self._over + two + min(BLOCK, two)
 
     def turns(self, rule: Any) -> None:
         """
@@ -249,20 +247,23 @@ class Whole:
 
     def taped(self, rule: Any, index: int, state: list[Any], pager: Any) -> Any:
         """Run a step of a loop, see `Stepper.taped`; measure what it allocates, what it saves and for a moment."""
+        owners = {id(owner_of(leaf)): leaf.nbytes for leaf in state if isinstance(leaf, np.ndarray)}
+        met, given_up = sum([owners[one] for one in owners if self._ledger.count_holders(one)]), rule.room.given_up
         # What threads read meanwhile is part of the buffers, and of the loops in a step it is known how they go on.
-        reads, self._taken = rule.position.forward_ended and rule.plan.buffer, 0
-        if self._inner is not None or reads or not tracemalloc.is_tracing():
-            return rule.stepper.taped(index, state, pager)
-        with measured_peak() as peak:
+        reads = rule.position.forward_ended and rule.plan.buffer
+        with nullcontext() if reads or self._inner or not tracemalloc.is_tracing() else measured_peak() as peak:
             found = rule.stepper.taped(index, state, pager)
-        self._taken = peak.nbytes
+        self._taken = 0 if peak is None else peak.nbytes
+        self._met = met if rule.room.given_up == given_up else 0  # what it met of a step that went is its own by now
         return found
 
-    def shown(self, step: int, record: TapedStep, passed_on: int) -> None:
-        """Take note of what a step took, which is known of the first one; the one before has *passed_on* some to it."""
+    def shown(self, step: int, record: TapedStep, sizes: Sizes) -> None:
+        """Take note of what a step took; of the first one it is known."""
         if step and self._traced is not None:
-            self._over = max(self._over, self._taken - record.nbytes - (self._traced - self._kept))
-            self._widest = max(self._widest, record.nbytes + passed_on)
+            record.before = min(sizes.passed_on, self._met)
+            saved = record.nbytes + record.before
+            self._over = max(self._over, self._taken - saved - (self._traced - self._kept))
+            self._widest = max(self._widest, saved)
             if self._over > self._most[1]:  # as its sweep may do
                 self._swept = max(self._swept, record.forecast() - self._ledger.live + record.nbytes)
             self.is_outgrown = self._widest > self._most[0] or self._over > self._most[1]
@@ -345,9 +346,8 @@ def _can_be_followed(rule: Any) -> bool:
 
 
 def _bytes_of_steps(rule: Any) -> dict[int, int]:
-    """Return what the steps saved that a loop holds on a tape, by their number, with the state before each of them."""
-    steps, passed_on = held_steps(rule), rule.plan.sizes.passed_on
-    return {k: one.nbytes + passed_on * (k - 1 in steps) for k, one in steps.items() if one.nbytes}
+    """Return what the steps saved that a loop holds on a tape, by their number, each with the state before it."""
+    return {step: one.nbytes + one.before for step, one in held_steps(rule).items() if one.nbytes}
 
 
 def _bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:

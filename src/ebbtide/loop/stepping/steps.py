@@ -49,6 +49,7 @@ class TapedStep:
         nbytes: What it saves, as the ledger counts it, and snapshots that loops in it cannot do without; 0 where nobody
             looks.
         within: These snapshots.
+        before: Bytes that it saves, too, and that were in the ledger before it: of the state that the step before left.
 
     Memory:
         The saved values of the step, until it is swept.
@@ -63,6 +64,7 @@ class TapedStep:
     emitted: int = 0
     nbytes: int = 0
     within: int = 0
+    before: int = 0
 
     def follow_sweep(self) -> Forecast:
         """Return what a sweep is going to hold, which starts from cotangents of its own."""
