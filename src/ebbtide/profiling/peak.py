@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
 
-# What an object of bytes takes beside them.
-_OBJECT_BYTES = sys.getsizeof(b"")
+# What an object of bytes takes beside them, with the number that says how many.
+_OBJECT_BYTES = sys.getsizeof(b"") + sys.getsizeof(2**31)
 
 
 @final

@@ -249,9 +249,9 @@ class Whole:
         """Run a step of a loop, see `Stepper.taped`; measure what it allocates, what it saves and for a moment."""
         owners = {id(owner_of(leaf)): leaf.nbytes for leaf in state if isinstance(leaf, np.ndarray)}
         met, given_up = sum([owners[one] for one in owners if self._ledger.count_holders(one)]), rule.room.given_up
-        # What threads read meanwhile is part of the buffers, and of the loops in a step it is known how they go on.
-        reads = rule.position.forward_ended and rule.plan.buffer
-        with nullcontext() if reads or self._inner or not tracemalloc.is_tracing() else measured_peak() as peak:
+        # What threads read and write meanwhile is no part of the step, and of loops in it is known how they go on.
+        others = rule.plan.buffer or self._inner is not None
+        with nullcontext() if others or not tracemalloc.is_tracing() else measured_peak() as peak:
             found = rule.stepper.taped(index, state, pager)
         self._taken = 0 if peak is None else peak.nbytes
         self._met = met if rule.room.given_up == given_up else 0  # what it met of a step that went is its own by now
