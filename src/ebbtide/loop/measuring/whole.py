@@ -218,7 +218,7 @@ class Whole:
         """Return the bytes that a loop does not pass, as it gives up what is too much, whatever its steps save."""
         if self._available is None or self._inner is not None or self._each is None:
             return sys.maxsize
-        alone, two = max(plan.sizes.alone, plan.sizes.excused), 2 * plan.sizes.state  # in no ledger: state and cotangent
+        alone, two = max(plan.sizes.alone, plan.sizes.excused), 2 * plan.sizes.state  # state, cotangent
         return self._available + alone + (self._traced or 0) - self._kept + self._over + two + min(BLOCK, two)
 
     def turns(self, rule: Any) -> None:
@@ -281,7 +281,7 @@ class Whole:
     def _expect(self, sizes: Sizes, saved: int) -> None:
         """Take note of what is predicted for, with the bytes that a step is expected to save."""
         most = int(_MARGIN * saved)
-        self._most = most + sizes.shared, self._over + max(RESERVE_PER_PROFILE, most - saved)  # less is the interpreter's
+        self._most = most + sizes.shared, self._over + max(RESERVE_PER_PROFILE, most - saved)
         self.is_outgrown = False
 
     def _inside(self, plan: Plan) -> tuple[int, int]:
