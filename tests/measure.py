@@ -59,8 +59,9 @@ def peak_bytes(call: Callable[[], Any]) -> int:
         return peak_of(call)
 
 
-def find_least(bounded: Callable[[int], Any], memory: int = 1) -> int:
+def find_least(bounded: Callable[[int], Any]) -> int:
     """Return the first of the budgets named by refusals at which a call runs; each names more than it was given."""
+    memory = 1
     while True:
         try:
             bounded(memory)

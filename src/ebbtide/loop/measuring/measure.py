@@ -133,8 +133,7 @@ def measure_alone(
     lone, has_room = is_lone(values, first), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     beside = taken_beside(first) if lone else 0
     most = _most_that_waits(sizes, beside)
-    # What was there before the step, and is in the ledger since then, no meter saw.
-    taken = min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
+    taken = _most_taken(first, sizes)
     known = lone and is_known(first)
     waits = not agree(not (known and sizes.sweep > most))
     takes = agree(not is_plain(first) and taken + sizes.state + sizes.gradients > has_room)
@@ -156,7 +155,7 @@ def measure_alone(
     freed = ledger.relieve(ledger.live + beside_it - ledger.limit, ledger.lenders_before(mark))
     if ledger.live + beside_it > ledger.limit:
         sizes = without_spare(values, first, sizes, ledger, mark)
-        taken = min(taken, sizes.seen + first.beyond + sizes.state + sizes.shared)  # some is there no more
+        taken = _most_taken(first, sizes)
     before, meter = ledger.live, Meter()
     if outer is not None:
         outer.reserve(beside_it)
@@ -176,6 +175,12 @@ def measure_alone(
     # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
     least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
     return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed
+
+
+def _most_taken(first: First, sizes: Sizes) -> int:
+    """Return the bytes that a step took at most, less those that it held and that were given up since."""
+    # What was there before the step, and is in the ledger since then, no meter saw.
+    return min(first.taken, sizes.seen + first.beyond + sizes.state + sizes.shared)
 
 
 def is_own(stepper: Stepper) -> bool:

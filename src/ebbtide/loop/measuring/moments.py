@@ -36,6 +36,7 @@ class Course:
         most: The most bytes that were held at a time.
         inside: Of steps whose saved values are held, what loops in them hold.
         known: Of steps that have been run on a tape, the bytes that they saved, with what all save in one of them.
+        swept: Of steps at hand, the bytes that their sweeps take at most, where that is known.
         each: Bytes that others are expected to save at most; None for as many as planned.
         buffer: Bytes of the buffers for disk.
     """
@@ -47,6 +48,7 @@ class Course:
     most: int = 0
     inside: dict[int, Any] = field(default_factory=dict)
     known: dict[int, int] = field(default_factory=dict)
+    swept: dict[int, int] = field(default_factory=dict)
     each: int | None = None
     buffer: int = 0
 
@@ -140,7 +142,8 @@ class Moments:
             if position.saved is not None:  # its own is in the sweep
                 own = self._taped_beside(position.end - 1, course)
                 counted, held, between = counted - own, held - own, between + own - sizes.taped_beside - self.beside
-            sweep = self.sweep - self._less(position.end - 1, course)
+            known = course.swept.get(position.end - 1, 0) - sizes.sweep  # which may be more than what it saved more
+            sweep = self.sweep + max(known, -self._less(position.end - 1, course))
             sweep = sweep if self.inside is None else self.inside.sweep(self, course, counted)
             now = held + (sweep if position.reversed else max(sweep - self.sums, between))
         elif isinstance(action, EndForward):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import tracemalloc
 import weakref
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -29,7 +28,6 @@ from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of
-from ebbtide.profiling.peak import measured_peak
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
@@ -52,13 +50,13 @@ class Whole:
         ledger: The account of a loop, with the report of the profile; without one nothing is predicted.
 
     Attributes:
-        is_outgrown: Whether a step has saved more than is predicted for, or has taken more for a moment.
+        is_outgrown: Whether a step has saved more than is predicted for.
     """
 
     __slots__ = (
         "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept", "_leaf",
-        "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_over", "_passed", "_reached",
-        "_saved", "_state", "_sums", "_swept", "_taken", "_traced", "_unreached", "_widest", "_within", "is_outgrown",
+        "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved",
+        "_state", "_sums", "_traced", "_unreached", "_widest", "_within", "is_outgrown",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -74,9 +72,8 @@ class Whole:
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured = (0, 0, 0), 0, 0
         self._inner: LoopsInside | None = None
-        # Bytes that a step saved at most, took beyond the first one, is going to in its sweep; that one took, and met.
-        self._widest = self._over = self._swept = self._taken = self._met = 0
-        self._most, self.is_outgrown = (sys.maxsize, sys.maxsize), False
+        # Bytes that a step saved at most, and is expected to; and of the state before the last one that the ledger had.
+        self._widest, self._most, self._met, self.is_outgrown = 0, sys.maxsize, 0, False
 
     def meet(self, leaves: list[Any], inputs: Any) -> None:
         """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
@@ -208,18 +205,26 @@ class Whole:
                 course = Course(position, rule.room.spare.is_there, stays=rule.room.spare.grown)
                 course.inside = {} if self._inner is None else find_left(rule, self._ledger)
                 course.known = {0: self._saved, **_bytes_of_steps(rule)}
-                course.each = self._each
+                course.each, course.swept = self._each, self._sweeps_of(rule)
                 beyond = self._follow(plan, course, others=more)
                 peak = min(plan.predicted_peak_bytes + beyond, self._bound(plan)) + more
                 whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
         return plan.with_whole(whole, report.allocated_peak)
 
+    def _sweeps_of(self, rule: Any) -> dict[int, int]:
+        """Return what the sweeps of the steps at hand take, by their number; none before the reverse sweep begins."""
+        if self._each is None or self._inner is not None:
+            return {}
+        return {step: one.forecast() - self._ledger.live + one.nbytes for step, one in rule.records.items()}
+
     def _bound(self, plan: Plan) -> int:
         """Return the bytes that a loop does not pass, as it gives up what is too much, whatever its steps save."""
         if self._available is None or self._inner is not None or self._each is None:
             return sys.maxsize
-        alone, two = max(plan.sizes.alone, plan.sizes.excused), 2 * plan.sizes.state  # state, cotangent
-        return self._available + alone + (self._traced or 0) - self._kept + self._over + two + min(BLOCK, two)
+        sizes = plan.sizes
+        # In no ledger are the state that a step starts from, a cotangent, and what a step takes for a moment.
+        apart = 2 * sizes.state + min(BLOCK, 2 * sizes.state) + (self._traced or 0) - self._kept
+        return self._available + max(sizes.alone, sizes.excused) + apart
 
     def turns(self, rule: Any) -> None:
         """
@@ -238,34 +243,26 @@ class Whole:
         else:  # what loops in steps take was followed from the beginning
             plan = known.with_whole(known.predicted_whole_bytes, report.allocated_peak)
         assert plan.predicted_whole_bytes is not None
-        # Of what has been held by now the profile's own part was in the prediction before.
         more = plan.predicted_whole_bytes - known.predicted_whole_bytes
+        # Of what has been held by now the profile's own part was in the prediction before.
         if more > RESERVE_PER_PROFILE or known.predicted_whole_bytes > _MARGIN * plan.predicted_whole_bytes:
             rule.plan = plan
             rule.watch.changed(plan)
 
     def taped(self, rule: Any, index: int, state: list[Any], pager: Any) -> Any:
-        """Run a step of a loop, see `Stepper.taped`; measure what it allocates, what it saves and for a moment."""
+        """Run a step of a loop, see `Stepper.taped`, and take note of what it begins with that is in the ledger."""
         owners = {id(owner_of(leaf)): leaf.nbytes for leaf in state if isinstance(leaf, np.ndarray)}
         met, given_up = sum([owners[one] for one in owners if self._ledger.count_holders(one)]), rule.room.given_up
-        # What threads read and write meanwhile is no part of the step, and of loops in it is known how they go on.
-        others = rule.plan.buffer or self._inner is not None
-        with nullcontext() if others or not tracemalloc.is_tracing() else measured_peak() as peak:
-            found = rule.stepper.taped(index, state, pager)
-        self._taken = 0 if peak is None else peak.nbytes
+        found = rule.stepper.taped(index, state, pager)
         self._met = met if rule.room.given_up == given_up else 0  # what it met of a step that went is its own by now
         return found
 
     def shown(self, step: int, record: TapedStep, sizes: Sizes) -> None:
-        """Take note of what a step took; of the first one it is known."""
+        """Take note of what a step saved; of the first one it is known."""
         if step and self._traced is not None:
             record.before = min(sizes.passed_on, self._met)
-            saved = record.nbytes + record.before
-            self._over = max(self._over, self._taken - saved - (self._traced - self._kept))
-            self._widest = max(self._widest, saved)
-            if self._over > self._most[1]:  # as its sweep may do
-                self._swept = max(self._swept, record.forecast() - self._ledger.live + record.nbytes)
-            self.is_outgrown = self._widest > self._most[0] or self._over > self._most[1]
+            self._widest = max(self._widest, record.nbytes + record.before)
+            self.is_outgrown = self._widest > self._most
 
     def outgrown(self, rule: Any) -> None:
         """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
@@ -280,9 +277,7 @@ class Whole:
 
     def _expect(self, sizes: Sizes, saved: int) -> None:
         """Take note of what is predicted for, with the bytes that a step is expected to save."""
-        most = int(_MARGIN * saved)
-        self._most = most + sizes.shared, self._over + max(RESERVE_PER_PROFILE, most - saved)
-        self.is_outgrown = False
+        self._most, self.is_outgrown = int(_MARGIN * saved) + sizes.shared, False
 
     def _inside(self, plan: Plan) -> tuple[int, int]:
         """Return what loops in a step have where there is room, beyond what they keep, and how much of it stays."""
@@ -319,9 +314,9 @@ class Whole:
         inside = None if self._inner is None else replace(self._inner, available=available)
         limit = None if available is None else available - sizes.interpreter
         block = min(BLOCK, 2 * sizes.state)
-        sweep = max(sizes.sweep, self._swept) + sizes.gradients + self._within + extra + block
+        sweep = sizes.sweep + sizes.gradients + self._within + extra + block
         between = 0 if swept else _bytes_between(sizes) + block - self._passed  # which is the final state
-        traced = (self._traced or 0) + max(0, sizes.saved - self._saved) + self._over
+        traced = (self._traced or 0) + max(0, sizes.saved - self._saved)
         plain = traced - self._kept + sizes.state if extra else traced
         plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
         steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), 0 if swept else self._gone, beside
