@@ -266,8 +266,6 @@ class Room:
                 self._prepare(rule, index, record)
         with self._ledger.beside(alone) if (alone := held.alone_bytes(rule, self._ledger)) else nullcontext():
             found = record.sweep(rule.cotangent, seeds, retain=retain)
-            if retain and record.tape.pager is not None:
-                record.tape.pager.put_back()
         self.waiting.hold(found[0])
         return found
 
@@ -299,7 +297,10 @@ class Room:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""
         if (limit := self._ledger.limit) is not None:
             others = self._ledger.live - held.counted_bytes(rule)
-            rule.shed(others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit)
+            over = others + rule.plan.sizes.restart + rule.plan.predicted_peak_bytes - limit
+            if over + sum([record.nbytes for record in rule.records.values()]) > 0:
+                less.store_last(rule)
+            rule.shed(over)
         self.settle(rule)
         self.spare.drop(rule)  # another sweep begins with the saved values, which are not given up from now on
         must = self.stale or held.at_hand_bytes(rule) > 0  # some steps have to run again, and the next sweep runs all
@@ -352,7 +353,6 @@ class Room:
             record = rule.records.pop(step)
             if record.tape.pager is not None:
                 record.tape.pager.close()
-            del record
 
     def plan_again(self, rule: Any) -> bool:
         """

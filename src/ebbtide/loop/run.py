@@ -48,9 +48,9 @@ class LoopRule(JointRule):
     """
 
     __slots__ = (
-        "__weakref__", "_directory", "_ledger", "_mark", "_prefix", "_region", "_resumption", "_turns", "_until",
-        "bypass", "cotangent", "emitted", "links", "loss", "plan", "position", "ran", "records", "room", "snapshots",
-        "state", "stepper", "verifier", "watch",
+        "__weakref__", "_directory", "_ledger", "_mark", "_region", "_resumption", "_turns", "_until",
+        "bypass", "cotangent", "emitted", "links", "loss", "plan", "position", "prefix", "ran", "records", "room",
+        "snapshots", "state", "stepper", "verifier", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +78,7 @@ class LoopRule(JointRule):
         self.state: list[Any] = []
         self.records: dict[int, TapedStep] = {}  # the steps whose saved values are at hand
         # From where a retained sweep begins again: what is kept of the first steps.
-        self._prefix: Position | None = None
+        self.prefix: Position | None = None
         self._region: Any = stepper.region
         self.bypass = self._region.bypass()
         self._turns, self._mark = 0, None
@@ -197,7 +197,7 @@ class LoopRule(JointRule):
 
     def delete(self, action: Delete) -> None:
         """Delete a snapshot, unless another sweep begins with it."""
-        if not ahead.is_among(self._prefix, kept := ahead.stored(self.position, action.step)):
+        if not ahead.is_among(self.prefix, kept := ahead.stored(self.position, action.step)):
             self.snapshots.drop(kept)
 
     def _forward(self, action: Forward, after: Position, first: Any) -> Position:
@@ -236,9 +236,8 @@ class LoopRule(JointRule):
             del record, output
             self._count(index)
             index += 1
-        watch = self.position.open
         with self._region.running(self.bypass):
-            while index < action.stop and not (watch and index > action.start and self._is_end()):
+            while index < action.stop and not (self.position.open and index > action.start and self._is_end()):
                 self.state, output = self.stepper.plain(index, self.state, self.bypass)
                 self.verifier.emitted(index, output)
                 self._emit(index, output)
@@ -283,7 +282,7 @@ class LoopRule(JointRule):
     def _load(self, action: Copy | Move, after: Position) -> Position:
         """Load a snapshot; return the position after that."""
         step, kept = action.step, ahead.stored(self.position, action.step)
-        keep = isinstance(action, Copy) or ahead.is_among(self._prefix, kept) or self.room.spare.stays(self, kept)
+        keep = isinstance(action, Copy) or ahead.is_among(self.prefix, kept) or self.room.spare.stays(self, kept)
         if kept.kind == "saved":
             loaded: Any = self.snapshots.get_saved(step, keep=keep)
             self.records |= {} if loaded is None else {step: loaded}
@@ -324,12 +323,12 @@ class LoopRule(JointRule):
         """Run the reverse sweep and yield the cotangents of initial state, inputs and static values."""
         del node
         if self.position.finished:
-            begin_again(self, self._prefix)
+            begin_again(self, self.prefix)
         self._mark = None  # of a loop that gave up what its last step saved, that step is run once more
         self.room.settle(self)
-        if retain and self._prefix is None:
+        if retain and self.prefix is None:
             self.room.retain(self)
-            self._prefix = ahead.prefix_of(self.position)
+            self.prefix = ahead.prefix_of(self.position)
         self.room.whole.turns(self)
         collector, count = Collector(), self.links.state_count
         self.cotangent = cotangents[:count]
@@ -361,15 +360,16 @@ class LoopRule(JointRule):
 
     def _reverse(self, index: int, sink: Any) -> None:
         outputs, collector = sink
-        retained = self._prefix is not None and ahead.is_kept(self._prefix, index)
-        at_hand = retained and self._prefix is not None and self._prefix.saved is not None
+        at_hand = self.prefix is not None and ahead.is_at_hand(self.prefix, index)
         record = self.records[index] if at_hand else self.records.pop(index)
+        # A step that ran again goes, though another sweep begins with what it saved the first time.
+        retained = at_hand or (self.prefix is not None and self.snapshots.holds(index, record))
         seeds = [None if g is None else g[index] for g in outputs]
         again = self.loss.reversing(index, self.cotangent)
         self.cotangent, x, sums = self.room.sweep(self, index, record, seeds, retain=retained)
         self.links.check_step(index, record, sums)
         if retained:
-            self.snapshots.put_away(index)
+            self.snapshots.put_away(index, record)
         elif record.tape.pager is not None:
             record.tape.pager.close()
         self.verifier.swept(index, record.emitted)
@@ -381,7 +381,7 @@ class LoopRule(JointRule):
         if record.tape.pager is not None:
             self.room.waiting.gather(collector)
         self.watch.passed()
-        if self._resumption is not None and self._prefix is None:
+        if self._resumption is not None and self.prefix is None:
             running = [collector.static_sums.get(key) for key in self.links.statics]
             start = self.verifier.start_of(index)
             self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran, start)
@@ -396,5 +396,5 @@ class LoopRule(JointRule):
         """Give up snapshots and saved values."""
         self.room.dismiss(self)
         self.records.clear()
-        self.state, self._prefix = [], None
+        self.state, self.prefix = [], None
         self.snapshots.close()

@@ -69,9 +69,8 @@ class Pager:
         self, ledger: Ledger, budget: Budget | None, *, strict: bool = False, around: Pager | None = None,
         step: bool = False,
     ) -> None:  # fmt: skip
-        self.ledger, self.budget, self.strict = ledger, budget, strict
-        self._around, self._step, self.pinned, self.unplanned = around, step, frozenset[int](), (0, 0)
-        self._measures, self._margin = False, 0
+        self.ledger, self.budget, self.strict, self._around, self._step = ledger, budget, strict, around, step
+        self.pinned, self.unplanned, self._measures, self._margin = frozenset[int](), (0, 0), False, 0
         self.overhead, self._entries, self._sizes, self._slivers = Overhead(ledger), Entries(ledger), Sizes(), Slivers()
         self._cells = deque[weakref.ref[SavedValue]]()
         self._excluded: dict[int, weakref.ref[np.ndarray]] = {}
@@ -95,8 +94,8 @@ class Pager:
 
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
-        for owner in [owner_of(array) for value in values for array in parts_of(value)]:
-            self._excluded[id(owner)] = weakref.ref(owner)
+        owners = [owner_of(array) for value in values for array in parts_of(value)]
+        self._excluded |= {id(owner): weakref.ref(owner) for owner in owners}
 
     # Saved values.
 
@@ -275,8 +274,7 @@ class Pager:
 
     def _make_room(self, need: int, keep: Any = ()) -> None:
         """Page the oldest saved values, but those to keep, until *need* more bytes fit, as far as there are any."""
-        limit = self.ledger.limit
-        if limit is None or self.ledger.live + need <= limit:
+        if (limit := self.ledger.limit) is None or self.ledger.live + need <= limit:
             return
         spared: list[tuple[Pager, Any]] = []
         while self._pages_now and self.ledger.live + need > limit - (self.pages.wish if self.pages else 0):
@@ -319,24 +317,27 @@ class Pager:
 
     def put_back(self) -> None:
         """Page what a sweep has read and left in memory, as it is retained: the next one begins with as much room."""
-        back = deque[weakref.ref[SavedValue]]() if self.pages is None else self.pages.back
-        for cell in [back.popleft()() for _ in range(len(back))]:
-            if self.budget is not None and cell is not None and cell.value is not None and is_pageable(cell):
+        for one in [] if self.pages is None else self.pages.returned():
+            if self.budget and (cell := one()) is not None and cell.value is not None and is_pageable(cell):
                 self._page(cell, self.budget)
+            else:
+                self._cells.append(one)
+        if self.pages is not None and not self.pages.is_needed:  # a loop has one for each of its steps
+            self.pages.close()
+            self.pages = None
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
         self.pages = pages = self.pages or Pages(self.ledger, budget)
         while True:
             try:
-                pages.put(cell)
-                return
+                return pages.put(cell)
             except StorageFullError:
                 if self.ledger.quota is not None and self.ledger.quota.relieve():
                     continue
                 if not self._step and not self.ledger.lenders:
                     raise
                 self.budget = replace(budget, disk=0)  # loops need the rest, and this is told as a want of memory
-                return
+                break
 
     def _all_pages(self) -> list[Pages]:
         """Return what is on disk of the same ledger: here, and for the tapes around."""

@@ -64,6 +64,20 @@ class Pages:
         self.buffer_nbytes = self.storage_nbytes = self.freed = 0
 
     @property
+    def is_needed(self) -> bool:
+        """Whether a value may come back."""
+        return any(one() is not None for one in self._waiting.values())
+
+    def returned(self) -> list[weakref.ref[SavedValue]]:
+        """Return the values that are in memory again, or elsewhere as well, and forget them."""
+        for key in [key for key, one in self._waiting.items() if (cell := one()) is not None and cell.page is None]:
+            self.back.append(self._waiting.pop(key))
+            self._open().delete(key)
+        found = [*self.back]
+        self.back.clear()
+        return found
+
+    @property
     def nbytes(self) -> int:
         """The bytes that the values take on disk."""
         return 0 if self._storage is None else self._storage.nbytes

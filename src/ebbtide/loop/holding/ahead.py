@@ -292,8 +292,6 @@ def prefix_of(position: Position) -> Position:
     return Position(steps=steps, state=restart.step, snapshots=first)
 
 
-def is_kept(prefix: Position, index: int) -> bool:
-    """Return whether the saved values of a step are kept for another sweep."""
-    if prefix.saved is not None and prefix.saved[0] <= index < prefix.saved[1]:
-        return True
-    return any(kept.step == index and kept.kind == "saved" for kept in prefix.snapshots)
+def is_at_hand(position: Position, index: int) -> bool:
+    """Return whether the saved values of a step are at hand."""
+    return position.saved is not None and position.saved[0] <= index < position.saved[1]

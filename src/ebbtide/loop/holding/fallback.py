@@ -55,16 +55,24 @@ class Fallback:
             self.is_there = False  # a later plan has it as a snapshot
         if not self.is_there:
             return False
-        rule.position = ahead.with_initial(rule.position, rule.snapshots.drop)
-        self.is_there = False
+        rule.position = self._with_initial(rule, rule.position)
         return True
+
+    def _with_initial(self, rule: Any, position: Position) -> Position:
+        """Return a position with that state, with which other sweeps begin, too, if there are to be any."""
+        if rule.prefix is not None:
+            rule.prefix = ahead.with_initial(rule.prefix, rule.snapshots.drop)
+        self.is_there = False
+        return ahead.with_initial(position, rule.snapshots.drop)
 
     def without_lost(self, rule: Any, position: Position) -> Position:
         """Return a position without snapshots that were lost, and with the initial state if there is no other way."""
         left: Position = rule.snapshots.without_lost(position)
-        if self.is_there and ahead.lacks_way_back(left):
-            left = ahead.with_initial(left, rule.snapshots.drop)
-            self.is_there, self._patience = False, _PATIENCE
+        if rule.prefix is not None:
+            rule.prefix = rule.snapshots.without_lost(rule.prefix)
+        places = (left,) if rule.prefix is None else (left, rule.prefix)
+        if self.is_there and any(map(ahead.lacks_way_back, places)):
+            left, self._patience = self._with_initial(rule, left), _PATIENCE
         elif self._patience and len(left.snapshots) < len(position.snapshots):
             self._patience -= 1
             if not self._patience:

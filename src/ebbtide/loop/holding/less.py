@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ebbtide.agree import is_alone
 from ebbtide.errors import ScheduleError
 from ebbtide.ledger import SAVED, SNAPSHOTS
 from ebbtide.loop.holding import ahead, held
-from ebbtide.schedules import Delete, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
+from ebbtide.schedules import Delete, Hierarchical, Mixed, Online, Periodic, Revolve, Snapshot, StoreAll
 
 
 def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
@@ -123,6 +124,18 @@ def move_first(rule: Any) -> bool:
     rule.position = ahead.on_disk(rule.position, first)
     rule.room.stale = rule.room.lean = True
     return True
+
+
+def store_last(rule: Any) -> None:
+    """Bring what the last step saved to disk, where that of others is; at hand it would stay beside their sweeps."""
+    position, record = rule.position, held.last_record(rule)
+    are_others = 0 < position.steps - 1 == position.on_disk == position.saved_snapshots
+    if record is None or not are_others or not is_alone() or not rule.room.disk.has_room(rule.plan.sizes.stored_saved):
+        return
+    last = Snapshot(position.steps - 1, "saved", "disk")
+    rule.snapshots.put_saved(last.step, rule.records.pop(last.step), last.tier)
+    there = replace(position, state=None, saved=None, snapshots=(*position.snapshots, last))
+    rule.position = rule.room.fallback.without_lost(rule, there)
 
 
 def give_up_last(rule: Any) -> bool:

@@ -56,10 +56,11 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_le
     A plan has room for the widest step with all that may wait for its sweep, and a loop with one restart state may do
     with less: it goes on, and is refused if a step passes the budget again. So does one that has none to give up.
     """
-    position, known = rule.position, rule.plan
+    known = rule.plan
     try:
         return choose_beside(rule, ledger, unseen, stays)
     except BudgetError:
+        position = rule.position  # which may have given up all but one state
         is_least = position.forward_ended and [kept.kind for kept in position.snapshots] == ["restart"]
         is_one = is_least and known.schedule != Revolve(1)
         if not is_lean and not is_one:

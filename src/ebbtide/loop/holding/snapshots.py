@@ -189,8 +189,7 @@ class Snapshots:
                     "again on all ranks: it goes on without it."
                 )
             return state
-        arrays = self._get(step, "restart", keep=keep)
-        if arrays is None:
+        if (arrays := self._get(step, "restart", keep=keep)) is None:
             return None
         return unpack(arrays, self._forms[step] if keep else self._forms.pop(step))
 
@@ -206,10 +205,8 @@ class Snapshots:
     def get_saved(self, step: int, *, keep: bool) -> TapedStep | None:
         """Return a taped step whose saved values were stored; None if they are lost."""
         self.error = None
-        swap = self._swaps.get(step)
-        if swap is not None:
-            arrays = self._get(step, "saved", keep=keep)
-            if arrays is None:
+        if (swap := self._swaps.get(step)) is not None:
+            if (arrays := self._get(step, "saved", keep=keep)) is None:
                 return None
             swap.restore(arrays)
         if keep:
@@ -217,15 +214,20 @@ class Snapshots:
         self._swaps.pop(step, None)
         return self._steps.pop(step)
 
-    def put_away(self, step: int) -> None:
-        """Forget the arrays of a step that was loaded and whose stored copy was kept."""
-        swap = self._swaps.get(step)
-        if swap is not None:
-            swap.forget()
+    def put_away(self, step: int, record: TapedStep) -> None:
+        """Forget the arrays of a step that was loaded and whose stored copy was kept; page again what had been."""
+        if step in self._swaps:
+            self._swaps[step].forget()
+        if record.tape.pager is not None:
+            record.tape.pager.put_back()
 
     def steps(self) -> dict[int, TapedStep]:
         """Return the steps whose saved values are stored, by number."""
         return dict(self._steps)
+
+    def holds(self, step: int, record: TapedStep) -> bool:
+        """Return whether it is this record of a step that is stored."""
+        return self._steps.get(step) is record
 
     def nbytes_of(self, step: int) -> int:
         """Return the bytes that a stored step saved, as the ledger counted them; 0 where nobody looked."""
@@ -266,8 +268,7 @@ class Snapshots:
 
     def prefetch(self, snapshots: Iterable[Snapshot]) -> None:
         """Say which snapshots on disk will be read next."""
-        disk = self._storages.get("disk")
-        if disk is not None:
+        if (disk := self._storages.get("disk")) is not None:
             keys = [self._key(kept.step, kept.kind) for kept in snapshots]
             self._attempt(disk, lambda: disk.prefetch([key for key in keys if key in self._tiers]), "")
 
@@ -342,8 +343,7 @@ class Snapshots:
         self._tiers[key] = tier
         self.lost.pop(key, None)
         start = time.perf_counter()
-        written = self._attempt(storage, lambda: storage.put(key, arrays, kind=kind), key)
-        if written is None:
+        if (written := self._attempt(storage, lambda: storage.put(key, arrays, kind=kind), key)) is None:
             return
         held = storage.memory_nbytes - before
         self._ledger.add(SNAPSHOTS, held)

@@ -60,7 +60,7 @@ class Swap:
             if place is None:
                 if holder.value is not None:
                     self._ledger.let_go(holder)
-                holder.value = None
+                holder.value = holder.page = None  # what a sweep paged is here as well
             else:
                 holder.saved = (*holder.saved[:place], None, *holder.saved[place + 1 :])
 
