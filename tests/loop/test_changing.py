@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import warnings
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from ebbtide import DeterminismError, ResumeError, grad, timeloop
 from ebbtide.loop.values.code import data_of, digest_code
-from ebbtide.schedules import Revolve
+from ebbtide.schedules import Revolve, StoreAll
 
 U = np.linspace(0.5, 1.0, 20)
 PROGRAM = """
@@ -86,8 +87,11 @@ def test_a_step_that_changes_what_it_reaches_goes_on(kind: str, tmp_path: Path) 
         for at in (stop, 12):
             with pytest.raises(KeyboardInterrupt):
                 run(fresh(kind), tmp_path / "run", at)
-        found, _ = run(fresh(kind), tmp_path / "run")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found, _ = run(fresh(kind), tmp_path / "run")
         assert found.tobytes() == expected.tobytes()
+        assert all("this is no concern" in str(one.message) for one in caught)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,6 +165,53 @@ def test_what_is_lost_with_steps_that_do_not_run_again_is_told(kind: str, tmp_pa
         assert texts or found.tobytes() == expected.tobytes()
         told += len(texts)
     assert (told > 5, refused > 0) == ((False, False) if kind == "the same at each" else (True, True))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["grad", "timeloop"])
+@pytest.mark.parametrize("kind", ["step", "until", "after"])
+def test_what_a_loop_itself_has_lost_is_told(kind: str, own: bool, tmp_path: Path) -> None:
+    """Steps, a condition and code after a loop whose steps run once: other bits come with a warning or an error."""
+
+    def run(directory: Path | None, stop: int = 0) -> tuple[Any, int]:
+        p, inputs = {"dt": 0.1, "seen": 0, "met": 0}, Inputs(stop)
+
+        def step(u: Any, i: int) -> Any:
+            if kind == "step" and i == 3:
+                p["dt"] = 0.05
+            p["met"] += kind == "after"
+            return u + p["dt"] * np.sin(u)
+
+        def until(u: Any) -> bool:
+            p["seen"] += bool(np.sum(u) > 20.0)
+            return p["seen"] > 4
+
+        ends = {"until": until, "max_steps": 20} if kind == "until" else {"steps": 20}
+        inside, outside = (directory, None) if own else (None, directory)
+
+        def objective(u: Any) -> Any:
+            u = timeloop(step, u, inputs=inputs, schedule=StoreAll(), resume_every=6, resume=inside, **ends)
+            return np.sum(u**2) / (1 + p["met"])
+
+        return grad(objective, resume=outside)(U), inputs.calls
+
+    expected, calls = run(tmp_path / "run")
+    told = 0
+    for stop in range(2, calls + 1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", stop)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                found, _ = run(tmp_path / "run")
+            except DeterminismError:  # in the reverse sweep all steps run again
+                rmtree(tmp_path / "run")
+                continue
+        texts = [str(one.message) for one in caught]
+        assert all("before the run" in text for text in texts)
+        assert texts or found.tobytes() == expected.tobytes()
+        told += found.tobytes() != expected.tobytes()
+        assert list(tmp_path.iterdir()) == []
+    assert told
 
 
 def test_what_is_left_out_is_what_changed() -> None:

@@ -374,3 +374,17 @@ def test_an_error_of_a_condition_stays_its_own() -> None:
 
     with pytest.raises(ValueError, match="no such thing"):
         grad(lambda u: np.sum(timeloop(lambda u, i: u, u, until=condition, max_steps=3)))(U)
+
+
+@pytest.mark.parametrize(
+    "way", [lambda f: f(U), lambda f: vjp(f, U), lambda f: jvp(f, (U,), (U,)), lambda f: linearize(f, U)],
+    ids=["alone", "vjp", "jvp", "linearize"],
+)  # fmt: skip
+def test_no_outputs_of_a_loop_that_runs_no_step(way: Any) -> None:
+    """A loop whose condition holds at the start has outputs of no shape, and says so, whatever looks at it."""
+
+    def f(u: Any) -> Any:
+        return timeloop(lambda x, i: (2 * x, x[0]), u, until=lambda x: True, max_steps=50, outputs=True)[0]
+
+    with pytest.raises(ValueError, match=r"holds at the start has no outputs.*Leave outputs= out"):
+        way(f)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.storages import Delegating
 
-from ebbtide import DeterminismError, ScheduleError, grad, timeloop, vjp
+from ebbtide import Budget, DeterminismError, ScheduleError, grad, timeloop, vjp
 from ebbtide.schedules import Action, Delete, Forward, Mixed, NoReverse, Online, Position, Revolve, Schedule, StoreAll
 
 U = np.linspace(0.2, 1.1, 6)
@@ -38,6 +38,9 @@ def test_a_loop_that_is_never_reversed():
         expected = step(expected, i)
     np.testing.assert_array_equal(value, expected)
     assert ran == [0, 1, 2, 3, 4]
+    with pytest.raises(ScheduleError, match=r"loop of 5 steps.*nothing was kept.*Revolve"):
+        pullback(U)
+    _, pullback = vjp(lambda u: timeloop(step, u, 5, schedule=NoReverse()), U, retain=True, budget=Budget("1 MiB"))
     with pytest.raises(ScheduleError, match=r"loop of 5 steps.*nothing was kept.*Revolve"):
         pullback(U)
 

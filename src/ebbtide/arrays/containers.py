@@ -127,6 +127,7 @@ def as_value(leaf: Any, place: str) -> Any:
         TypeError: It is an integer, a boolean, or no number at all.
     """
     discrete = isinstance(leaf, (np.ndarray, TracedArray)) and leaf.dtype.kind in "iub"
+    others = ", or choose other argnums" if place.startswith("argument") else ""  # controls have none
     if isinstance(leaf, TracedArray) and not discrete:
         return leaf.frozen()
     if discrete or isinstance(leaf, (bool, int, np.integer, np.bool_)):
@@ -134,7 +135,7 @@ def as_value(leaf: Any, place: str) -> Any:
         raise TypeError(
             f"Cannot differentiate with respect to {place}: it is of type "
             f"{getattr(leaf, 'dtype', type(leaf).__name__)}, and only floating-point and complex values have "
-            f"derivatives. Write {write}, or choose other argnums."
+            f"derivatives. Write {write}{others}."
         )
     if isinstance(leaf, float):
         return np.float64(leaf)

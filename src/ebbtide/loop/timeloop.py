@@ -250,8 +250,8 @@ def _find_journal(
 ) -> tuple[Resumption | None, ResumeDirectory | None]:
     """Return the journal of a loop that may be resumed, and its directory if that is the loop's alone."""
     context = current()
-    shared: ResumeDirectory | None = context.resume if context.capture is None else None
-    directory = shared if options.resume is None else ResumeDirectory(options.resume)
+    directory: ResumeDirectory | None = context.resume if context.capture is None else None
+    directory = directory if options.resume is None else ResumeDirectory(options.resume)
     if directory is None:
         return None, None
     refuse_lossy(options.storage)
@@ -262,7 +262,7 @@ def _find_journal(
         without = directory.changed
         found = fingerprint_of(stepper.step, state, stepper.structure, steps, without=without, **others) | ranks
         code = [f for f in (stepper.step, options.until, stepper.inputs.given) if callable(f)]
-        changes = Changes([*code, stepper.structure] if directory is shared else (), directory)
+        changes = Changes([*code, stepper.structure], directory)
         policy = every(options.resume_every)
         resumption = Resumption(Journal(directory, found), policy, stepper.inputs.read, changes)
     except BaseException:

@@ -214,7 +214,7 @@ def _remainders(
     coefficients = [value] + [slope / math.factorial(k) for k, slope in enumerate(derivatives, start=1)]
     remainders: list[tuple[float, ...]] = []
     for order in range(len(coefficients)):
-        expanded = [sum(c * e**k for k, c in enumerate(coefficients[: order + 1])) for e in distances]
+        expanded = [sum(c * np.float64(e) ** k for k, c in enumerate(coefficients[: order + 1])) for e in distances]
         remainders.append(tuple([abs(f - x) for f, x in zip(found, expanded, strict=True)]))
     return tuple(remainders)
 
@@ -265,7 +265,7 @@ def taylor_test(
         >>> [round(test.rate(order), 1) for order in range(3)], test.passed
         ([1.0, 2.0, 3.0], True)
     """
-    if isinstance(order, bool) or order not in {0, 1, 2}:
+    if isinstance(order, bool) or order not in (0, 1, 2):
         raise ValueError(f"order={order!r}: give 0, 1 or 2; 1 needs the first derivative and 2 the Hessian.")
     functional = as_functional(functional, m)
     points, directions = functional.split(m), functional.split(direction, "direction")

@@ -15,7 +15,7 @@ from ebbtide.loop.derivatives.linear_steps import limit_of, most_kept
 from ebbtide.loop.stepping.collect import stacked
 from ebbtide.loop.stepping.inputs import Inputs, frozen
 from ebbtide.loop.stepping.options import Options
-from ebbtide.loop.stepping.plain import run_plain
+from ebbtide.loop.stepping.plain import check_outputs, run_plain
 from ebbtide.loop.stepping.progress import Watch
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.verify import Verifier
@@ -85,8 +85,7 @@ def linear_loop(
     )
     leaves.clear()
     final = loop.run(state, steps, options.until)
-    if outputs and not loop.steps:
-        raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
+    check_outputs(stepper)
     results = loop.record(loop.operands(), final + stacked(loop.emitted))
     loop.emitted = []
     after = unflatten(structure, results[: len(final)])

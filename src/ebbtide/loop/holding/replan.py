@@ -10,7 +10,7 @@ from typing import Any
 from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
-from ebbtide.loop.holding.ahead import Cheapest
+from ebbtide.loop.holding.ahead import Cheapest, lacks_way_back
 from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
 from ebbtide.loop.holding.share import held_steps
@@ -57,6 +57,8 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_le
     with less: it goes on, and is refused if a step passes the budget again. So does one that has none to give up.
     """
     known = rule.plan
+    if lacks_way_back(rule.position):
+        return known  # it has nothing to go on from, as with NoReverse, and says so
     try:
         return choose_beside(rule, ledger, unseen, stays)
     except BudgetError:

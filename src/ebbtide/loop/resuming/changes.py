@@ -19,7 +19,7 @@ class Changes:
     What the steps of a loop change beside their state: a memo, a counter, or what a later loop computes with.
 
     Args:
-        functions: The code of the loop and the structure of its state, if later loops share its directory.
+        functions: The code of the loop and the structure of its state.
         directory: What the loops of a call share.
 
     Memory:
@@ -66,23 +66,27 @@ class Changes:
 
     def warn(self) -> None:
         """
-        Warn if the steps of this loop, which have run, found what those of loops before left, and it is lost.
+        Warn if what steps changed before the run was resumed is another one now that the steps of this loop have run.
 
-        What they change themselves is no concern: a memo is filled again, and a counter counts.
+        That is what loops before have left and this one finds, and what it has changed itself: it cannot be told
+        whether steps compute with that, as with a parameter that one of them sets, or not, as with a counter. A memo
+        that was filled again is as it was.
         """
         if not self._directory.lost:
             return
         self.left()
-        found = sorted(self._directory.lost & {name for _, name, _ in self._before} - self._own)
+        found = self._directory.lost & {name for _, name, _ in self._before} - self._own
+        found |= {name for _, name, _ in self._taken_up - self._look()}
         if not self._is_taken_up:
             self._directory.lost -= self._own
         if found:
-            self._directory.lost.difference_update(found)
+            self._directory.lost -= found
+            names = ", ".join(map(repr, sorted(found)))
             warnings.warn(
-                f"The steps of a time loop changed {', '.join(map(repr, found))} before the run in "
-                f"{self._directory.path} was resumed, and were not all run again; a later loop finds it by that name, "
-                "as it is now. If the steps of that loop compute with it, the gradient is another one. Put it into the "
-                "state or the outputs of the loop.",
+                f"The steps of a time loop changed {names} before the run in {self._directory.path} was resumed, and "
+                "were not all run again, so that what is found by that name is another one now. Steps, until= and code "
+                "after the loop that compute with it give another value and gradient. Put it into the state or the "
+                "outputs of the loop; if nothing computes with it, as with a counter, this is no concern.",
                 RuntimeWarning,
                 stacklevel=2,
             )

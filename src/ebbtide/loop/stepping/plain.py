@@ -34,8 +34,6 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
     context = current()
     report = context.ledger.report
     stepper = Stepper(step, structure, Inputs(inputs, None, checked=False), outputs, None, options.collect_every)
-    if outputs and steps == 0:
-        raise ValueError("A loop whose condition holds at the start has no outputs, not even their shapes.")
     state = [begun(leaf, stepper.below) for leaf in leaves]
     leaves.clear()
     emitted: list[Any] = []
@@ -52,8 +50,18 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
                 heap.passed()
             if report is not None:
                 report.count_step(None)
+    check_outputs(stepper)
     after = unflatten(structure, state)
     return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after
+
+
+def check_outputs(stepper: Stepper) -> None:
+    """Raise if a loop that is over has to have outputs, and has run no step."""
+    if stepper.outputs and stepper.output_structure is None:
+        raise ValueError(
+            "A loop whose condition holds at the start has no outputs, not even their shapes. Leave outputs= out, or "
+            "look at the state before the loop."
+        )
 
 
 def check_functions(step: Any, until: Any) -> None:
@@ -94,6 +102,8 @@ def check_length(steps: Any, until: Any, max_steps: Any) -> int:
         raise ValueError("max_steps= is for loops with until=. Give steps= for a loop of known length.")
     if until is not None and (steps is not None or max_steps is None):
         raise ValueError("A loop with until= has max_steps= and no steps=: the condition says when it ends.")
+    if until is None and steps is None:
+        raise ValueError("timeloop needs the number of steps: give steps=, or until= with max_steps=.")
     name, count = ("steps", steps) if until is None else ("max_steps", max_steps)
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
         raise ValueError(f"{name}= is a number of steps, not {count!r}.")
