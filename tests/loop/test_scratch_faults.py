@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,6 +60,22 @@ def test_a_directory_that_is_not_there(schedule: Any, tmp_path: Path) -> None:
     found, texts = told_by(lambda: grad(lambda u: objective(u, schedule=schedule), budget=budget)(U))
     assert np.array_equal(found, EXPECTED)
     assert [str(tmp_path / "no") in text for text in texts] == [True]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_a_full_disk_without_a_directory_that_is_named(schedule: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """Where `tempfile` can write in no directory the loop goes on without the disk, with one warning."""
+
+    def refuse() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    budget = Budget(memory="64 MiB", disk="64 MiB")
+    with trouble.Events(1, trouble.fail(errno.ENOSPC), ("mkdir",), lasting=True).installed():
+        found, texts = told_by(lambda: grad(lambda u: objective(u, schedule=schedule), budget=budget)(U))
+    assert np.array_equal(found, EXPECTED)
+    assert [f"Cannot make a directory for storage in {tmp_path}: No space" in text for text in texts] == [True]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EBUSY])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import StorageError
-from ebbtide.storage import Disk, StorageFullError, entry_nbytes
+from ebbtide.storage import Disk, StorageFullError, entry_nbytes, places
 from ebbtide.storage.listing import list_storage
 from ebbtide.storage.places import start_of
 from ebbtide.storage.system import POSIX
@@ -267,6 +267,63 @@ def test_the_working_directory_is_no_scratch_directory(tmp_path, monkeypatch):
     with Disk() as storage:
         storage.put(0, [np.zeros(3)])
         assert storage.directory.parent == tmp_path
+
+
+def test_the_working_directory_is_named_in_any_way(tmp_path, monkeypatch):
+    """TMPDIR with a slash at its end, relative, or as a link names the working directory, too."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "link").symlink_to("work")
+    monkeypatch.chdir(tmp_path / "work")
+    for name in (f"{tmp_path}/work/", f"{tmp_path}/link/../work", f"{tmp_path}/link", "."):
+        monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        with Disk() as storage:
+            storage.put(0, [np.zeros(3)])
+            assert storage.directory.parent.samefile(tmp_path / "work")
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_working_directory_that_is_gone(tmp_path, before, monkeypatch):
+    """It is no reason not to use the directory for temporary files, whether `tempfile` looked for it before or not."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("TMPDIR", f"{tmp_path}/other/")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert not before or tempfile.gettempdir() == f"{tmp_path}/other"
+    (tmp_path / "work").rmdir()
+    with Disk() as storage:
+        storage.put(0, [np.zeros(3)])
+        assert storage.directory.parent == tmp_path / "other"
+
+
+def refuse_temporary():
+    """What `tempfile` raises where it can write in no directory."""
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+
+def test_the_first_directory_that_is_there_says_what_is_wrong(tmp_path, monkeypatch):
+    """Where `tempfile` finds none to write in, as on a full disk, one that is there is used, not the working one."""
+    (tmp_path / "file").touch()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "gettempdir", refuse_temporary)
+    for variable, name in (("TMPDIR", "missing"), ("TEMP", "file"), ("TMP", "there")):
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    with Disk() as storage:
+        storage.put(0, [np.zeros(3)])
+        assert storage.directory.parent == tmp_path / "there"
+
+
+def test_no_directory_for_temporary_files_at_all(monkeypatch):
+    """It is an error that says what `tempfile` said, and what to do."""
+    monkeypatch.setattr(tempfile, "gettempdir", refuse_temporary)
+    monkeypatch.setattr(places, "_USUAL", ())
+    for variable in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(variable, raising=False)
+    with Disk() as storage, pytest.raises(StorageError, match=r"No usable .*\. Set TMPDIR .* or give") as caught:
+        storage.put(0, [np.zeros(3)])
+    assert caught.value.errno == errno.ENOENT
 
 
 def test_the_limit_is_kept(tmp_path):

@@ -130,17 +130,42 @@ def scratch_parent() -> Path:
     """
     Return the system's directory for temporary files, by the rules of `tempfile`, but never the working directory.
 
+    Where `tempfile` can write in none, it is the first one that is there: who writes into it hears what is wrong.
+
     Raises:
-        StorageError: Only the working directory is left.
+        StorageError: Only the working directory is left, or none at all.
     """
-    found = Path(tempfile.gettempdir())
-    named = {*(os.environ.get(name, "") for name in _TEMPORARY), *_USUAL}
-    if str(found) not in named and found.resolve() == Path.cwd():
+    named = [name for name in (*(os.environ.get(name) for name in _TEMPORARY), *_USUAL) if name]
+    try:
+        found = tempfile.gettempdir()
+    except OSError as cause:  # it writes a file to try a directory, which a full disk has no room for
+        existing = next((name for name in named if _is_directory(name)), None)
+        if existing is None:
+            raise make_error(
+                f"There is no directory for temporary files: {cause.strerror}. Set TMPDIR to one that may be written, "
+                "or give directory=.",
+                cause.errno,
+            ) from cause
+        return find_absolute(existing)
+    if _is_working(found) and not any(_is_working(name) for name in named):
         raise StorageError(
             f"There is no directory for temporary files but the working directory {found}, which is not for "
             "scratch files. Set TMPDIR, or give directory=."
         )
-    return found.absolute()
+    return find_absolute(found)
+
+
+def _is_directory(path: str) -> bool:
+    with suppress(OSError):
+        return Path(path).is_dir()
+    return False
+
+
+def _is_working(path: str) -> bool:
+    """Return whether a path names the working directory, however it is written."""
+    with suppress(OSError):
+        return Path(path).samefile(".")
+    return False
 
 
 def name_scratch(parent: Path) -> Path:
