@@ -121,6 +121,38 @@ class Forgetful(Delegating):
         raise StorageError(str(key))
 
 
+class UsedUp(Delegating):
+    """Looks through what it is given before it stores that."""
+
+    def put(self, key, arrays, *, kind=""):
+        """Nothing is left of an iterator."""
+        if isinstance(arrays, np.ndarray):
+            raise StorageError("Give a list.")
+        assert all(one.dtype.kind != "O" for one in arrays)
+        return super().put(key, list(arrays), kind=kind)
+
+
+class TakesRows(Delegating):
+    """Takes an array for the list of its rows."""
+
+    def put(self, key, arrays, *, kind=""):
+        """Of an array without axes there is one."""
+        return super().put(key, list(np.atleast_1d(arrays) if isinstance(arrays, np.ndarray) else arrays), kind=kind)
+
+
+@pytest.mark.parametrize(("storage", "message"), [(UsedUp, "0 arrays came back"), (TakesRows, "was not raised")])
+def test_the_suite_finds_a_storage_that_takes_something_else_for_a_list(storage, message, tmp_path):
+    """A storage that stores something else than what it was given, without a word, fails the contract."""
+
+    class Careless(StorageContract):
+        def make(self, tmp_path):
+            """It stores lists rightly."""
+            return storage()
+
+    with pytest.raises(AssertionError, match=message):
+        Careless().test_arrays_are_given_in_a_list(tmp_path)
+
+
 @pytest.mark.parametrize("make", [Memory, Disk, lambda: Tiered("1 KiB", Disk())], ids=["Memory", "Disk", "Tiered"])
 def test_what_cannot_be_stored_is_told(make):
     """A key is an int or a text, and what is stored a sequence of arrays; what is none is named, and not held."""
@@ -132,12 +164,29 @@ def test_what_cannot_be_stored_is_told(make):
         for arrays in (None, 3):
             with pytest.raises(StorageError, match=f"Cannot store {arrays!r} by the key 'a': give a"):
                 storage.put("a", arrays)
+        for arrays in ((one for one in [array]), iter([array]), map(np.asarray, [1.0])):
+            with pytest.raises(StorageError, match=r"Cannot store <.* by the key 'a': give a list of arrays"):
+                storage.put("a", arrays)
+        for alone in (array, np.array(3.0), np.zeros((0, 2))):
+            with pytest.raises(StorageError, match=r"Cannot store an array alone by the key 'a': give a list, \[array"):
+                storage.put("a", alone)
+        for kind in (None, object(), [1]):
+            with pytest.raises(StorageError, match=r"Cannot store key 'a' with the kind .*: a kind is a str"):
+                storage.put("a", [array], kind=kind)
         for wrong, kind in ((3, "int"), ("a", "str"), (None, "NoneType"), ([1.0], "list")):
             with pytest.raises(StorageError, match=f"array 1 of key 'a': it is a {kind}, and no NumPy array"):
                 storage.put("a", [array, wrong])
         assert storage.keys() == ()
         storage.put("a", (array, np.float64(2.0)))
         assert storage.get("a")[1] == 2.0
+        storage.put("b", {"x": array}.values())
+        assert storage.take("b")[0].tolist() == [0, 1, 2]
+        for use in (storage.get, storage.take, storage.delete):
+            for key in ([1], {}, (1, [])):
+                with pytest.raises(StorageError, match=r"is no key: a key is an int or a str"):
+                    use(key)
+            with pytest.raises(StorageError, match="nothing stored under the key 3"):
+                use(3)
 
 
 @pytest.mark.parametrize("make", [Memory, Disk, lambda: Tiered("1 KiB", Disk())], ids=["Memory", "Disk", "Tiered"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ebbtide.errors import StorageError
 
 Key = int | str
 """The name of what is stored."""
+T = TypeVar("T")
 
 
 class Storage(ABC):
@@ -40,9 +41,9 @@ class Storage(ABC):
             The number of bytes by which the storage grew.
 
         Raises:
-            StorageError: The key is in use, there is no room, or an array holds Python objects or a mask. Nothing is
-                stored then. `errno` is that of the operating system where there is one, `errno.ENOSPC` for
-                want of room.
+            StorageError: The key is in use, there is no room, or an array holds Python objects or a mask; `arrays` is
+                one array, or can be read only once. Nothing is stored then. `errno` is that of the operating system
+                where there is one, `errno.ENOSPC` for want of room.
         """
 
     @abstractmethod
@@ -201,21 +202,28 @@ def reserved_nbytes(slots: Any, nbytes: Any) -> int:
     return int(slots) * int(nbytes)
 
 
-def check_arrays(key: Key, arrays: Sequence[NDArray[Any]]) -> None:
+def check_arrays(key: Key, arrays: Sequence[NDArray[Any]], kind: str = "") -> None:
     """
     Do nothing if arrays can be stored.
 
     Args:
         key: The key to name in the error.
         arrays: What is to be stored.
+        kind: What it is.
 
     Raises:
-        StorageError: The key is no key, one is no array, holds Python objects, or a mask, which would be lost.
+        StorageError: The key is no key, the kind no text; one is no array, holds Python objects, or a mask, which would
+            be lost; or there is one array in the place of a list, or what can be read only once.
     """
     if not isinstance(key, (int, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise StorageError(f"Cannot store arrays by the key {key!r:.60}: a key is an int or a str.")
-    if not isinstance(arrays, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise StorageError(f"Cannot store {arrays!r:.60} by the key {key!r}: give a sequence of arrays.")
+    if not isinstance(kind, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise StorageError(f"Cannot store key {key!r} with the kind {kind!r:.60}: a kind is a str.")
+    if isinstance(arrays, np.ndarray):
+        raise StorageError(f"Cannot store an array alone by the key {key!r}: give a list, [array].")
+    # An iterator would be used up here.
+    if not isinstance(arrays, Iterable) or isinstance(arrays, Iterator):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise StorageError(f"Cannot store {arrays!r:.60} by the key {key!r}: give a list of arrays.")
     for place, array in enumerate(arrays):
         if not isinstance(array, (np.ndarray, np.generic)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StorageError(
@@ -234,16 +242,43 @@ def check_arrays(key: Key, arrays: Sequence[NDArray[Any]]) -> None:
             )
 
 
-def check_new(key: Key, arrays: Sequence[NDArray[Any]], held: Container[Key]) -> None:
+def check_new(key: Key, arrays: Sequence[NDArray[Any]], kind: str, held: Container[Key]) -> None:
     """
     Do nothing if arrays can be stored by a key that is not in use.
 
     Raises:
         StorageError: As `check_arrays`, or the key is among those that are held.
     """
-    check_arrays(key, arrays)
+    check_arrays(key, arrays, kind)
     if key in held:
         raise describe_present(key)
+
+
+def check_key(key: Key) -> None:
+    """
+    Do nothing if there may be something stored under a key.
+
+    Raises:
+        StorageError: It has no hash, and is no key.
+    """
+    try:
+        hash(key)
+    except TypeError as cause:
+        raise StorageError(f"{key!r:.60} is no key: a key is an int or a str.") from cause
+
+
+def find_held(held: Mapping[Key, T], key: Key) -> T:
+    """
+    Return what is held under a key.
+
+    Raises:
+        StorageError: Nothing is, or it is no key.
+    """
+    check_key(key)
+    found = held.get(key)
+    if found is None:
+        raise describe_missing(key, len(held))
+    return found
 
 
 def describe_missing(key: Key, held: int) -> StorageError:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
 from ebbtide.quota import Quota
-from ebbtide.storage.base import Key, Storage, check_new, describe_closed, describe_fork, describe_missing
+from ebbtide.storage.base import Key, Storage, check_key, check_new, describe_closed, describe_fork, find_held
 from ebbtide.storage.codecs import Codecs, Compression
 from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.entries import EntryRecord, plan_entry
@@ -114,7 +114,7 @@ class Disk(Storage):
         """
         self._check_owner()
         self._settle()
-        check_new(key, arrays, self._entries)
+        check_new(key, arrays, kind, self._entries)
         return self._put(key, arrays, kind, at_once=False)
 
     def replace(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
@@ -133,6 +133,7 @@ class Disk(Storage):
             StorageError: As for `put`; the old arrays are still there.
         """
         self.flush()
+        check_key(key)
         self._open().pipeline.forget(key)
         return self._put(key, arrays, kind, at_once=True)
 
@@ -222,6 +223,7 @@ class Disk(Storage):
         The place of one that is being written is given back by the first call after that.
         """
         self._check_owner()
+        check_key(key)
         if self._lost.pop(key, None) is not None and key not in self._entries:
             return
         entry = self._find(key)
@@ -380,17 +382,15 @@ class Disk(Storage):
             raise describe_fork(self._pid)
 
     def _find(self, key: Key) -> Entry:
+        check_key(key)
         entry = self._entries.get(key)
         if entry is not None and entry.job is not None and entry.job.done and self._pid == os.getpid():
             self._learn(self._open(), entry, entry.job)
-            entry = self._entries.get(key)
-        if entry is None:
-            lost = self._lost.get(key)
-            if lost is not None:
-                self._errors = deque(error for error in self._errors if error is not lost)
-                raise EntryLostError(str(lost), key, lost.missing, lost.errno)
-            raise describe_missing(key, len(self._entries))
-        return entry
+        lost = self._lost.get(key)
+        if lost is not None and key not in self._entries:
+            self._errors = deque(error for error in self._errors if error is not lost)
+            raise EntryLostError(str(lost), key, lost.missing, lost.errno)
+        return find_held(self._entries, key)
 
     def _open(self) -> Resources:
         if not self._resources.ready:

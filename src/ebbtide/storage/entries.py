@@ -185,9 +185,9 @@ def plan_entry(key: Key, kind: str, generation: int, arrays: Sequence[NDArray[An
         arrays: Any shapes, strides and dtypes without Python objects.
 
     Raises:
-        StorageError: An array holds Python objects or a mask, or the header would be too long to be found again.
+        StorageError: As `check_arrays`, or the header would be too long to be found again.
     """
-    check_arrays(key, arrays)
+    check_arrays(key, arrays, kind)
     records = tuple([ArrayRecord(array.dtype, array.shape, array.nbytes) for array in arrays])
     description = json.dumps([key, kind, [[_format_dtype(array.dtype), array.shape] for array in arrays]]).encode()
     size = FIXED_BYTES + len(description) + _ROW.size * len(records)

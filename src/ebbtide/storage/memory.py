@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide.storage.base import Key, Storage, check_new, describe_closed, describe_missing
+from ebbtide.storage.base import Key, Storage, check_new, describe_closed, find_held
 
 
 @final
@@ -35,9 +35,8 @@ class Memory(Storage):
 
     def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
         """See `Storage.put`; *kind* is not kept."""
-        del kind
         self.check_open()
-        check_new(key, arrays, self._held)
+        check_new(key, arrays, kind, self._held)
         # A copy with subok=False: a subclass may refer to more than its elements.
         copies = [np.array(array, order="C", subok=False) for array in arrays]
         count = _count_bytes(copies)
@@ -87,10 +86,7 @@ class Memory(Storage):
 
     def _find(self, key: Key) -> list[NDArray[Any]]:
         self.check_open()
-        arrays = self._held.get(key)
-        if arrays is None:
-            raise describe_missing(key, len(self._held))
-        return arrays
+        return find_held(self._held, key)
 
 
 def _count_bytes(arrays: Sequence[NDArray[Any]]) -> int:

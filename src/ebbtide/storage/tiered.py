@@ -13,8 +13,8 @@ from ebbtide.storage.base import (
     Storage,
     check_new,
     describe_closed,
-    describe_missing,
     describe_present,
+    find_held,
     reserved_nbytes,
 )
 from ebbtide.storage.disk import Disk
@@ -68,7 +68,7 @@ class Tiered(Storage):
     def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
         """See `Storage.put`; entries that move to disk for it count there with header and alignment."""
         self.check_open()
-        check_new(key, arrays, self._here)
+        check_new(key, arrays, kind, self._here)
         before = self.nbytes
         need = sum(array.nbytes for array in arrays)
         here = need <= self._most
@@ -182,10 +182,7 @@ class Tiered(Storage):
 
     def _tier(self, key: Key) -> Storage:
         self.check_open()
-        here = self._here.get(key)
-        if here is None:
-            raise describe_missing(key, len(self._here))
-        return self._memory if here else self._disk
+        return self._memory if find_held(self._here, key) else self._disk
 
     def _forget(self, key: Key) -> None:
         del self._here[key]

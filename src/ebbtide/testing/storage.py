@@ -105,6 +105,24 @@ class StorageContract(ABC):
             expect_storage_error(lambda: storage.put(1, mixed))
             assert (storage.keys(), storage.nbytes) == ((), 0)
 
+    def test_arrays_are_given_in_a_list(self, tmp_path: Path) -> None:
+        """One array alone is refused, whatever its shape; what can be read only once is, or it is stored whole."""
+        with self.make(tmp_path) as storage:
+            # What a caller without a type checker may give.
+            alone: tuple[Any, ...] = (np.array(3.0), np.arange(3.0), np.zeros((0, 2)))
+            for array in alone:
+                expect_storage_error(lambda array=array: storage.put(1, array))
+            assert (storage.keys(), storage.nbytes) == ((), 0)
+            arrays = [np.ones(2), np.arange(3.0)]
+            iterators: tuple[Any, ...] = (iter(arrays), (array for array in arrays))
+            for iterator in iterators:
+                try:
+                    storage.put(1, iterator)
+                except StorageError:
+                    assert (storage.keys(), storage.nbytes) == ((), 0)
+                else:
+                    assert_same(storage.take(1), arrays)
+
     def test_bytes_are_counted(self, tmp_path: Path) -> None:
         """`put` returns the bytes by which `nbytes` grows; they are given back on `delete` and `take`."""
         with self.make(tmp_path) as storage:
