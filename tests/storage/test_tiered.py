@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -95,3 +97,64 @@ def test_close_closes_the_disk(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StorageError, match="closed"):
         disk.put(1, state(1))
+
+
+def count_calls(use):
+    """How many functions, of Python and of C, a call calls."""
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        use()
+    finally:
+        sys.setprofile(None)
+    return sum(event.endswith("call") for event in calls)
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+def test_a_full_memory_is_not_looked_through(tmp_path, hinted):
+    """What `put`, `take` and `prefetch` do does not depend on how many entries there are, in memory and on disk."""
+    counts = []
+    for number in (20, 400):
+        with Tiered(number * 8000, Disk(tmp_path)) as storage:
+            for key in range(2 * number):
+                storage.put(key, state(key))
+            if hinted:
+                storage.prefetch([number, "new", 3])
+            counts.append([
+                count_calls(lambda storage=storage: storage.put("new", state(0))),
+                count_calls(lambda storage=storage: storage.prefetch(["new", 2])),
+                count_calls(lambda storage=storage: storage.take("new")),
+            ])  # fmt: skip
+            assert len(in_memory(storage)) == number - 1
+    assert counts[0] == counts[1]
+
+
+def test_what_is_wanted_twice_has_the_place_of_its_first_use(tmp_path):
+    """What is not named goes to disk before what is named last, however often others are named before that."""
+    with Tiered(16_000, Disk(tmp_path)) as storage:
+        storage.prefetch([0, 0, 0, 1])
+        for key in (1, "unknown", 0):
+            storage.put(key, state(1))
+        assert in_memory(storage) == [1, 0]
+
+
+def test_the_order_is_right_after_any_calls(tmp_path):
+    """Whatever is put, taken and announced in any order: what goes to disk is what will be needed last."""
+    random = np.random.default_rng(0)
+    with Tiered(5 * 8000, Disk(tmp_path)) as storage:
+        ranks, numbers = {}, {}
+        for number in range(600):
+            key = int(random.integers(30))
+            if number % 7 == 0:
+                order = random.integers(30, size=6).tolist()
+                storage.prefetch(order)
+                ranks = {key: place for place, key in reversed(list(enumerate(order)))}
+            elif key in storage.keys():
+                assert storage.take(key)[0][0] == key
+            else:
+                held = {key, *in_memory(storage)}
+                numbers[key] = number
+                storage.put(key, state(key))
+                if len(held) > 5:
+                    held.discard(max(held, key=lambda key: (ranks.get(key, 30), -numbers[key])))
+                assert set(in_memory(storage)) == held

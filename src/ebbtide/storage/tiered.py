@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
@@ -60,7 +61,7 @@ class Tiered(Storage):
         # The order of `put`; the value says whether the entry is in memory.
         self._here: dict[Key, bool] = {}
         self._kinds: dict[Key, str] = {}
-        self._ranks: dict[Key, int] = {}
+        self._order = _Order()
         disk.check_open()
         if disk.keys():
             raise describe_present(disk.keys()[0])
@@ -69,34 +70,33 @@ class Tiered(Storage):
         """See `Storage.put`; entries that move to disk for it count there with header and alignment."""
         self.check_open()
         check_new(key, arrays, kind, self._here)
-        before = self.nbytes
-        need = sum(array.nbytes for array in arrays)
+        need, grown = sum(array.nbytes for array in arrays), 0
         here = need <= self._most
         while here and self._memory.nbytes + need > self._most:
-            last = max((key, *self._memory.keys()), key=self._need)
+            last = self._order.find_last(key)
             here = last != key
             if here:
-                self._move(last)
-        (self._memory if here else self._disk).put(key, arrays, kind=kind)
+                grown += self._move(last)
+        grown += (self._memory if here else self._disk).put(key, arrays, kind=kind)
         self._here[key] = here
         self._kinds[key] = kind
-        return self.nbytes - before
+        if here:
+            self._order.add(key)
+        return grown
 
-    def _need(self, key: Key) -> tuple[int, int]:
-        """When a key will be needed: by the order of `prefetch`, after that what was put last first."""
-        places = list(self._here)
-        age = len(places) - places.index(key) if key in self._here else 0
-        return self._ranks.get(key, len(self._ranks)), age
-
-    def _move(self, key: Key) -> None:
+    def _move(self, key: Key) -> int:
+        """Move an entry to disk; return the bytes by which the storage grew."""
+        number = self._order.remove(key)
         # Both copies are there until the second one is safe.
         arrays = self._memory.take(key)
         try:
-            self._disk.put(key, arrays, kind=self._kinds[key])
+            grown = self._disk.put(key, arrays, kind=self._kinds[key])
         except BaseException:
             self._memory.put(key, arrays)
+            self._order.add(key, number)
             raise
         self._here[key] = False
+        return grown - sum(array.nbytes for array in arrays)
 
     def get(self, key: Key) -> list[NDArray[Any]]:
         """See `Storage.get`."""
@@ -104,22 +104,24 @@ class Tiered(Storage):
 
     def take(self, key: Key) -> list[NDArray[Any]]:
         """See `Storage.take`."""
-        arrays = self._tier(key).take(key)
+        tier = self._tier(key)
+        self._order.remove(key)
+        arrays = tier.take(key)
         self._forget(key)
         return arrays
 
     def delete(self, key: Key) -> None:
         """See `Storage.delete`."""
-        self._tier(key).delete(key)
+        tier = self._tier(key)
+        self._order.remove(key)
+        tier.delete(key)
         self._forget(key)
 
     def prefetch(self, keys: Iterable[Key]) -> None:
         """See `Storage.prefetch`; it also says what goes to disk first."""
         self.check_open()
         order = list(keys)
-        self._ranks = {}
-        for place, key in enumerate(order):
-            self._ranks.setdefault(key, place)
+        self._order.rank(order)
         self._disk.prefetch(key for key in order if not self._here.get(key, True))
 
     def reserve(self, slots: int, nbytes: int) -> None:
@@ -142,7 +144,7 @@ class Tiered(Storage):
         self._closed = True
         self._here.clear()
         self._kinds.clear()
-        self._ranks.clear()
+        self._order = _Order()
         self._memory.close()
         self._disk.close()
 
@@ -187,3 +189,58 @@ class Tiered(Storage):
     def _forget(self, key: Key) -> None:
         del self._here[key]
         self._kinds.pop(key, None)
+
+
+@final
+class _Order:
+    """
+    When the entries in memory will be needed: by the order of `prefetch`, after that what was put last first.
+
+    Kept in order, so that no `put` looks at all of them. An interrupt leaves no entry in it that is not in memory.
+    """
+
+    __slots__ = ("_numbers", "_puts", "_ranks", "_sorted")
+
+    def __init__(self) -> None:
+        self._ranks: dict[Key, int] = {}
+        # Which `put` it was, of each entry.
+        self._numbers: dict[Key, int] = {}
+        self._puts = 0
+        self._sorted: list[tuple[int, int, Key]] = []
+
+    def find_last(self, new: Key) -> Key:
+        """Return which one will be needed last, a new one among them."""
+        last = self._sorted[-1:]
+        return last[0][2] if last and last[0] > self._need(new, self._puts + 1) else new
+
+    def add(self, key: Key, number: int | None = None) -> None:
+        """Take in an entry; it is put now, unless an earlier number is given."""
+        if number is None:
+            self._puts += 1
+            number = self._puts
+        self._numbers[key] = number
+        insort(self._sorted, self._need(key, number))
+
+    def remove(self, key: Key) -> int | None:
+        """Leave out an entry, if it is in memory; return its number."""
+        number = self._numbers.get(key)
+        if number is not None:
+            need = self._need(key, number)
+            place = bisect_left(self._sorted, need)
+            if self._sorted[place : place + 1] == [need]:
+                del self._sorted[place]
+            del self._numbers[key]
+        return number
+
+    def rank(self, keys: Iterable[Key]) -> None:
+        """Hear in which order keys will be read from now on."""
+        ranks = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        moved = [(key, self.remove(key)) for key in {**self._ranks, **ranks}]
+        self._ranks = ranks
+        for key, number in moved:
+            if number is not None:
+                self.add(key, number)
+
+    def _need(self, key: Key, number: int) -> tuple[int, int, Key]:
+        rank = self._ranks.get(key)
+        return (1, -number, key) if rank is None else (0, rank, key)
