@@ -77,7 +77,7 @@ def test_the_disk_must_be_empty(tmp_path):
     """Entries that were there before would have no place in the order."""
     with Disk(tmp_path) as disk:
         disk.put(3, state(3))
-        with pytest.raises(StorageError, match="3 is in use"):
+        with pytest.raises(StorageError, match="has to be empty, and has entries, 3 among them"):
             Tiered(100, disk)
 
 

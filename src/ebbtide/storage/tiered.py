@@ -9,12 +9,12 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ebbtide.budget import parse_bytes
+from ebbtide.errors import StorageError
 from ebbtide.storage.base import (
     Key,
     Storage,
     check_new,
     describe_closed,
-    describe_present,
     find_held,
     reserved_nbytes,
 )
@@ -64,7 +64,10 @@ class Tiered(Storage):
         self._order = _Order()
         disk.check_open()
         if disk.keys():
-            raise describe_present(disk.keys()[0])
+            raise StorageError(
+                f"The disk storage of a Tiered one has to be empty, and has entries, {disk.keys()[0]!r:.60} among "
+                "them: it is not known when they will be needed. Give a new one, such as Disk(), or delete them first."
+            )
 
     def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
         """See `Storage.put`; entries that move to disk for it count there with header and alignment."""
