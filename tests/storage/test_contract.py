@@ -140,6 +140,28 @@ class TakesRows(Delegating):
         return super().put(key, list(np.atleast_1d(arrays) if isinstance(arrays, np.ndarray) else arrays), kind=kind)
 
 
+class Keeping(Delegating):
+    """Forgets to let go of one of the arrays."""
+
+    def put(self, key, arrays, *, kind=""):
+        """Keep it beside, for whatever it may be good."""
+        self.kept = [array.copy() for array in arrays]
+        return super().put(key, arrays, kind=kind)
+
+
+def test_the_suite_finds_a_storage_that_holds_arrays_after_close(tmp_path):
+    """A closed storage that is empty by its keys, and has an array still, fails the contract."""
+
+    class Holding(StorageContract):
+        def make(self, tmp_path):
+            """It says that it has nothing."""
+            return Keeping()
+
+    Holding().test_close_ends_it(tmp_path)
+    with pytest.raises(AssertionError, match=r"\d{6} bytes"):
+        Holding().test_close_gives_back_memory(tmp_path)
+
+
 @pytest.mark.parametrize(("storage", "message"), [(UsedUp, "0 arrays came back"), (TakesRows, "was not raised")])
 def test_the_suite_finds_a_storage_that_takes_something_else_for_a_list(storage, message, tmp_path):
     """A storage that stores something else than what it was given, without a word, fails the contract."""

@@ -153,6 +153,23 @@ class StorageContract(ABC):
         for use in uses:
             expect_storage_error(use)
 
+    def test_close_gives_back_memory(self, tmp_path: Path) -> None:
+        """After `close` nothing of what was stored, read or read ahead is in memory, though the storage still is."""
+        # Not to be compressed; seen by what NumPy has allocated, as nobody else can have what a storage holds.
+        array = np.random.default_rng(3).random(1 << 16)
+        storage = self.make(tmp_path)
+        tracemalloc.start()
+        try:
+            for key in range(4):
+                storage.put(key, [array])
+            storage.prefetch(range(4))
+            storage.get(0)
+            storage.close()
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert held < array.nbytes // 2, f"{held} bytes"
+
     def test_the_context_manager_closes(self, tmp_path: Path) -> None:
         """The block closes the storage, and an error in it comes out as it is."""
         storage, fault = self.make(tmp_path), KeyError("from the block")
