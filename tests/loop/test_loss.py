@@ -89,6 +89,23 @@ def test_the_estimate_for_one_number_is_not_too_small(tmp_path, problem):
     assert 0 < abs(found[1] - found[0]) / abs(found[0]) <= 10 * p.gradient_error
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_generator_in_the_state_draws_the_same(tmp_path, schedule):
+    """A step that draws from a generator is swept twice with the same numbers: the estimate is right there, too."""
+
+    def run(u, storage=None):
+        step = lambda s, i: {"u": s["u"] + 0.1 * np.sin(s["u"]) * s["draw"].standard_normal(200), "draw": s["draw"]}
+        start = {"u": u, "draw": np.random.default_rng(5)}
+        return np.sum(timeloop(step, start, STEPS, schedule=SCHEDULES[schedule], storage=storage)["u"] ** 2)
+
+    exact = grad(run)(GRID)
+    with Disk(tmp_path, compression={"restart": "float32"}) as storage, profile() as p:
+        found = grad(lambda u: run(u, storage))(GRID)
+    measured = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert measured > 0
+    assert measured / 10 <= p.gradient_error <= measured * 10
+
+
 def test_nobody_asks_nothing_is_measured(tmp_path):
     """Without a profile no step is run for the estimate, and the gradient is the same."""
     counts, found = [], []

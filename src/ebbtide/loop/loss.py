@@ -15,6 +15,8 @@ from ebbtide.tape.pager import Pager
 
 # Of rounding errors the largest is about three times the usual one.
 _USUAL = 3.0
+# Leaves that are not traced. A step draws from a copy of a generator, so that it draws the same when it is swept twice.
+_PLAIN = (np.ndarray, np.generic, np.random.Generator, bool, int, float, complex)
 
 
 @final
@@ -93,7 +95,7 @@ class Loss:
         """Keep a copy of the state that a step is about to be taped from, if it is the one that was loaded."""
         if self._origin is None or self._origin[0] != index:
             return
-        plain = all(isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)) for leaf in state)
+        plain = all(isinstance(leaf, _PLAIN) for leaf in state)
         ledger, nbytes = self._ledger, bytes_of(state) if plain else 0
         fits = ledger.limit is None or ledger.live + 4 * nbytes + self._sweep <= ledger.limit
         able = plain and fits and ledger.report is not None
