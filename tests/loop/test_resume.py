@@ -903,6 +903,7 @@ def test_a_storage_that_loses_digits_is_refused(of_loop: bool, kind: str, tmp_pa
         grad(objective, **of_the_call)(U)
 
 
+@pytest.mark.filterwarnings("ignore:The steps of a time loop changed .ran. before")
 def test_a_refused_call_leaves_the_earlier_run(tmp_path: Path) -> None:
     """A call with too small a budget changes nothing of an unfinished run, which then goes on where it was."""
 

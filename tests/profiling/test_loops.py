@@ -10,6 +10,7 @@ import pytest
 from tests.measure import peak_bytes
 
 from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, jvp, linearize, profile, timeloop, vjp
+from ebbtide.budget import format_bytes
 from ebbtide.ledger import Ledger
 from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.profiling.loops import LoopReport
@@ -354,6 +355,26 @@ def test_printed():
         assert row in text
     assert f"{p.loops[0].steps_forward:,}" in text
     assert "loop          Revolve(snapshots=2): 67 of 67 steps, " in str(p)
+
+
+@pytest.mark.parametrize("states", [6, 8, 20])
+def test_no_more_is_printed_than_predicted(states):
+    """Both numbers of a loop are of the same: what the function alone takes is in neither, or in both."""
+    u = np.linspace(0.1, 0.9, 100_000)
+    g = grad(
+        lambda u: np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 30, costs=Costs()) ** 2),
+        budget=Budget(memory=states * u.nbytes),
+    )
+    g(u)
+    with profile() as p:
+        g(u)
+    (loop,) = p.loops
+    assert 0 < loop.peak_bytes <= p.peak_bytes
+    assert loop.plan.predicted_whole_bytes is not None
+    assert 0.95 * loop.plan.predicted_whole_bytes <= loop.peak_bytes <= loop.plan.predicted_whole_bytes
+    row = next(row for row in str(loop).splitlines() if row.startswith("bytes"))
+    told = format_bytes(loop.plan.predicted_whole_bytes), format_bytes(loop.peak_bytes)
+    assert row.split()[1:] == " ".join(told).split()
 
 
 def test_usable_alone():

@@ -290,8 +290,8 @@ class Room:
         rule.snapshots.unreserve()  # what is not stored now was needed in the forward sweep, and what is deleted goes
         most = agree(self.given_up) if self.bounded else 0
         self._give_up(rule, lambda: self.given_up >= most)
-        if most and rule.stepper.region.outer.outer is not None:
-            self.stale = self.lean = True  # those for whom a loop in a step did with less may be gone by now
+        if most:
+            self.stale = self.lean = True  # those for whom a loop did with less may be gone by now
 
     def retain(self, rule: Any) -> None:
         """Make room for a sweep that leaves behind what another one begins with, as does the tape around the loop."""

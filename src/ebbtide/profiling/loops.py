@@ -29,7 +29,9 @@ class LoopReport:
         steps_forward: Steps that were run, recomputed ones included; of `plan.predicted_steps_forward`. Of a resumed
             run those of all its processes.
         held_bytes: The most bytes that the library held while the loop ran, beyond what it held before, by its ledger;
-            of `plan.predicted_peak_bytes`, with which the step's own arrays count.
+            what the function alone holds as well is in it, and not in `plan.predicted_peak_bytes`.
+        peak_bytes: The peak in the block of the profile when the loop had run, by `tracemalloc`; of
+            `plan.predicted_whole_bytes`.
         waits: Whether its reverse sweep has not begun.
         seconds: The time of both sweeps; of `plan.predicted_time`, in seconds where the costs were measured.
 
@@ -37,14 +39,14 @@ class LoopReport:
         A plan and four numbers.
     """
 
-    __slots__ = ("_before", "held_bytes", "plan", "schedule", "seconds", "steps_forward", "waits")
+    __slots__ = ("_before", "held_bytes", "peak_bytes", "plan", "schedule", "seconds", "steps_forward", "waits")
 
     def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0) -> None:
         self._before = held
         self.plan = plan
         self.schedule = plan.schedule
         self.steps_forward = plan.measuring_steps
-        self.held_bytes = 0
+        self.held_bytes = self.peak_bytes = 0
         self.seconds = seconds
         self.waits = True
 
@@ -64,6 +66,7 @@ class LoopReport:
             self.seconds += time.perf_counter() - start
             self.held_bytes = max(self.held_bytes, ledger.peak - self._before)
             ledger.peak = max(before, ledger.peak)
+            self.peak_bytes = self.peak_bytes if ledger.report is None else ledger.report.allocated_peak
 
     def take(self, plan: Any, ledger: Ledger) -> None:
         """Take over a plan that was changed, whose peak is no less than what the loop has held by now."""
@@ -75,15 +78,22 @@ class LoopReport:
         """The schedule, and steps and bytes of those predicted, in one line."""
         plan = self.plan
         steps = f"{self.steps_forward:,} of {plan.predicted_steps_forward:,} steps"
-        return f"{plan.schedule}: {steps}, {format_bytes(self.held_bytes)} of {format_bytes(plan.predicted_peak_bytes)}"
+        return f"{plan.schedule}: {steps}, {' of '.join(map(format_bytes, self._bytes))}"
+
+    @property
+    def _bytes(self) -> tuple[int, int]:
+        """The peak and the predicted one: of the whole call, or of what the library holds where that is not known."""
+        whole = self.plan.predicted_whole_bytes
+        return (self.held_bytes, self.plan.predicted_peak_bytes) if whole is None else (self.peak_bytes, whole)
 
     def __str__(self) -> str:
         plan = self.plan
         predicted = f"{plan.predicted_time:.4g}" if plan.has_costs else "unknown"
+        measured, whole = map(format_bytes, self._bytes)
         return (
             f"{plan.schedule}\n"
             f"{'':<10}{'predicted':>16}{'measured':>16}\n"
             f"{'steps':<10}{plan.predicted_steps_forward:>16,}{self.steps_forward:>16,}\n"
-            f"{'bytes':<10}{format_bytes(plan.predicted_peak_bytes):>16}{format_bytes(self.held_bytes):>16}\n"
+            f"{'bytes':<10}{whole:>16}{measured:>16}\n"
             f"{'time':<10}{predicted:>16}{self.seconds:>16.4g}"
         )

@@ -13,16 +13,17 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
 from ebbtide.arrays.context import current
-from ebbtide.arrays.location import is_library, user_line
+from ebbtide.arrays.location import describe_array, is_library, user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
-from ebbtide.errors import TraceError
+from ebbtide.errors import MutationError, TraceError
 from ebbtide.program.equation import OBJECT, Equation, Place, Variable, stand_in
 from ebbtide.program.layout import Layout, packed_strides
 from ebbtide.tape.joint import part
 from ebbtide.tape.node import Node
+from ebbtide.tape.saved import checksum
 from ebbtide.tape.sweep import sweep
 
 # What gives a Python number when it is given Python numbers.
@@ -47,7 +48,7 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "by_members", "captured", "closed", "equations", "fast", "level", "limit", "node",
+        "_known", "_laid", "_layout", "_met", "by_members", "captured", "closed", "equations", "fast", "level", "limit", "node",
         "origins", "within",
     )  # fmt: skip
 
@@ -68,6 +69,8 @@ class SymbolicTrace:
         # The objects that these were then.
         self.origins: list[TracedArray] = []
         self._known: dict[tuple[int, int], Variable] = {}
+        # Plain arrays that equations have by reference, with what they held and the line that met them first.
+        self._met: dict[int, tuple[np.ndarray, int, str]] = {}
         # How values will lie, worked out up to an equation when somebody asks: that decides what is a view.
         self._layout = Layout({}, {})
         self._laid = 0
@@ -246,7 +249,26 @@ class SymbolicTrace:
             return type(value)([self._inside(part) for part in value])
         if type(value) is dict:
             return {key: self._inside(part) for key, part in value.items()}
-        return plain(value) if isinstance(value, np.ndarray) else value
+        if not isinstance(value, np.ndarray):
+            return value
+        if id(value) not in self._met and not value.dtype.hasobject:
+            self._met[id(value)] = value, checksum(value), self.here()
+        return plain(value)
+
+    def check_unchanged(self) -> None:
+        """
+        Raise if a plain array is another one than when an operation met it.
+
+        Raises:
+            MutationError: It is, and the program would compute with what it holds last.
+        """
+        for array, crc, line in self._met.values():
+            if checksum(array) != crc:
+                raise MutationError(
+                    f"The {describe_array(array)} was changed after the operation at {line} had used it in a traced "
+                    "function, whose program has it as it is last. Do not change arrays in place after their use "
+                    "there, or give the operation a copy."
+                )
 
     def entry(self, array: TracedArray) -> Any:
         """Return what stands for an array in an equation: a variable, or a value that is known."""

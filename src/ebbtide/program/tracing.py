@@ -78,6 +78,7 @@ def trace_leaves(
             outputs = list(function(list(arrays)))
             settle(outputs)
             found = [trace.entry(output) if type(output) is TracedArray else output for output in outputs]
+        trace.check_unchanged()
     finally:
         equations = trace.close()
     for number, (variable, array) in enumerate(zip(inputs, arrays, strict=True)):

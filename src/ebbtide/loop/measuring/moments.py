@@ -166,11 +166,11 @@ class Moments:
         course.position = position.after(action)
 
     def _buffered(self, course: Course) -> int:
-        """Return the bytes in buffers: on the way back no more than is left on disk."""
+        """Return the bytes in buffers: on the way back no more than is left on disk, and what was read last."""
         if not course.position.forward_ended:
             return course.buffer
         sizes = self.plan.sizes
-        return min(course.buffer, course.position.on_disk * max(sizes.stored, sizes.stored_saved))
+        return min(course.buffer, (course.position.on_disk + 1) * max(sizes.stored, sizes.stored_saved))
 
     def _size_of(self, kept: Snapshot, course: Course) -> int:
         sizes = self.plan.sizes
