@@ -194,6 +194,29 @@ def test_a_link_to_a_directory_is_that_directory(tmp_path: Path, capsys: Any) ->
     assert list(real.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".", "link"])
+def test_a_scratch_directory_is_known_by_its_own_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Named as `.` or by a link it is that of a living storage, or of a dead one, as its own name says."""
+    dead = made(tmp_path / f"ebbtide-4194305-{host_name()}-7-abc", {"segment": ""})
+    storage = Disk(made(tmp_path / "used", {"note": ""}))
+    storage.put("a", [np.arange(3)])
+    assert storage.directory is not None
+    for directory, used in ((dead, False), (storage.directory, True)):
+        link = tmp_path / f"link-{used}"
+        link.symlink_to(directory)
+        monkeypatch.chdir(directory if name == "." else tmp_path)
+        given = "." if name == "." else str(link)
+        assert main(["inspect", given]) == 0
+        assert f"{given}: scratch, {'in use' if used else 'left'} by" in capsys.readouterr().out
+        assert main(["clean", given]) == (2 if used else 0)
+        assert (f"directory {given} is used" in capsys.readouterr().err) == used
+    assert dead.exists() == (name == ".")
+    assert storage.take("a")[0].tolist() == [0, 1, 2]
+    storage.close()
+
+
 def test_the_working_directory_may_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run in the working directory leaves what is there, and warns of nothing."""
     made(tmp_path, {"data.csv": "mine"})

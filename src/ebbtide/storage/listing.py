@@ -14,8 +14,15 @@ from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import ArrayRecord, EntryRecord
 from ebbtide.storage.failures import make_error
-from ebbtide.storage.places import Owner, find_scratch, owner_in_name
-from ebbtide.storage.removal import in_use, is_of_rank, is_storage, owner_of_storage, remove_storage
+from ebbtide.storage.places import Owner, find_scratch
+from ebbtide.storage.removal import (
+    in_use,
+    is_of_rank,
+    is_storage,
+    maker_of_scratch,
+    owner_of_storage,
+    remove_storage,
+)
 from ebbtide.storage.segment import NAME, scan
 from ebbtide.storage.system import POSIX, open_file
 from ebbtide.storage.transfer import Target, read_stored
@@ -135,7 +142,7 @@ def clean(directory: Path) -> list[Path]:
 
 
 def _listing(directory: Path, nbytes: int, entries: tuple[EntryRecord, ...], damaged: tuple[str, ...]) -> Listing:
-    durable = owner_in_name(directory) is None
+    durable = maker_of_scratch(directory) is None
     return Listing(directory, durable, owner_of_storage(directory), in_use(directory), nbytes, entries, damaged)
 
 

@@ -44,7 +44,12 @@ def is_storage(path: Path) -> bool:
 
 
 def _is_scratch(path: Path) -> bool:
-    return owner_in_name(path) is not None and not path.is_symlink()
+    return maker_of_scratch(path) is not None
+
+
+def maker_of_scratch(path: Path) -> Owner | None:
+    """Return who made a directory that is a scratch one, by its own name, which `.` and links have not; else None."""
+    return owner_in_name(Path(os.path.realpath(path)))
 
 
 def _has_no_entries(path: Path) -> bool:
@@ -59,14 +64,14 @@ def is_of_rank(path: Path) -> bool:
 
 def owner_of_storage(path: Path) -> Owner | None:
     """Return the owner of a directory of a storage; None if nobody uses it."""
-    return owner_in_name(path) or (this_process() if is_held(path) else read_owner(path))
+    return maker_of_scratch(path) or (this_process() if is_held(path) else read_owner(path))
 
 
 def in_use(path: Path) -> bool:
     """Return whether a living process, or one of which nothing is known, uses the directory of a storage."""
     if is_held(path):
         return True
-    owner, is_scratch = owner_of_storage(path), owner_in_name(path) is not None
+    owner, is_scratch = owner_of_storage(path), _is_scratch(path)
     # A durable one that is not held, and was by this process, which has begun anew by exec.
     if owner is None or (owner == this_process() and not is_scratch):
         return is_locked(path / LOCK)
@@ -91,7 +96,9 @@ def remove_storage(path: Path) -> None:
                 remove_parts(path)
             for name in _names_in(path):
                 (path / name).unlink(missing_ok=True)
-        remove_empty(path)
+        # A link to a durable directory stays, as does that; a scratch one goes. Else the name that was given is within
+        # reach, and what is above it may not be.
+        remove_empty(path.resolve() if path.is_symlink() and _is_scratch(path) else path)
     except StorageError:
         raise
     except OSError as cause:
