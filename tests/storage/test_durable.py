@@ -569,6 +569,16 @@ def test_inspect_and_clean(tmp_path, capsys):
     assert "no storage" in capsys.readouterr().out
 
 
+def test_a_scratch_directory_of_another_machine_goes_by_hand(tmp_path, capsys):
+    """Of its process nothing is known, and there is no file that says whose it is: the directory is to be removed."""
+    left = tmp_path / "ebbtide-7-elsewhere-7-abc"
+    left.mkdir()
+    assert cli.main(["clean", str(left)]) == cli.EXIT_ERROR
+    told = capsys.readouterr().err
+    assert f"The scratch directory {left} is used by the process 7 on elsewhere" in told
+    assert "if that process is gone, remove the directory by hand" in told
+
+
 def test_inspect_and_clean_of_a_durable_directory(tmp_path, capsys):
     """A durable directory is listed, its damage is found, and only its own name removes it, but no files of others."""
     directory = tmp_path / "kept"

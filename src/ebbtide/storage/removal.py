@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.durable import describe_lock, is_held, read_owner, remove_parts
-from ebbtide.storage.failures import make_error
+from ebbtide.storage.failures import StorageLockedError, make_error
 from ebbtide.storage.marks import LOCK, NEWEST, OWNER, has_only_name, holds_only_ours, is_ours, is_segment
 from ebbtide.storage.places import RANK, Owner, is_in_place, is_locked, owner_in_name, take_lock, this_process
 from ebbtide.storage.segment import NAME as SEGMENT
@@ -87,11 +87,11 @@ def remove_storage(path: Path) -> None:
         StorageError: It cannot be removed.
     """
     if in_use(path):
-        raise describe_lock(path, owner_of_storage(path))
+        raise _describe_use(path)
     try:
         with _locked(path) as is_locked_now:
             if not is_locked_now:
-                raise describe_lock(path, owner_of_storage(path))
+                raise _describe_use(path)
             if not _is_scratch(path):
                 remove_parts(path)
             for name in _names_in(path):
@@ -103,6 +103,19 @@ def remove_storage(path: Path) -> None:
         raise
     except OSError as cause:
         raise make_error(f"Cannot remove {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
+
+
+def _describe_use(path: Path) -> StorageLockedError:
+    """Return the error for a directory that is in use, as far as is known; a scratch one has no file of its owner."""
+    made = maker_of_scratch(path)
+    if made is None:
+        return describe_lock(path, owner_of_storage(path))
+    return StorageLockedError(
+        f"The scratch directory {path} is used by the process {made.pid} on {made.host}. Wait for its end, or, if that "
+        "process is gone, remove the directory by hand.",
+        made.host,
+        made.pid,
+    )
 
 
 def _names_in(path: Path) -> tuple[str, ...]:
