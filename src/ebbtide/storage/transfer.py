@@ -327,13 +327,23 @@ def describe_full(
     path: Path, descriptor: int, needed: int, cause: OSError, record: EntryRecord | None
 ) -> StorageFullError:
     """Return the error for a disk without room for *needed* more bytes."""
+    is_limited = cause.errno == errno.EFBIG  # however much is free
     free = free_bytes(descriptor)
-    missing = needed if free is None or free >= needed else needed - free
+    missing = needed if is_limited or free is None or free >= needed else needed - free
     what = "reserve room" if record is None else f"store key {record.key!r}"
-    told = "an unknown number of" if free is None else str(free)
+    if is_limited:
+        why = (
+            f"and a file may not become as large as that there ({cause.strerror or cause}). Raise the limit of the "
+            "process (`ulimit -f`), or, if it has none, give a directory= on a file system with larger files."
+        )
+    else:
+        told = "an unknown number of" if free is None else str(free)
+        why = (
+            f"and {told} bytes are free there ({cause.strerror or cause}; {missing} bytes are missing). Free some "
+            "space, or give another directory=."
+        )
     return StorageFullError(
-        f"Cannot {what} in {path}: {needed} bytes more are needed, and {told} bytes are free there "
-        f"({cause.strerror or cause}; {missing} bytes are missing). Free some space, or give another directory=.",
+        f"Cannot {what} in {path}: {needed} bytes more are needed, {why}",
         missing,
         None if record is None else record.key,
         cause.errno or 0,
