@@ -295,6 +295,27 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
     assert [path.name for path in directory.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link"])
+def test_what_is_no_file_is_no_file_of_entries(kind: str, tmp_path: Path, capsys: Any) -> None:
+    """A pipe would be waited for: it is told, and neither `clean` nor the next storage there removes it."""
+    segment = made(tmp_path / f"ebbtide-4194305-{host_name()}-7-abc", {"segment": ""}) / "segment"
+    segment.unlink()
+    if kind == "pipe":
+        os.mkfifo(segment)
+    elif kind == "directory":
+        segment.mkdir()
+    else:
+        segment.symlink_to(made(tmp_path, {"empty": ""}) / "empty")
+    if kind != "link":
+        assert main(["inspect", str(segment.parent)]) == 2
+        assert f"{segment}: it is no regular file" in capsys.readouterr().err
+    with Disk(tmp_path) as storage:
+        storage.put("a", [np.arange(3)])
+    assert clean(tmp_path) == []
+    clean(segment.parent)
+    assert os.path.lexists(segment)
+
+
 def test_a_name_with_a_zero_byte_is_refused() -> None:
     """No file system has such a name."""
     for use in (slope, Disk, lambda path: Disk(path, durable=True)):

@@ -14,6 +14,7 @@ from ebbtide.errors import StorageError
 from ebbtide.storage.codecs import Codecs
 from ebbtide.storage.entries import ArrayRecord, EntryRecord
 from ebbtide.storage.failures import make_error
+from ebbtide.storage.marks import is_special
 from ebbtide.storage.places import Owner, find_scratch
 from ebbtide.storage.removal import (
     in_use,
@@ -98,9 +99,11 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
         check: Whether to read all data and compare their checksums.
 
     Raises:
-        StorageError: The file cannot be read, or is of another version.
+        StorageError: The file cannot be read, is none, or is of another version.
     """
     path = directory / NAME
+    if is_special(path):  # a pipe might never give any byte
+        raise StorageError(f"Cannot list {path}: it is no regular file, so no storage has made it. Move it elsewhere.")
     try:
         file = open_file(path, "r")
     except FileNotFoundError:

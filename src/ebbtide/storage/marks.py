@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,17 @@ def holds_only_entries(directory: Path) -> bool:
     return {place.name for place in directory.iterdir()} <= {SEGMENT} and is_segment(directory / SEGMENT)
 
 
+def is_special(path: Path) -> bool:
+    """Return whether there is something that is neither a regular file nor a link to one: a pipe, a directory."""
+    with suppress(OSError):
+        return not stat.S_ISREG(path.stat().st_mode)
+    return False
+
+
 def is_segment(path: Path) -> bool:
     """Return whether a file is one of entries, as far as its beginning tells: zeros, or nothing, if there is none."""
+    if path.is_symlink() or is_special(path):
+        return False
     begin = _read(path, len(_ENTRY))
     return begin is None or not begin.strip(b"\0") or _is_entry(begin)
 
