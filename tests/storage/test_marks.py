@@ -250,6 +250,39 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
+LATER = {
+    "owner": {"owner": "Jane Doe, group A\n"},
+    "newest": {"newest": "run-17 is the newest of my runs\n"},
+    "lock": {"lock": "mine"},
+    "all": {"owner": '{"name": "Jane", "host": "here"}', "newest": '{"runs": [16, 17]}', "lock": " "},
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_the_user_puts_beside_ours_later_stays(name: str, tmp_path: Path) -> None:
+    """Files that have names of a storage's, and links, are not removed with it; `owner` is not written over."""
+    directory = tmp_path / "ours"
+    with Disk(directory, durable=True) as storage:
+        storage.put("a", [np.arange(3)])
+    made(directory, LATER[name])
+    if "owner" in LATER[name]:
+        with pytest.raises(StorageError, match=r"no storage has written.*: owner\. Give another directory"):
+            Disk(directory, durable=True)
+    assert clean(directory) == [directory]
+    assert texts(directory) == LATER[name]
+
+
+@pytest.mark.parametrize("name", ["owner", "newest", "lock"])
+def test_links_stay(name: str, tmp_path: Path) -> None:
+    """Though what they lead to is as a storage would write it."""
+    directory = tmp_path / "ours"
+    left_by_a_kill(directory)
+    (directory / name).rename(tmp_path / name)
+    (directory / name).symlink_to(tmp_path / name)
+    clean(directory)
+    assert [path.name for path in directory.iterdir()] == [name]
+
+
 RECORDS = {
     "infinite": '{"host": "h", "pid": 1e999, "start": 7}',
     "no process": json.dumps({"host": host_name(), "pid": 10**20, "start": 7}),
@@ -264,7 +297,7 @@ RECORDS = {
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.parametrize("place", ["owner", "newest"])
 def test_damaged_records_are_none(place: str, name: str, tmp_path: Path) -> None:
-    """Whatever the small files hold, a run goes on, or begins again, and gives the same gradient."""
+    """Whatever they hold, a run goes on or begins again with the same gradient; an owner that is none goes first."""
     directory = tmp_path / "ours"
     left_by_a_kill(directory)
     (directory / place).write_text(RECORDS[name])
@@ -272,6 +305,10 @@ def test_damaged_records_are_none(place: str, name: str, tmp_path: Path) -> None
     assert owner is None or place == "newest" or owner.is_dead()
     assert list(find_storages(directory)) == [directory]
     found = run(directory)
+    if place == "owner" and '"host"' not in RECORDS[name]:
+        assert "no storage has written" in found.stderr
+        (directory / place).unlink()
+        found = run(directory)
     assert found.stdout == run(tmp_path / "other").stdout, found.stderr
     assert not directory.exists()
 

@@ -23,7 +23,7 @@ from weakref import ref
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
-from ebbtide.storage.marks import LOCK, OWNER, find_foreign, find_parts, is_ours, read_record
+from ebbtide.storage.marks import LOCK, OWNER, find_foreign, find_parts, is_ours, is_written, read_record
 from ebbtide.storage.places import Owner, is_in_place, is_lockable, take_lock, this_process
 from ebbtide.storage.system import open_file
 
@@ -90,8 +90,13 @@ class DirectoryLock:
         directory.mkdir(exist_ok=True)
         self._enter(me)
         is_known = is_ours(directory)
-        # At the second look what another process makes at this moment is known by the name of its owner.
-        if not is_known and find_foreign(directory) and (foreign := find_foreign(directory)):
+        if is_known:
+            # Of what a user has put there since, this would be written over.
+            foreign = [] if is_written(directory / OWNER) else [OWNER]
+        else:
+            # At the second look what another process makes at this moment is known by the name of its owner.
+            foreign = find_foreign(directory) and find_foreign(directory)
+        if foreign:
             raise StorageError(
                 f"The directory {directory} has files that no storage has written, with names that one would use: "
                 f"{', '.join(foreign)}. Give another directory, or move them."

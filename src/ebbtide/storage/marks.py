@@ -22,6 +22,8 @@ _PART_BEGIN = b'{"host": "'
 # One byte in such a file may be damaged: it is known by what is in many places of it.
 _OWNERS = (b'"host"', b'"pid"', b'"start"', b'"since"')
 _NEWESTS = (b'": [', b"]}")
+# Each kind in it has the name of a loop.
+_NEWEST_BEGIN, _NEWEST_MARK = b'{"loop-', b'/": ['
 # No record is longer: that of the newest entries has some hundred bytes for each loop of a call.
 _MOST = 1 << 24
 
@@ -97,6 +99,23 @@ def is_segment(path: Path) -> bool:
         return False
     begin = _read(path, len(_ENTRY))
     return begin is None or not begin.strip(b"\0") or _is_entry(begin)
+
+
+def is_written(path: Path) -> bool:
+    """
+    Return whether a file named `owner`, `newest` or `lock`, in a directory of a storage, is as a storage may leave it.
+
+    It is empty, or has what is written there, of which one byte may be damaged or the end be missing; or is gone.
+    """
+    if path.is_symlink() or is_special(path):
+        return False
+    if path.name == LOCK:
+        return not os.path.lexists(path) or _is_empty(path)
+    content = _read(path) or b""
+    begin, is_marked = _PART_BEGIN, sum(text in content for text in _OWNERS) > len(_OWNERS) - 2
+    if path.name == NEWEST:
+        begin, is_marked = _NEWEST_BEGIN, _NEWEST_MARK in content or content == b"{}"
+    return not content.strip(b"\0") or begin.startswith(content[: len(begin)]) or is_marked
 
 
 def _is_entry(begin: bytes) -> bool:

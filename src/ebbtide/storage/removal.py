@@ -11,7 +11,7 @@ from pathlib import Path
 from ebbtide.errors import StorageError
 from ebbtide.storage.durable import describe_lock, is_held, read_owner, remove_parts
 from ebbtide.storage.failures import StorageLockedError, make_error
-from ebbtide.storage.marks import LOCK, NEWEST, OWNER, has_only_name, holds_only_ours, is_ours, is_segment
+from ebbtide.storage.marks import LOCK, NEWEST, OWNER, has_only_name, holds_only_ours, is_ours, is_segment, is_written
 from ebbtide.storage.places import RANK, Owner, is_in_place, is_locked, owner_in_name, take_lock, this_process
 from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import open_file
@@ -122,7 +122,7 @@ def _names_in(path: Path) -> tuple[str, ...]:
     """Return the files that a storage has in a directory, in the order in which they go."""
     if _is_scratch(path):
         return (SEGMENT,) if is_segment(path / SEGMENT) else ()
-    return NEWEST, SEGMENT, OWNER, LOCK
+    return tuple([name for name in (NEWEST, SEGMENT, OWNER, LOCK) if name == SEGMENT or is_written(path / name)])
 
 
 @contextmanager
