@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import eq
 from typing import Any, cast, final
 
 import numpy as np
@@ -255,6 +256,23 @@ def find_other_version(fixed: bytes) -> list[str]:
     version = fixed[len(NAME) : len(_MAGIC)]
     is_other = fixed.startswith(NAME) and version.isdigit() and version != VERSION.encode()
     return [version.decode()] if is_other else []
+
+
+def seems_header(begin: bytes) -> bool:
+    """Return whether bytes begin as a header does, of which one byte may be another one."""
+    return sum(map(eq, begin, _MAGIC)) >= len(_MAGIC) - 1
+
+
+def is_damaged(header: bytes) -> bool:
+    """
+    Return whether bytes that begin as a header does are none that was written, at this place or another one.
+
+    Args:
+        header: As many bytes as `header_bytes` said, or the first ones if it said nothing.
+    """
+    checksum = int.from_bytes(header[len(_MAGIC) : _CHECKED_FROM], "little")
+    is_whole = header.startswith(_MAGIC) and extend_crc32c(0, header[_CHECKED_FROM:]) == checksum
+    return seems_header(header) and not is_whole
 
 
 def decode_header(header: bytes, offset: int) -> EntryRecord | None:

@@ -11,8 +11,9 @@ from typing import final
 
 from ebbtide.budget import format_bytes
 from ebbtide.errors import StorageError
+from ebbtide.storage.checksum import extend_crc32c
 from ebbtide.storage.codecs import Codecs
-from ebbtide.storage.entries import ArrayRecord, EntryRecord
+from ebbtide.storage.entries import ArrayRecord, EntryRecord, is_damaged
 from ebbtide.storage.failures import make_error
 from ebbtide.storage.marks import is_special
 from ebbtide.storage.places import Owner, find_scratch
@@ -24,7 +25,7 @@ from ebbtide.storage.removal import (
     owner_of_storage,
     remove_storage,
 )
-from ebbtide.storage.segment import NAME, scan
+from ebbtide.storage.segment import NAME, read_header, scan
 from ebbtide.storage.system import POSIX, open_file
 from ebbtide.storage.transfer import Target, read_stored
 
@@ -104,18 +105,20 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
     path = directory / NAME
     if is_special(path):  # a pipe might never give any byte
         raise StorageError(f"Cannot list {path}: it is no regular file, so no storage has made it. Move it elsewhere.")
+    used = in_use(directory)
     try:
         file = open_file(path, "r")
     except FileNotFoundError:
-        return _listing(directory, 0, (), ())
+        return _listing(directory, used, 0, (), ())
     except OSError as cause:
         raise make_error(f"Cannot open {path}: {cause.strerror}. Check its rights.", cause.errno) from cause
     with file:
         descriptor = file.fileno()
-        entries = tuple(sorted(scan(path, descriptor), key=lambda record: record.generation))
+        found, broken = scan(path, descriptor)
+        entries = tuple(sorted(found, key=lambda record: record.generation))
         target = Target(path, descriptor, POSIX, Codecs(), durable=False)
-        damaged = (*_find_damage(target, entries),) if check else ()
-        return _listing(directory, os.fstat(descriptor).st_blocks * 512, entries, damaged)
+        damaged = (*_find_damage(target, entries, used), *_find_damaged_headers(target, broken, used)) if check else ()
+        return _listing(directory, used, os.fstat(descriptor).st_blocks * 512, entries, damaged)
 
 
 def clean(directory: Path) -> list[Path]:
@@ -144,17 +147,44 @@ def clean(directory: Path) -> list[Path]:
     return removed
 
 
-def _listing(directory: Path, nbytes: int, entries: tuple[EntryRecord, ...], damaged: tuple[str, ...]) -> Listing:
+def _listing(
+    directory: Path, used: bool, nbytes: int, entries: tuple[EntryRecord, ...], damaged: tuple[str, ...]
+) -> Listing:
     durable = maker_of_scratch(directory) is None
-    return Listing(directory, durable, owner_of_storage(directory), in_use(directory), nbytes, entries, damaged)
+    return Listing(directory, durable, owner_of_storage(directory), used, nbytes, entries, damaged)
 
 
-def _find_damage(target: Target, entries: tuple[EntryRecord, ...]) -> Iterator[str]:
+def _find_damage(target: Target, entries: tuple[EntryRecord, ...], used: bool) -> Iterator[str]:
     for record in entries:
-        try:
-            read_stored(target, record)
-        except StorageError as error:
-            yield str(error)
+        reason = _damage_of(target, record)
+        if reason and used:
+            # Its user may have been writing it, or has written another one there, whose header is another one.
+            reason = _damage_of(target, record)
+            header = read_header(target.path, target.descriptor, record.offset)
+            reason = reason if extend_crc32c(0, header) == record.checksum else ""
+        if reason:
+            yield reason
+
+
+def _damage_of(target: Target, record: EntryRecord) -> str:
+    try:
+        read_stored(target, record)
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+def _find_damaged_headers(target: Target, offsets: list[int], used: bool) -> Iterator[str]:
+    for offset in offsets:
+        header = read_header(target.path, target.descriptor, offset)
+        # Its user may be writing it.
+        is_changing = used and header != read_header(target.path, target.descriptor, offset)
+        if is_damaged(header) and not is_changing:
+            yield (
+                f"The header at offset {offset} of the file {target.path} is damaged, so that its entry is not found: "
+                "something else changed the file, the disk is faulty, or its writer was killed meanwhile. Recompute "
+                "what it held."
+            )
 
 
 def _describe(record: EntryRecord) -> str:

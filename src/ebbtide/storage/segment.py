@@ -19,6 +19,7 @@ from ebbtide.storage.entries import (
     decode_header,
     find_other_version,
     header_bytes,
+    seems_header,
 )
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError, make_error
@@ -209,7 +210,7 @@ class Segment:
         Memory:
             The arrays of one such entry at a time.
         """
-        found = scan(self._target.path, self._target.descriptor)
+        found, _ = scan(self._target.path, self._target.descriptor)
         for record in found:
             self._extents.occupy(record.offset, record.nbytes)
         self._is_known = True
@@ -319,9 +320,9 @@ def _describe_need(record: EntryRecord | None) -> str:
     return "reserve room" if record is None else f"store key {record.key!r}"
 
 
-def scan(path: Path, descriptor: int) -> list[EntryRecord]:
+def scan(path: Path, descriptor: int) -> tuple[list[EntryRecord], list[int]]:
     """
-    Return the record of each whole header in a segment file, by offset.
+    Return the record of each whole header in a segment file, and where others begin, damaged or not of this file.
 
     Holes are skipped, and so is what a found entry covers. The data are not read.
 
@@ -329,6 +330,7 @@ def scan(path: Path, descriptor: int) -> list[EntryRecord]:
         StorageError: There are only entries of another version, or the file cannot be read.
     """
     found: list[EntryRecord] = []
+    broken: list[int] = []
     others: set[str] = set()
     size = os.fstat(descriptor).st_size
     offset = 0
@@ -339,6 +341,7 @@ def scan(path: Path, descriptor: int) -> list[EntryRecord]:
             record = _read_header(path, descriptor, fixed, offset + place, size)
             if record is None:
                 others.update(find_other_version(fixed))
+                broken += [offset + place] if seems_header(fixed) else []
                 place += UNIT
             else:
                 found.append(record)
@@ -349,7 +352,14 @@ def scan(path: Path, descriptor: int) -> list[EntryRecord]:
             f"The entries in {path} are of the version {', '.join(sorted(others))} of their format, and this Ebbtide "
             f"reads {VERSION}. Finish what is there with the Ebbtide that wrote it, or name another directory."
         )
-    return found
+    return found, broken
+
+
+def read_header(path: Path, descriptor: int, offset: int) -> bytes:
+    """Return the bytes of the header at an offset; the first ones of it, if how many there are cannot be believed."""
+    left = os.fstat(descriptor).st_size - offset
+    length = header_bytes(_read(path, descriptor, FIXED_BYTES, offset), left)
+    return _read(path, descriptor, length or FIXED_BYTES, offset)
 
 
 def _next_data(descriptor: int, offset: int, size: int) -> int:
