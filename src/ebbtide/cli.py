@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ebbtide.budget import NO_NAME
 from ebbtide.demo import burgers_report, ensemble
-from ebbtide.errors import EbbtideError
-from ebbtide.storage.listing import clean, find_storages, list_storage
+from ebbtide.errors import EbbtideError, StorageError
+from ebbtide.storage.listing import clean, find_storages, is_of_another_user, list_storage
 
 EXIT_VERDICT = 1
 EXIT_ERROR = 2
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.run(arguments)
     except (EbbtideError, ValueError) as error:
-        print(f"error: {_message(error)}", file=sys.stderr)
+        _tell(error)
         return EXIT_ERROR
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
@@ -130,21 +130,32 @@ def _directory(name: str) -> Path:
 
 
 def _run_inspect(arguments: argparse.Namespace) -> int:
-    listings = [list_storage(path, check=arguments.check) for path in find_storages(arguments.directory)]
-    for listing in listings:
+    status, is_any = 0, False
+    for path in find_storages(arguments.directory):
+        try:
+            listing = list_storage(path, check=arguments.check)
+        except StorageError as error:
+            if path == arguments.directory or not is_of_another_user(path, error):
+                is_any, status = True, EXIT_ERROR
+                _tell(error)
+            continue
         print(listing)
-    if not listings:
+        is_any, status = True, max(status, EXIT_VERDICT if listing.damaged else 0)
+    if not is_any:
         print(f"{arguments.directory}: no storage")
-    return EXIT_VERDICT if any(listing.damaged for listing in listings) else 0
+    return status
 
 
 def _run_clean(arguments: argparse.Namespace) -> int:
-    removed = clean(arguments.directory)
+    failed: list[StorageError] = []
+    removed = clean(arguments.directory, failed.append)
     for path in removed:
         print(f"removed {'what a storage had left in ' if path.exists() else ''}{path}")
-    if not removed:
+    for error in failed:
+        _tell(error)
+    if not removed and not failed:
         print(f"{arguments.directory}: nothing to remove")
-    return 0
+    return EXIT_ERROR if failed else 0
 
 
 def _run_burgers(arguments: argparse.Namespace) -> int:
@@ -170,6 +181,10 @@ def _version() -> str:
         return importlib.metadata.version("ebbtide")
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
+
+
+def _tell(error: Exception) -> None:
+    print(f"error: {_message(error)}", file=sys.stderr)
 
 
 def _message(error: Exception) -> str:

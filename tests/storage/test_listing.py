@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 from ebbtide import cli
 from ebbtide.storage import Disk, listing
 from ebbtide.storage.listing import list_storage
+from ebbtide.storage.places import host_name
+
+NOBODY = 65534
 
 
 def stored(directory: Path) -> list[int]:
@@ -119,3 +123,77 @@ def test_what_is_half_written_is_not_damaged(place: int, tmp_path: Path, monkeyp
                 damaged = list_storage(tmp_path / name, check=True).damaged
             assert read_once
             assert len(damaged) == (name == "left")
+
+
+# Directories that cannot be read.
+
+
+def scratch(parent: Path, name: str, begin: bytes = b"") -> Path:
+    """A scratch directory of a dead process."""
+    directory = parent / f"ebbtide-4194305-{host_name()}-7-{name}"
+    directory.mkdir(mode=0o700)
+    (directory / "segment").write_bytes(begin)
+    return directory
+
+
+def test_one_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: Any) -> None:
+    """Each is told on stderr, the others are listed or removed, and the exit code says that not all could be."""
+    old = scratch(tmp_path, "a", b"EBBTIDE3".ljust(4096, b"\0"))
+    none = scratch(tmp_path, "b")
+    (none / "segment").unlink()
+    (none / "segment").mkdir()
+    last = scratch(tmp_path, "c")
+    assert cli.main(["inspect", str(tmp_path)]) == cli.EXIT_ERROR
+    out, told = capsys.readouterr()
+    assert out.startswith(f"{last}: scratch")
+    assert [line.partition(": ")[0] for line in told.splitlines()] == ["error", "error"]
+    assert "of the version 3" in told
+    assert f"{none / 'segment'}: it is no regular file" in told
+    assert old.exists()
+
+
+def test_one_that_cannot_be_removed_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """What is left is told on stderr, and what is gone on stdout."""
+    first, last = scratch(tmp_path, "a"), scratch(tmp_path, "b")
+    unlink = Path.unlink
+
+    def refuse(path: Path, **options: Any) -> None:
+        if path.parent == first:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert cli.main(["clean", str(tmp_path)]) == cli.EXIT_ERROR
+    assert capsys.readouterr() == (
+        f"removed {last}\n", f"error: Cannot remove {first}: Operation not permitted. Check its rights.\n"
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's directory needs the right to be that user")
+def test_directories_of_other_users_are_passed_over(tmp_path: Path, capfd: Any) -> None:
+    """In a directory that many share each lists and removes what is theirs, and what is closed is no error."""
+    tmp_path.chmod(0o1777)
+    directories = theirs, mine, other = [scratch(tmp_path, name) for name in "abc"]
+    with Disk(tmp_path / "kept", durable=True) as storage:
+        storage.put("a", [np.arange(3)])
+    for path in (mine, mine / "segment"):
+        os.chown(path, NOBODY, NOBODY)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(tmp_path)  # what is above is closed to others
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            seen = [cli.main([command, "."]) for command in ("inspect", "clean")]
+            seen.append(cli.main(["inspect", theirs.name]))
+            os._exit(int("".join(map(str, seen))))
+        finally:
+            os._exit(99)
+    seen = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert seen == 2  # two good ones, and one that was named
+    assert [path.exists() for path in directories] == [True, False, True]
+    assert (tmp_path / "kept" / "segment").exists()
+    assert f"Cannot open {theirs.name}" in capfd.readouterr().err
+    assert other.exists()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from ebbtide.storage.removal import (
 from ebbtide.storage.segment import NAME, read_header, scan
 from ebbtide.storage.system import POSIX, open_file
 from ebbtide.storage.transfer import Target, read_stored
+
+_CLOSED = frozenset({errno.EACCES, errno.EPERM})
 
 
 @final
@@ -121,9 +124,14 @@ def list_storage(directory: Path, *, check: bool = False) -> Listing:
         return _listing(directory, used, os.fstat(descriptor).st_blocks * 512, entries, damaged)
 
 
-def clean(directory: Path) -> list[Path]:
+def clean(directory: Path, tell: Callable[[StorageError], None] | None = None) -> list[Path]:
     """
     Remove a directory of a storage, or in a directory the scratch ones of dead processes and what ranks kept of a run.
+
+    Args:
+        directory: The directory.
+        tell: What to do with the error of each directory in it that cannot be removed, while the others are; None to
+            raise the first one.
 
     Returns:
         What was removed.
@@ -138,13 +146,27 @@ def clean(directory: Path) -> list[Path]:
     removed: list[Path] = []
     of_ranks = [path for path in _inside(directory) if is_of_rank(path)]
     for path in sorted([*of_ranks, *(path for path, _ in find_scratch(directory))]):
-        if not in_use(path):
-            remove_storage(path)
-            removed += [] if path.exists() else [path]
+        try:
+            if not in_use(path):
+                remove_storage(path)
+                removed += [] if path.exists() else [path]
+        except StorageError as error:
+            if is_of_another_user(path, error):
+                continue
+            if tell is None:
+                raise
+            tell(error)
     if of_ranks:
         with suppress(OSError):  # there is something else in it
             directory.rmdir()
     return removed
+
+
+def is_of_another_user(path: Path, error: StorageError) -> bool:
+    """Return whether an error is that a directory, which nobody has named, is another user's and closed to this one."""
+    with suppress(OSError):
+        return error.errno in _CLOSED and path.stat().st_uid != os.getuid()
+    return False
 
 
 def _listing(
