@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ebbtide.budget import NO_NAME
@@ -16,6 +19,8 @@ from ebbtide.storage.listing import clean, find_storages, is_of_another_user, li
 EXIT_VERDICT = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141
+"""That of a process which `SIGPIPE` ends."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,9 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if all is good, 1 if a verdict of the report is not or an entry is damaged, 2 if the input cannot be
-        used (with a line `error: ...` on stderr), 130 if interrupted.
+        used or the output not be written (with a line `error: ...` on stderr), 130 if interrupted, 141 if who reads
+        the output has closed it.
     """
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names have characters that a terminal may lack
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        return _give_up_output(error)
+    return status
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         return arguments.run(arguments)
     except (EbbtideError, ValueError) as error:
@@ -38,6 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _give_up_output(error: OSError) -> int:
+    """Return the exit code where what was printed cannot be written; who closed a pipe has read all that it wanted."""
+    # What waits to be written would raise once more when the process ends.
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return EXIT_UNREAD
+    _tell(OSError(f"Cannot write the output: {error.strerror or error}. Send it to another place."))
+    return EXIT_ERROR
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -184,7 +214,8 @@ def _version() -> str:
 
 
 def _tell(error: Exception) -> None:
-    print(f"error: {_message(error)}", file=sys.stderr)
+    with suppress(OSError):  # nobody reads it: the exit code is left
+        print(f"error: {_message(error)}", file=sys.stderr)
 
 
 def _message(error: Exception) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from ebbtide import cli
 from ebbtide.storage import Disk, listing
 from ebbtide.storage.listing import list_storage
 from ebbtide.storage.places import host_name
+
+from .helpers import SOURCE
 
 NOBODY = 65534
 
@@ -197,3 +201,48 @@ def test_directories_of_other_users_are_passed_over(tmp_path: Path, capfd: Any) 
     assert (tmp_path / "kept" / "segment").exists()
     assert f"Cannot open {theirs.name}" in capfd.readouterr().err
     assert other.exists()
+
+
+# Output.
+
+
+def command(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the command in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONUTF8": "0", **options.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "ebbtide.cli", *map(str, arguments)], env=environment, stderr=subprocess.PIPE,
+        check=False, timeout=60, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 400])
+def test_a_closed_pipe_is_no_verdict(count: int, tmp_path: Path) -> None:
+    """Who reads one line of the output and goes makes no traceback, nor the exit code of a damaged entry."""
+    with Disk(tmp_path, durable=True) as storage:
+        for key in range(count):
+            storage.put(key, [np.arange(3)])
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        found = command("inspect", tmp_path, stdout=closed)
+    assert (found.returncode, found.stderr) == (cli.EXIT_UNREAD, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device to write to")
+def test_a_full_disk_takes_no_output(tmp_path: Path) -> None:
+    """What cannot be written is an error in one line, and no verdict."""
+    with Path("/dev/full").open("wb") as full:
+        found = command("inspect", tmp_path, stdout=full)
+    text = b"error: Cannot write the output: No space left on device. Send it to another place.\n"
+    assert (found.returncode, found.stderr) == (cli.EXIT_ERROR, text)
+
+
+def test_any_name_can_be_printed(tmp_path: Path) -> None:
+    """What the encoding of the output lacks is escaped, and so is what would leave its line."""
+    with Disk(tmp_path / "\u00fc", durable=True) as storage:
+        storage.put("\u00fc", [np.arange(3)], kind="\u00fc\n\x1b[31m")
+    found = command("inspect", tmp_path, stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "ascii"})
+    assert (found.returncode, found.stderr) == (0, b"")
+    first, second = found.stdout.splitlines()
+    assert first.startswith(os.fsencode(tmp_path) + rb"/\xfc: durable")
+    assert second.startswith(rb"  '\xfc' (\xfc\n\x1b[31m): generation 1")

@@ -210,7 +210,8 @@ def _find_damaged_headers(target: Target, offsets: list[int], used: bool) -> Ite
 
 
 def _describe(record: EntryRecord) -> str:
-    kind = f" ({record.kind})" if record.kind else ""
+    # Whatever a program has called it, it stays in its line.
+    kind = f" ({repr(record.kind)[1:-1]})" if record.kind else ""
     arrays = ", ".join(_describe_array(array) for array in record.arrays) or "no arrays"
     place = f"generation {record.generation}, {record.length} bytes at {record.offset}"
     return f"  {record.key!r}{kind}: {place}: {arrays}"
