@@ -13,6 +13,7 @@ from ebbtide import Budget, grad, profile, timeloop
 from ebbtide.schedules import Costs
 
 COSTS = Costs(forward=1.0, reverse=2.0)
+COSTS_OF_DISK = Costs(forward=1.0, reverse=2.0, write=0.3, read=0.3)
 # A state of 1 MiB, of which the interpreter's share is a small part.
 POINTS = 131_072
 
@@ -45,6 +46,11 @@ def two_step(state: Any, i: Any) -> Any:
     """Return the state of a scheme with two values, of which it hands one on."""
     before, now = state
     return now, 2.0 * now - before + 0.01 * np.sin(now)
+
+
+def until(steps: int) -> dict[str, Any]:
+    """Return the condition by which a loop that counts its steps ends after so many."""
+    return {"until": lambda s: s[1] >= steps}
 
 
 def least(f: Any, u: np.ndarray) -> int:
@@ -183,3 +189,17 @@ def test_leaves_that_a_step_hands_on_are_not_copied(times: float) -> None:
 
     measured, predicted = measured_beside_predicted(f, u, Budget(int(times * least(f, u))))
     assert 0.95 * predicted <= measured <= predicted
+
+
+@pytest.mark.parametrize("states", [7, 8, 12])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_a_loop_that_ends_after_few_steps_with_disk(steps: int, states: int) -> None:
+    """What was read last may still be in the buffers when nothing is left on disk."""
+    u, ends = np.linspace(0.1, 0.9, 2 * POINTS), {"max_steps": 200, "costs": COSTS_OF_DISK}
+
+    def f(u: Any) -> Any:
+        after = timeloop(lambda s, i: (s[0] + 0.01 * s[0] * (1 - s[0]), s[1] + 1), (u, 0), **until(steps), **ends)
+        return np.sum(after[0] ** 2)
+
+    measured, predicted = measured_beside_predicted(f, u, Budget(memory=states * u.nbytes, disk=100 * u.nbytes))
+    assert measured <= predicted <= 1.2 * measured  # a state more than there is, where there are seven

@@ -173,3 +173,25 @@ def test_changed_arrays_are_seen():
     shift[0, 0] = 0.25
     with pytest.raises(MutationError):
         pullback(1.0)
+
+
+def test_a_plain_array_that_changes_while_a_function_is_traced() -> None:
+    """A program has plain arrays by reference: one that changes after its use would give another value."""
+
+    def f(x, wait):
+        k = np.full(4, 0.1)
+        k *= 3.0  # nobody has used it yet
+        y = x * k
+        other = k.copy()
+        if wait:
+            y = x * (k + 0.0)
+            k = k * 2.0
+        else:
+            k *= 2.0
+        return np.sum(y * other)
+
+    x = np.linspace(0.2, 1.1, 4)
+    assert jit(f, static_argnums=1)(x, True) == f(x, True)
+    for g in (f, grad(f)):
+        with pytest.raises(MutationError, match=r"changed after .*test_ways.py.*give the operation a copy"):
+            jit(g, static_argnums=1)(x, False)

@@ -48,8 +48,8 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "_met", "by_members", "captured", "closed", "equations", "fast", "level", "limit", "node",
-        "origins", "within",
+        "_known", "_laid", "_layout", "_met", "by_members", "captured", "closed", "equations", "fast", "level", "limit",
+        "node", "origins", "within",
     )  # fmt: skip
 
     def __init__(self, level: int, *, by_members: bool = False) -> None:
