@@ -115,7 +115,7 @@ def test_the_initial_state_stays_where_a_later_plan_has_it() -> None:
     dropped = list[Snapshot]()
     snapshots = SimpleNamespace(drop=dropped.append)
     position = Position(steps=9, state=4, snapshots=(Snapshot(0, "restart", "disk"), Snapshot(3, "restart", "disk")))
-    fallback, rule = Fallback(Ledger()), SimpleNamespace(position=position, snapshots=snapshots)
+    fallback, rule = Fallback(Ledger()), SimpleNamespace(position=position, snapshots=snapshots, prefix=None)
     fallback.is_there = True
     assert not fallback.go_back(rule)
     assert (dropped, rule.position, fallback.is_there) == ([], position, False)

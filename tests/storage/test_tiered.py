@@ -126,7 +126,8 @@ def test_a_full_memory_is_not_looked_through(tmp_path, hinted):
                 count_calls(lambda storage=storage: storage.take("new")),
             ])  # fmt: skip
             assert len(in_memory(storage)) == number - 1
-    assert counts[0] == counts[1]
+    # To ask whether the writer has come to it takes a few calls.
+    assert all(abs(few - many) < 20 for few, many in zip(*counts, strict=True))
 
 
 def test_what_is_wanted_twice_has_the_place_of_its_first_use(tmp_path):
