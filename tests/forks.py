@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
+
+NOBODY = 65534
+"""A user without rights."""
 
 
 def run_forked(call: Callable[[], bytes], name: str = "") -> tuple[int, bytes]:
@@ -30,3 +34,17 @@ def run_forked(call: Callable[[], bytes], name: str = "") -> tuple[int, bytes]:
     with os.fdopen(reader, "rb") as answer:
         found = answer.read()
     return os.waitpid(child, 0)[1], found
+
+
+def run_as_nobody(directory: Path, call: Callable[[], int]) -> int:
+    """Run a function as `NOBODY` in a directory, what is above of which may be closed; return what it returns."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(directory)
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os._exit(call())
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

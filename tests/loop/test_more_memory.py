@@ -35,7 +35,7 @@ LOSSES = {
 @pytest.mark.parametrize("step", STEPS)
 def test_more_memory_takes_few_steps_more(step: str, loss: str, disk: float) -> None:
     """
-    Without disk at most 1.2 times those of a smaller budget, 1.45 with it; as predicted, and with the same bits.
+    Measured are 1.2 times those of a smaller budget, and 1.45 with disk; as predicted, and with the same bits.
 
     What code after the loop takes is not known when the loop is planned, and it may have to give up a snapshot. Before
     it was planned anew for the reverse sweep, it took up to 4.6 times as many.

@@ -123,3 +123,9 @@ def test_the_initial_state_stays_where_a_later_plan_has_it() -> None:
     rule.position = replace(position, snapshots=(first, *position.snapshots[1:]))
     assert fallback.go_back(rule)
     assert (dropped, rule.position, fallback.is_there) == ([first], position, False)
+    # So it may where another sweep is to begin with what steps saved, some of which is lost.
+    dropped.clear()
+    snapshots.without_lost, fallback.is_there = lambda place: place, True
+    rule.prefix = Position(steps=9, state=None, forward_ended=True, snapshots=(first, Snapshot(1, "saved", "disk")))
+    assert fallback.without_lost(rule, position) == position
+    assert (dropped, rule.prefix.snapshots[0], fallback.is_there) == ([first], position.snapshots[0], False)

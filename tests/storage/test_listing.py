@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forks import NOBODY, run_as_nobody
 
 from ebbtide import cli
 from ebbtide.storage import Disk, listing
@@ -18,8 +19,6 @@ from ebbtide.storage.listing import list_storage
 from ebbtide.storage.places import host_name
 
 from .helpers import SOURCE
-
-NOBODY = 65534
 
 
 def stored(directory: Path) -> list[int]:
@@ -184,19 +183,11 @@ def test_directories_of_other_users_are_passed_over(tmp_path: Path, capfd: Any) 
         storage.put("a", [np.arange(3)])
     for path in (mine, mine / "segment"):
         os.chown(path, NOBODY, NOBODY)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.chdir(tmp_path)  # what is above is closed to others
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            seen = [cli.main([command, "."]) for command in ("inspect", "clean")]
-            seen.append(cli.main(["inspect", theirs.name]))
-            os._exit(int("".join(map(str, seen))))
-        finally:
-            os._exit(99)
-    seen = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert seen == 2  # two good ones, and one that was named
+
+    def look() -> int:
+        return 100 * cli.main(["inspect", "."]) + 10 * cli.main(["clean", "."]) + cli.main(["inspect", theirs.name])
+
+    assert run_as_nobody(tmp_path, look) == 2  # two good ones, and one that was named
     assert [path.exists() for path in directories] == [True, False, True]
     assert (tmp_path / "kept" / "segment").exists()
     assert f"Cannot open {theirs.name}" in capfd.readouterr().err

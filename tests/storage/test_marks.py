@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forks import NOBODY, run_as_nobody
 
 from ebbtide import StorageError, grad, timeloop
 from ebbtide.cli import main
@@ -21,7 +22,6 @@ from ebbtide.storage.durable import read_owner
 from ebbtide.storage.listing import clean, find_storages
 from ebbtide.storage.places import Owner, host_name, sweep
 
-NOBODY = 65534
 FOREIGN = {
     "segment": {"segment": "my precious data\n" * 10},
     "segment and notes": {"segment": "data\n", "notes.txt": "mine"},
@@ -380,17 +380,7 @@ def test_a_directory_out_of_reach_is_told(mode: int, tmp_path: Path) -> None:
         os.chown(path, NOBODY, NOBODY)
     directory.chmod(mode)
     tmp_path.chmod(0o711)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.chdir(tmp_path)  # what is above is closed to others
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            seen = [main([command, directory.name]) for command in ("inspect", "clean")]
-            os._exit(seen[0] * 10 + seen[1])
-        finally:
-            os._exit(99)
-    seen = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    seen = run_as_nobody(tmp_path, lambda: 10 * main(["inspect", directory.name]) + main(["clean", directory.name]))
     directory.chmod(0o755)
     assert seen == (2 if mode & 0o111 else 22)
     assert {path: path.read_bytes() for path in directory.iterdir()} == before

@@ -250,8 +250,8 @@ def _find_journal(
 ) -> tuple[Resumption | None, ResumeDirectory | None]:
     """Return the journal of a loop that may be resumed, and its directory if that is the loop's alone."""
     context = current()
-    directory: ResumeDirectory | None = context.resume if context.capture is None else None
-    directory = directory if options.resume is None else ResumeDirectory(options.resume)
+    shared: ResumeDirectory | None = context.resume if context.capture is None else None
+    directory = shared if options.resume is None else ResumeDirectory(options.resume)
     if directory is None:
         return None, None
     refuse_lossy(options.storage)

@@ -113,7 +113,7 @@ def with_initial(position: Position, drop: Callable[[Snapshot], None]) -> Positi
     """Return a position with the state of step 0, which was kept on disk, in place of what that step saved."""
     others = [kept for kept in position.snapshots if kept.step > 0]
     for kept in position.snapshots[:1]:
-        if kept.step == 0:
+        if kept.step == 0 and kept.kind == "saved":  # a restart state is that very state, the only copy
             drop(kept)
     return replace(position, snapshots=(Snapshot(0, "restart", "disk"), *others))
 

@@ -367,7 +367,7 @@ class Journal:
     def _warn_of_refusal(self, error: StorageError | None, outcome: str) -> None:
         if not self._directory.warned:
             self._directory.warned = True
-            reason = str(error or "another process failed.").replace("directory=", "resume=")  # as its user knows it
+            reason = error or "another process failed."
             warnings.warn(
                 f"The journal of loop {self._loop} could not be written: {reason} The run goes on; {outcome}.",
                 RuntimeWarning,
