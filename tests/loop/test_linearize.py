@@ -23,6 +23,7 @@ from ebbtide import (
     DeterminismError,
     MutationError,
     ReleasedValueError,
+    TraceError,
     checkpoint,
     grad,
     jit,
@@ -648,3 +649,21 @@ def test_loops_of_no_steps(d, steps):
 
     x = np.array([0.3, 0.5, 0.2])
     np.testing.assert_allclose(d(f)(x), d(lambda x: 4.0**steps * np.sum(x * x))(x), rtol=1e-13)
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), MIXED, Revolve(2), StoreAll("disk")], ids=str)
+def test_what_the_first_step_leaves_in_a_closure_is_told(schedule):
+    """A step that keeps a value of the argument for later ones is an error, where these would take it for constant."""
+
+    def f(c: Any) -> Any:
+        kept: dict[str, Any] = {}
+
+        def step(u: Any, i: int) -> Any:
+            if not kept:
+                kept["sin"] = np.sin(c)
+            return u * kept["sin"]
+
+        return timeloop(step, np.ones(3), steps=STEPS, schedule=schedule)
+
+    with pytest.raises(TraceError, match="uses a traced array after the function that it was made in had returned"):
+        linearize(f, np.full(3, 0.3))

@@ -177,12 +177,14 @@ class LinearLoop(LinearRule):
                     self._restart_from(state)
             # Beside what is kept there are a state with its tangents, and the one after it.
             room = self._limit - tape.ledger.live - 4 * nbytes
-        if self.steps >= self._most or (room is not None and room <= 0):
+        # The first step in any case: what it leaves in a closure for later ones is told where these use it.
+        if self.steps >= max(self._most, 1) or (room is not None and room <= 0):
             self._restart_from(state)
             self._keeps = False
             return self._pass(state)
-        meet = None if room is None else self._noting.meet_operand  # the step may have to run again
-        if room is not None:
+        is_final = room is None and self._most > 0
+        meet = None if is_final else self._noting.meet_operand  # the step may have to run again
+        if not is_final:
             self._stepper.constancy.begin()
         inner = LinearTape(
             tape.level, tape.ledger, outer=tape, room=room, counted=self._owners, meet_operand=meet
@@ -195,7 +197,7 @@ class LinearLoop(LinearRule):
         nodes = [node_of(inner, tangent) for _, tangent in pairs]
         inner.close()
         self._statics = {key: outside for key, (_, outside) in inner.statics.items()} | self._statics
-        if inner.room is not None and inner.room < 0:
+        if not self._most or (inner.room is not None and inner.room < 0):
             readings = self._stepper.inputs.readings
             self._restart_from(state, 0 if readings is None else readings.latest)
             self._keeps = False
