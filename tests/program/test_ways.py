@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -195,3 +196,44 @@ def test_a_plain_array_that_changes_while_a_function_is_traced() -> None:
     for g in (f, grad(f)):
         with pytest.raises(MutationError, match=r"changed after .*test_ways.py.*give the operation a copy"):
             jit(g, static_argnums=1)(x, False)
+
+
+def test_a_plain_array_that_steps_use_changes_while_a_function_is_traced() -> None:
+    """What the steps of a loop reach may be changed by them, and by nobody else while the function is traced."""
+
+    def closed_over(x):
+        k = np.full(4, 0.1)
+        y = timeloop(lambda u, i: u + k * np.sin(u), x, 3)
+        k *= 2.0
+        return np.sum(timeloop(lambda u, i: u + k * np.sin(u), y, 3))
+
+    def by_default(x):
+        k = np.full(4, 0.1)
+
+        def step(u, i, k=k):
+            return u + k * np.sin(u)
+
+        y = timeloop(step, x, 3)
+        k *= 2.0
+        return np.sum(y)
+
+    def by_inputs(x):
+        k = np.full((3, 4), 0.1)
+        y = timeloop(lambda u, k: u + k * np.sin(u), x, 3, inputs=k)
+        k *= 2.0
+        return np.sum(timeloop(lambda u, k: u + k * np.sin(u), y, 3, inputs=k))
+
+    def of_steps(x):
+        work = np.zeros(4)
+
+        def step(shift, u, i):
+            work[:] = shift + i
+            return u + work * np.sin(u)
+
+        return np.sum(timeloop(partial(step, 2.0), timeloop(partial(step, 1.0), x, 3), 3))
+
+    x = np.linspace(0.2, 1.1, 4)
+    for f in (closed_over, by_default, by_inputs):
+        with pytest.raises(MutationError, match=r"changed after .*test_ways.py.*give the operation a copy"):
+            jit(f)(x)
+    assert jit(of_steps)(x) == of_steps(x)

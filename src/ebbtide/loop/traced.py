@@ -16,7 +16,7 @@ import numpy as np
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import Context, current
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.reach import bound_now
+from ebbtide.arrays.reach import arrays_of, bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.loop.stepping.given import LoopCall
@@ -60,18 +60,20 @@ def traced_loop(
     step, options = bound_now(step), replace(options, until=bound_now(options.until))
     inputs = bound_now(inputs) if callable(inputs) else inputs
     rows, tree = _rows_of(inputs)
+    context = current()
+    context.follower.check_unchanged()
     results = find_results(step, leaves, structure, length, inputs, options)
     operands = [leaf.frozen() if type(leaf) is TracedArray else leaf for leaf in leaves] + rows
     operands += results.statics
     if not is_symbolic(operands):
         return None
-    context = current()
     given = None if tree is not None else frozen(inputs)
+    around = tuple([Surroundings(f, traced=False) for f in (step, options.until, given) if callable(f)])
+    context.follower.reach(arrays_of((step, options.until, given)))
     call = LoopCall(
         timeloop, step, length if options.until is None else None, structure, given, tree, options,
         range(len(leaves), len(leaves) + len(rows)), tuple(results.statics), _traces(context, results.statics),
-        tuple([Surroundings(f, traced=False) for f in (step, options.until, given) if callable(f)]),
-        context.level, results.kinds, results.numbers,
+        around, context.level, results.kinds, results.numbers,
     )  # fmt: skip
     found = record(call, operands)
     after = unflatten(structure, found[: results.count])

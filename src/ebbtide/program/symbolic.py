@@ -48,8 +48,8 @@ class SymbolicTrace:
     """
 
     __slots__ = (
-        "_known", "_laid", "_layout", "_met", "by_members", "captured", "closed", "equations", "fast", "level", "limit",
-        "node", "origins", "within",
+        "_known", "_laid", "_layout", "_met", "_reached", "by_members", "captured", "closed", "equations", "fast",
+        "level", "limit", "node", "origins", "within",
     )  # fmt: skip
 
     def __init__(self, level: int, *, by_members: bool = False) -> None:
@@ -71,6 +71,8 @@ class SymbolicTrace:
         self._known: dict[tuple[int, int], Variable] = {}
         # Plain arrays that equations have by reference, with what they held and the line that met them first.
         self._met: dict[int, tuple[np.ndarray, int, str]] = {}
+        # Those that the steps of time loops reach, which the program calls.
+        self._reached: dict[int, tuple[np.ndarray, int, str]] = {}
         # How values will lie, worked out up to an equation when somebody asks: that decides what is a view.
         self._layout = Layout({}, {})
         self._laid = 0
@@ -262,13 +264,20 @@ class SymbolicTrace:
         Raises:
             MutationError: It is, and the program would compute with what it holds last.
         """
-        for array, crc, line in self._met.values():
+        for array, crc, line in [*self._met.values(), *self._reached.values()]:
             if checksum(array) != crc:
                 raise MutationError(
                     f"The {describe_array(array)} was changed after the operation at {line} had used it in a traced "
                     "function, whose program has it as it is last. Do not change arrays in place after their use "
                     "there, or give the operation a copy."
                 )
+
+    def reach(self, arrays: Sequence[np.ndarray]) -> None:
+        """Note the plain arrays in memory that the steps of a loop reach: these may change them, and nobody else."""
+        here = self.here()
+        known = {id(a): (a, here) for a in arrays if not a.dtype.hasobject and not isinstance(a, np.memmap)}
+        known |= {key: (array, line) for key, (array, _, line) in self._reached.items()}
+        self._reached = {key: (array, checksum(array), line) for key, (array, line) in known.items()}
 
     def entry(self, array: TracedArray) -> Any:
         """Return what stands for an array in an equation: a variable, or a value that is known."""
