@@ -98,6 +98,7 @@ def changed(array: Any, row: int) -> Any:
     return other
 
 
+DIGEST = "[0-9a-f]{16}"
 CRC, COUNTED = "[0-9a-f]{8}", "10 with the checksum [0-9a-f]{8}"
 NARROW = {"u": U[:5], "factor": FACTOR[:5], "forcing": FORCING[:, :5]}
 SINGLE = {"u": U.astype("f4"), "factor": FACTOR.astype("f4"), "forcing": FORCING.astype("f4")}
@@ -108,6 +109,7 @@ ROWS = {
     "control": ({"u": changed(U, 7)}, 11, f"initial value of leaf 0: {CRC} now, {CRC} in"),
     "steps": ({"steps": 13}, 11, "steps: 13 now, 12 in"),
     "code": ({"power": 2}, 11, "code of step: [0-9a-f]{16} now, [0-9a-f]{16} in"),
+    "name": ({"power": 2}, 11, r".*\n  power in the code: int 2 now, int [01] in"),
     "static value": ({"factor": changed(FACTOR, 3)}, 11, f"static value 0: {CRC} now, {CRC} in"),
     "input read": ({"forcing": changed(FORCING, 4)}, 11, f"inputs read so far: {COUNTED} now, {COUNTED} in"),
     "before the loops": ({"before": 1.5}, 11, f"initial value of leaf 0: {CRC} now, {CRC} in"),
@@ -128,6 +130,35 @@ def test_another_call_is_refused(row: str, tmp_path: Path) -> None:
         call._replace(**change).run(tmp_path / "run")
     for found, wanted in zip(call.run(tmp_path / "run"), expected, strict=True):
         assert np.array_equal(found, wanted)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("other", ["constant", "array", "default", "helper"])
+def test_what_differs_in_the_code_is_named(other: str, tmp_path: Path) -> None:
+    """The error names what the code finds by another value, and functions that do something else."""
+
+    def run(stop: int, **change: Any) -> None:
+        of = {"constant": 1.5, "array": FACTOR, "default": 0.5, "helper": lambda u: 2 * u} | change
+        constant, array, helper, ticker = of["constant"], of["array"], of["helper"], Ticker(stop)
+
+        def step(u: Any, i: int, default: float = of["default"]) -> Any:
+            ticker.met()
+            return constant * helper(u) * array + default
+
+        grad(lambda u: np.sum(timeloop(step, u, 9, resume_every=2)), resume=tmp_path / "run")(U)
+
+    lines = {
+        "constant": (2.5, "constant in the code: float 2.5 now, float 1.5 in"),
+        "array": (2 * FACTOR, f"array in the code: {DIGEST} now, {DIGEST} in"),
+        "default": (0.25, f"defaults of step in the code: {DIGEST} now, {DIGEST} in"),
+        "helper": (lambda u: 3 * u, rf"<lambda>\(\) in the code: {DIGEST} now, {DIGEST} in"),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        run(7)
+    value, line = lines[other]
+    with pytest.raises(ResumeError, match=rf"has\n  code of step: .*\n  {line} .*\nMake the same call"):
+        run(0, **{other: value})
+    run(0)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -264,7 +264,7 @@ def _find_journal(
         code = [f for f in (stepper.step, options.until, stepper.inputs.given) if callable(f)]
         changes = Changes([*code, stepper.structure], directory)
         policy = every(options.resume_every)
-        resumption = Resumption(Journal(directory, found), policy, stepper.inputs.read, changes)
+        resumption = Resumption(Journal(directory, found, changes.found), policy, stepper.inputs.read, changes)
     except BaseException:
         directory.close()
         raise

@@ -11,6 +11,8 @@ from ebbtide.loop.values.code import data_of
 
 # The place of a function among those of a loop, a name by which it finds data, and a text of what that holds.
 Found = tuple[int, str, str]
+# No more are kept for messages: some 40 bytes each.
+_MOST_NAMED = 500
 
 
 @final
@@ -26,17 +28,21 @@ class Changes:
         Short texts.
     """
 
-    __slots__ = ("_before", "_directory", "_functions", "_is_taken_up", "_own", "_taken_up")
+    __slots__ = ("_before", "_directory", "_functions", "_is_taken_up", "_own", "_taken_up", "found")
 
     def __init__(self, functions: Sequence[Any], directory: ResumeDirectory) -> None:
         self._functions = functions
         self._directory = directory
-        self._before = self._look()
+        found = self._look(with_code=True)
+        self._before = {one for one in found if not one[1].endswith("()")}
+        # What the code finds by names when the loop begins, for the message where that is not the same.
+        self.found = (*sorted({(name, text) for _, name, text in found})[:_MOST_NAMED],)
         self._is_taken_up, self._taken_up = False, set[Found]()
         self._own = set[str]()
 
-    def _look(self) -> set[Found]:
-        return {(k, *pair) for k, function in enumerate(self._functions) for pair in data_of(function).items()}
+    def _look(self, *, with_code: bool = False) -> set[Found]:
+        looks = [data_of(function, with_code=with_code) for function in self._functions]
+        return {(k, *pair) for k, look in enumerate(looks) for pair in look.items()}
 
     def names(self) -> tuple[str, ...]:
         """Return by which names the steps of this loop and of those before have found what they changed."""

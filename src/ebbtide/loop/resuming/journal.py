@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -45,6 +45,7 @@ class Journal:
     Args:
         directory: The directory of the call; the loop is the next one in it.
         fingerprint: What must be the same when the loop is resumed: short texts by name.
+        named: What its code finds by names, for the message where that is not the same.
         most_anchors: The most restart states to keep, at least 1.
 
     Memory:
@@ -70,12 +71,20 @@ class Journal:
         False
     """
 
-    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most")
+    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most", "_named")
 
-    def __init__(self, directory: ResumeDirectory, fingerprint: Mapping[str, str], *, most_anchors: int = 16) -> None:
+    def __init__(
+        self,
+        directory: ResumeDirectory,
+        fingerprint: Mapping[str, str],
+        named: Sequence[tuple[str, str]] = (),
+        *,
+        most_anchors: int = 16,
+    ) -> None:
         self._directory = directory
         self._loop = directory.next_loop()
         self._fingerprint = {**fingerprint, "format of the journal": FORMAT}
+        self._named = (*named,)
         self._most = most_anchors
         self._gap = 1
         self._begun = False
@@ -118,7 +127,7 @@ class Journal:
                 name, step = key.split("/")[1:]
                 if name != "begin" and self._load(name, int(step), check=True) is not None:
                     break
-            self._store("begin", 0, Begin(), "what the run is", 1)
+            self._store("begin", 0, Begin(self._named), "what the run is", 1)
         steps = self._agree_on_anchors()
         self._gap = _least_gap(steps) if len(steps) > self._most // 2 else 1
         self._begun = True
@@ -343,7 +352,8 @@ class Journal:
         if fingerprint == self._fingerprint:
             return found
         if check:
-            self._refuse(self._fingerprint, fingerprint)
+            now, then = (_shown(set(pairs)) for pairs in (self._named, getattr(found, "named", self._named)))
+            self._refuse(self._fingerprint | now, fingerprint | then)
         self._give_up(name, step)
         self._warn(f"in {self._directory.path} belongs to another run and counts as missing.", name, step)
         return None
@@ -377,6 +387,15 @@ class Journal:
 
 def _step_of(key: str) -> int:
     return int(key.rpartition("/")[2])
+
+
+def _shown(named: Collection[tuple[str, str]]) -> dict[str, str]:
+    """Return what code finds by names as lines of a message."""
+    found: dict[str, str] = {}
+    for name, text in sorted(named):
+        line = f"{name} in the code"
+        found[line] = f"{found[line]}, {text}" if line in found else text
+    return found
 
 
 def _least_gap(steps: Sequence[int]) -> int:

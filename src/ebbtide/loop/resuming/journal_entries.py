@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-FORMAT = "4"
+FORMAT = "5"
 """What entries say, and what their checksums are of: another one where either changes."""
 
 
@@ -105,7 +105,14 @@ class Anchor:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Begin:
-    """What the run is, which every entry says."""
+    """
+    What the run is, which every entry says.
+
+    Args:
+        named: What its code finds by names, for the message where it differs.
+    """
+
+    named: tuple[tuple[str, str], ...] = ()
 
 
 @final

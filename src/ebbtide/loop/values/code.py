@@ -21,6 +21,8 @@ from ebbtide.program.jit import Jitted
 _MOST_WORK = 4_000_000
 # No more objects are followed. Plain data and code are, however many.
 _MOST = 100_000
+# Longer texts are not shown.
+_MOST_SHOWN = 40
 
 
 class Code(NamedTuple):
@@ -88,18 +90,19 @@ def digest_structure(structure: Any, without: Collection[str] = ()) -> str:
     return _Graph(structure, Reader(None), without).digest()
 
 
-def data_of(function: Any) -> Mapping[str, str]:
+def data_of(function: Any, *, with_code: bool = False) -> Mapping[str, str]:
     """
-    Return by which names a function finds numbers, arrays and containers, and a short text of what they hold.
+    Return by which names a function finds numbers, arrays and containers, and short texts of what they hold.
 
     Two calls tell what the function has changed between them. Cached properties are left out.
 
     Args:
         function: As for `digest_code`; or the structure of a state.
+        with_code: Whether there are texts of the code of the functions that it calls, too, by their names and `()`.
 
     Returns:
-        By names of modules, closures and attributes, and by "defaults of" a function: 16 hexadecimal digits. Where
-        several things have one name, of all of them.
+        By names of modules, closures and attributes, and by "defaults of" a function: a number as it is, else 16
+        hexadecimal digits. Where several things have one name, of all of them.
 
     Example:
         >>> seen = []
@@ -108,8 +111,10 @@ def data_of(function: Any) -> Mapping[str, str]:
         >>> before, _, after = data_of(step), step(1), data_of(step)
         >>> [name for name in after if after[name] != before[name]]
         ['seen']
+        >>> data_of((lambda power: lambda x: x**power)(2))["power"]
+        'int 2'
     """
-    return _Graph(function, Reader(_module_of(function)), looks_into_caches=False).data()
+    return _Graph(function, Reader(_module_of(function)), looks_into_caches=False).data(with_code)
 
 
 def _module_of(function: Any) -> str:
@@ -178,15 +183,24 @@ class _Graph:
         """Return how many objects of each class were not followed."""
         return {name: len(found) for name, found in self._missed.items()}
 
-    def data(self) -> dict[str, str]:
-        """Return the digests of what has names, as far as it is data."""
-        named: dict[str, list[str]] = {}
+    def data(self, with_code: bool) -> dict[str, str]:
+        """Return texts of what has names, as far as it is data, and of the code of functions."""
+        named: dict[str, set[str]] = {}
         for name, texts in self._names:
-            named.setdefault(name, []).append(digest("\0".join(self._inside(texts))))
-        return {name: digest(" ".join(sorted(set(found)))) for name, found in named.items()}
+            # An attribute or a name in a module has its name before it.
+            values = texts[1:] if texts[0] == f"str {name!r}" else texts
+            is_plain = len(values) == 1 and isinstance(values[0], str) and len(values[0]) <= _MOST_SHOWN
+            named.setdefault(name, set()).add(values[0] if is_plain else digest("\0".join(self._inside(texts))))
+        for function in self._values if with_code else ():
+            if isinstance(function, types.FunctionType) and id(function.__code__) in self._numbers:
+                code = digest("\0".join(self._inside([self._numbers[id(function.__code__)]])))
+                name = function.__qualname__.rpartition("<locals>.")[2]
+                named.setdefault(f"{name}()", set()).add(code)
+        joined = {name: ", ".join(sorted(one)) for name, one in named.items()}
+        return {name: text if len(text) <= _MOST_SHOWN else digest(text) for name, text in joined.items()}
 
     def _inside(self, texts: Sequence[Any]) -> Iterator[str]:
-        """Yield the texts of data and of what they hold; of functions, classes and objects only that there is one."""
+        """Yield the texts of data, of code and of what they hold; of functions, classes and objects only the kind."""
         waiting, seen = [*texts], set[int]()
         while waiting:
             text = waiting.pop()
@@ -196,7 +210,8 @@ class _Graph:
                 waiting += text
             elif text not in seen:
                 seen.add(text)
-                waiting += self._found[text] if is_data(self._values[text]) else self._found[text][:1]
+                value, found = self._values[text], self._found[text]
+                waiting += found if is_data(value) or isinstance(value, types.CodeType) else found[:1]
 
     def _text(self, value: Any) -> Any:
         """Return the text of a value in those of another one."""
