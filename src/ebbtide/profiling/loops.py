@@ -39,7 +39,7 @@ class LoopReport:
         A plan and four numbers.
     """
 
-    __slots__ = ("_before", "held_bytes", "peak_bytes", "plan", "schedule", "seconds", "steps_forward", "waits")
+    __slots__ = ("_before", "_is_running", "held_bytes", "peak_bytes", "plan", "schedule", "seconds", "steps_forward", "waits")
 
     def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0) -> None:
         self._before = held
@@ -49,6 +49,12 @@ class LoopReport:
         self.held_bytes = self.peak_bytes = 0
         self.seconds = seconds
         self.waits = True
+        self._is_running = False
+
+    @property
+    def predicted_peak(self) -> int:
+        """What the plan predicts that the library holds at most while the loop runs, others' values included."""
+        return self.plan.predicted_peak_bytes + self._before
 
     @property
     def predicted_now(self) -> int:
@@ -60,9 +66,11 @@ class LoopReport:
     def running(self, ledger: Ledger) -> Iterator[None]:
         """Measure the block, in which the loop runs."""
         start, before, ledger.peak = time.perf_counter(), ledger.peak, ledger.live
+        self._is_running = True
         try:
             yield
         finally:
+            self._is_running = False
             self.seconds += time.perf_counter() - start
             self.held_bytes = max(self.held_bytes, ledger.peak - self._before)
             ledger.peak = max(before, ledger.peak)
@@ -70,7 +78,9 @@ class LoopReport:
 
     def take(self, plan: Any, ledger: Ledger) -> None:
         """Take over a plan that was changed, whose peak is no less than what the loop has held by now."""
-        held = max(self.held_bytes, ledger.peak - self._before) + plan.sizes.interpreter
+        # The peak of the ledger is that of the loop as long as it runs, and else has what others hold by then.
+        now = ledger.peak - self._before if self._is_running else 0
+        held = max(self.held_bytes, now) + plan.sizes.interpreter
         self.plan = replace(plan, predicted_peak_bytes=max(plan.predicted_peak_bytes, held))
 
     @property

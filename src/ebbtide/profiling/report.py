@@ -35,8 +35,8 @@ class Profile:
         held_bytes: Peak of what the library itself held, by its ledger.
         predicted_whole_bytes: What the plans of time loops predicted of `peak_bytes`, the function's own memory
             included but for what it takes after a loop; None without a plan.
-        predicted_peak_bytes: What the last plan of a time loop predicted beyond the function alone; else
-            held_bytes.
+        predicted_peak_bytes: The most that a plan of a time loop predicted beyond the function alone, with what the
+            library held when that loop began; without a plan held_bytes.
         steps_forward: Steps of time loops that were run, recomputed ones included.
         predicted_steps_forward: What the plans predicted: of each loop its forward sweep when it begins, and what its
             reverse sweep runs again when that does. How often loops inside of steps and of checkpointed functions run,
@@ -58,7 +58,7 @@ class Profile:
     """
 
     __slots__ = (
-        "_ledger", "_limit", "_on_plan", "_peak", "_predicted_peak", "bytes_read", "bytes_written", "disk_reads",
+        "_ledger", "_limit", "_on_plan", "_peak", "_within_regions", "bytes_read", "bytes_written", "disk_reads",
         "disk_seconds", "disk_writes", "gradient_error", "held_bytes", "loops", "predicted_steps_forward",
         "steps_forward", "within",
     )  # fmt: skip
@@ -68,7 +68,7 @@ class Profile:
         self._peak = peak
         self._on_plan = on_plan
         self._limit: int | None = None
-        self._predicted_peak: int | None = None
+        self._within_regions: int | None = None  # predicted by loops that are not listed
         self.held_bytes = 0
         self.steps_forward = 0
         self.predicted_steps_forward = 0
@@ -101,8 +101,10 @@ class Profile:
 
     @property
     def predicted_peak_bytes(self) -> int:
-        """What the plan predicted to be held beyond the function alone."""
-        return self.held_bytes if self._predicted_peak is None else self._predicted_peak
+        """What the plans predicted to be held beyond the function alone."""
+        if self.loops:
+            return max(loop.predicted_peak for loop in self.loops)
+        return self.held_bytes if self._within_regions is None else self._within_regions
 
     @property
     def saved(self) -> list[SavedEntry]:
@@ -145,8 +147,9 @@ class Profile:
         loop = LoopReport(plan, held, seconds)
         if listed:
             self.loops.append(loop)
+        else:
+            self._within_regions = max(self._within_regions or 0, loop.predicted_peak)
         self.limited(self._ledger.limit)
-        self._predicted_peak = plan.predicted_peak_bytes + held
         self.steps_forward += plan.measuring_steps
         self.predicted_steps_forward += loop.predicted_now
         if self._on_plan is not None:
@@ -163,10 +166,8 @@ class Profile:
 
     def plan_changed(self, loop: LoopReport, plan: Any) -> None:
         """Take over a plan that was changed."""
-        assert self._predicted_peak is not None
-        before, peak = loop.predicted_now, loop.plan.predicted_peak_bytes
+        before = loop.predicted_now
         loop.take(plan, self._ledger)
-        self._predicted_peak += loop.plan.predicted_peak_bytes - peak
         self.predicted_steps_forward += loop.predicted_now - before
         if self._on_plan is not None:
             self._on_plan(plan)
