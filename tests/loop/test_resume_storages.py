@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import optree
 import pytest
 from tests.loop.lost import unsynchronized
+from tests.loop.test_resume import Ticker
 
 import ebbtide
 from ebbtide import Budget, grad, timeloop, value_and_grad, vjp
@@ -117,6 +119,38 @@ def test_interrupted_and_called_again(name: str, tmp_path: Path) -> None:
         found, left = run(name, tmp_path)
         assert found == expected
         assert left < steps
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["later static value", "loop in the step"])
+@pytest.mark.parametrize("memory", ["150 KiB", "300 KiB"])
+def test_resumed_where_all_steps_do_not_fit(inner: bool, memory: str, tmp_path: Path) -> None:
+    """A loop that cannot keep what all steps save, and goes back to its initial state for that, does so resumed."""
+    q = np.linspace(0.1, 0.2, 20)
+
+    def one(k: Any, x: Any, i: int) -> Any:
+        system.met_job_step()
+        x = x + 0.01 * np.sin(k * x)
+        if inner:
+            return timeloop(lambda z, j: z - 0.01 * z * k * j, x, 3)
+        return x * (1 + 1e-3 * q) if i >= 4 else x
+
+    def run(directory: Path, stop: int = 0) -> Any:
+        ticker = Ticker(stop)
+        system.met_job_step = ticker.met
+
+        def f(u: Any, k: Any) -> Any:
+            last = timeloop(partial(one, k), u, 29, schedule=StoreAll(), resume_every=2, budget=Budget(memory))
+            return np.sum(last**2)
+
+        return value_and_grad(f, (0, 1), resume=directory)(U, 1.1), ticker.calls
+
+    expected, calls = run(tmp_path / "whole")
+    for stop in (5, 17, 29, calls - 3):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", stop)
+        found, _ = run(tmp_path / "run")
+        assert optree.tree_all(optree.tree_map(np.array_equal, found, expected))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["steps", "until"])

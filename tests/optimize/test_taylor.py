@@ -275,6 +275,23 @@ def test_rates_on_their_way_up_are_no_failure():
             assert (test.is_known(2), test.is_right(2)) == (decided, False)
 
 
+@pytest.mark.parametrize("slope", [-0.7, -0.1, -0.02, -0.005, -0.001])
+def test_a_remainder_that_changes_its_sign_is_no_failure(slope):
+    """Near a distance at which a remainder is zero the rates say nothing, and the test goes on to smaller ones."""
+    f = lambda x: np.sum(slope * (x - 1) + 10.0 * (x - 1) ** 2 + 1.0)
+    test = taylor_test(f, np.ones(1), np.ones(1), order=1)
+    assert test.passed, str(test)
+    assert len(test.distances) <= 29
+
+
+def test_few_distances_do_for_a_wrong_derivative():
+    """Rates that have settled are not followed on to smaller distances, right or wrong."""
+    wrong = faulty_exp(1e-2, 0.0)
+    test = taylor_test(lambda x: np.sum(wrong(x)), X, D, order=1)
+    assert not test.passed
+    assert len(test.distances) == 15
+
+
 def test_the_result_is_frozen_and_prints_a_table():
     """`print` gives a line for each distance, one on rounding and a verdict for each order."""
     test = taylor_test(smooth, X, D)

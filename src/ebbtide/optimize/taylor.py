@@ -12,28 +12,22 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.functions import check_function
 from ebbtide.optimize.functional import ReducedFunctional, as_functional
+from ebbtide.optimize.line import Line, Rounding, walk
 from ebbtide.optimize.plot import draw_taylor
-from ebbtide.optimize.vectors import moved, pairing
+from ebbtide.optimize.vectors import pairing
 
 # How far below its promise a rate may be.
 TOLERANCE = 0.2
-# A remainder is compared with this many times the rounding error, so that its rate is right to within TOLERANCE.
-ABOVE_ROUNDING = 32.0
 # Rates that change by more than this have not come to what they tend to.
 SETTLED = 0.15
 # A remainder this small against that of the order before confirms the derivative without a rate.
 EXPLAINED = 1e-3
 # The rates judged: those at the smallest distances, where higher terms have died out.
 JUDGED = 3
-# The largest step of `taylor_test` moves the controls by this part of their size.
-FIRST_STEP = 0.5
-# Enough to see a relative error of 1e-3 in a derivative, and still few runs.
-HALVINGS = 14
-# Steps of this many units of rounding show the rounding error of a functional and nothing else.
-TINY = (4.0, 6.0, 9.0)
+# So many in all where rates have not settled, as near a distance at which a remainder changes its sign.
+MOST_HALVINGS = 28
 
 
 @final
@@ -101,6 +95,15 @@ class TaylorTest:
         # near the rate below.
         before, last = (self.judged(order) * 2)[-2:]
         return last < order + 0.5 and abs(last - before) <= SETTLED
+
+    def has_settled(self) -> bool:
+        """Return whether smaller distances would say no more of any order."""
+        for order in range(self.orders):
+            known = self.judged(order)
+            is_cut = math.isnan(self.rates(order)[-1])
+            if not (self.is_right(order) or is_cut or max(known) - min(known) <= SETTLED):
+                return False
+        return True
 
     def is_right(self, order: int) -> bool:
         """Whether the rate is order + 1, to within 0.2, or so small a remainder is left that it has no rate."""
@@ -231,9 +234,9 @@ def taylor_test(
 
     The remainders of J(m + e d) of orders 0, 1, 2 fall as e, e^2, e^3. If the first derivative is wrong, that of order
     1 falls as e only; if the Hessian is, that of order 2 falls as e^2. The distances are chosen: 15 of them, each half
-    of the one before, from half of the size of the controls on. The rounding error of the functional is measured
-    by 3 steps too small to change anything else. Rates are judged where they say most: at the smallest distances above
-    rounding.
+    of the one before, from half of the size of the controls on, and up to 29 until rates settle. The rounding error of
+    the functional is measured by 3 steps too small to change anything else. Rates are judged where they say most: at
+    the smallest distances above rounding.
 
     Args:
         functional: A reduced functional, or a function of one control.
@@ -269,16 +272,18 @@ def taylor_test(
         raise ValueError(f"order={order!r}: give 0, 1 or 2; 1 needs the first derivative and 2 the Hessian.")
     functional = as_functional(functional, m)
     points, directions = functional.split(m), functional.split(direction, "direction")
-    line = _Line(functional, points, directions)
+    line = Line(functional, points, directions)
     value, derivatives = _derivatives(functional, m, direction, directions, order)
-    rounding = _Rounding(line, value, derivatives)
-    if distances is None:
-        chosen, found = _walk(line)
-    else:
-        chosen = _checked(distances)
-        found = [line.at(distance) for distance in chosen]
-    floors = tuple([rounding.floor(there) for there in found])
-    test = TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
+    rounding = Rounding(line, value, derivatives)
+    chosen, found = walk(line) if distances is None else (_checked(distances), list[float]())
+    found += [line.at(distance) for distance in chosen[len(found) :]]
+    while True:
+        floors = tuple([rounding.floor(there) for there in found])
+        test = TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
+        if distances is not None or test.has_settled() or len(chosen) > MOST_HALVINGS:
+            break
+        chosen.append(chosen[-1] / 2)
+        found.append(line.at(chosen[-1]))
     _check_seen(test, line.eps)
     return test
 
@@ -303,40 +308,6 @@ def _check_seen(test: TaylorTest, eps: float) -> None:
             )
 
 
-@final
-class _Line:
-    """The values of a functional along a line through the controls."""
-
-    __slots__ = ("_directions", "_functional", "_points", "eps", "scale")
-
-    def __init__(self, functional: ReducedFunctional, points: list[list[Any]], directions: list[list[Any]]) -> None:
-        self._functional = functional
-        self._points = points
-        self._directions = directions
-        self.eps = max(float(np.finfo(type_of(x).dtype).eps) for xs in points for x in xs)
-        self.scale = _scale([x for xs in points for x in xs], [d for ds in directions for d in ds])
-
-    def at(self, distance: float) -> float:
-        """Return the value at a distance."""
-        pairs = zip(self._points, self._directions, strict=True)
-        values = [moved(leaves, distance, direction) for leaves, direction in pairs]
-        return float(self._functional.value(self._functional.containers(values)))
-
-
-def _scale(points: list[Any], directions: list[Any]) -> float:
-    """Return the distance at which the first leaf changes by its own size; leaves that are zero have none."""
-    sizes = [(_size(x), _size(d)) for x, d in zip(points, directions, strict=True)]
-    if not all(math.isfinite(x) and math.isfinite(d) for x, d in sizes):
-        raise ValueError("m or the direction is not finite: there is no expansion. Check both with np.isfinite.")
-    if not any(d for _, d in sizes):
-        raise ValueError("The direction is zero, so there is nothing to expand. Give one that moves the controls.")
-    return min([x / d for x, d in sizes if x and d] or [1.0 / max(d for _, d in sizes)])
-
-
-def _size(x: Any) -> float:
-    return float(np.max(np.abs(x))) if np.size(x) else 0.0
-
-
 def _derivatives(
     functional: ReducedFunctional, m: Any, direction: Any, directions: list[list[Any]], order: int
 ) -> tuple[float, list[float]]:
@@ -353,39 +324,6 @@ def _derivatives(
     if order == 2:
         derivatives.append(along(functional.hessian(m, direction)))
     return float(value), derivatives
-
-
-@final
-class _Rounding:
-    """How much of a value is rounding: as measured by tiny steps, and in proportion to the value."""
-
-    __slots__ = ("_eps", "_noise")
-
-    def __init__(self, line: _Line, value: float, derivatives: list[float]) -> None:
-        self._eps = line.eps
-        slope = derivatives[0] if derivatives else 0.0
-        distances = [line.scale * self._eps * k for k in TINY]
-        # A wrong slope adds no more than a few units of rounding at these distances.
-        errors = [abs(line.at(e) - value - slope * e) for e in distances]
-        self._noise = max([self._eps * abs(value) / 4, *(error for error in errors if math.isfinite(error))])
-
-    def floor(self, value: float) -> float:
-        """Return the size up to which a remainder may be rounding, where the functional has this value."""
-        return ABOVE_ROUNDING * max(self._noise, self._eps * abs(value) / 4)
-
-
-def _walk(line: _Line) -> tuple[list[float], list[float]]:
-    """Return distances, each half of the one before, and the values there."""
-    chosen = [FIRST_STEP * line.scale / 2**k for k in range(HALVINGS + 1)]
-    found = [line.at(distance) for distance in chosen]
-    # A step so large that a simulation blows up says nothing about derivatives.
-    start = max((k + 1 for k, there in enumerate(found) if not math.isfinite(there)), default=0)
-    if start > HALVINGS - 1:
-        raise ValueError(
-            f"The functional is finite at m, but not at the distance {chosen[start - 1]:.3g} along the direction. "
-            "Choose another direction, or give distances."
-        )
-    return chosen[start:], found[start:]
 
 
 def _checked(distances: Sequence[float]) -> list[float]:

@@ -39,7 +39,9 @@ class LoopReport:
         A plan and four numbers.
     """
 
-    __slots__ = ("_before", "_is_running", "held_bytes", "peak_bytes", "plan", "schedule", "seconds", "steps_forward", "waits")
+    __slots__ = (
+        "_before", "_is_running", "held_bytes", "peak_bytes", "plan", "schedule", "seconds", "steps_forward", "waits",
+    )  # fmt: skip
 
     def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0) -> None:
         self._before = held

@@ -73,10 +73,16 @@ def stored(position: Position, step: int) -> Snapshot:
 def without_saved(position: Position) -> Position:
     """Return a position with the initial state in place of all saved values but those of the step in work."""
     last = position.end - 1 if position.forward_ended else None
-    kept = [one for one in position.snapshots if one.kind == "restart" or one.tier != "memory"]
+    first = next((one for one in position.snapshots[:1] if is_initial(one)), Snapshot(0))
+    kept = [one for one in position.snapshots if one.step > 0 and (one.kind == "restart" or one.tier != "memory")]
     has_last = last is not None and position.saved is not None and position.saved[1] > last
     at_hand = (last, last + 1) if has_last and last is not None else None
-    return replace(position, saved=at_hand, snapshots=(Snapshot(0), *kept))
+    return replace(position, saved=at_hand, snapshots=(first, *kept))
+
+
+def is_initial(kept: Snapshot) -> bool:
+    """Return whether a snapshot is the state of step 0, wherever it lies."""
+    return kept.step == 0 and kept.kind == "restart"
 
 
 def has_all_saved(position: Position) -> bool:
@@ -100,7 +106,8 @@ def without_first(position: Position) -> Position:
     """Return a position with the initial state, and without what the first of the steps at hand saved."""
     assert position.saved is not None
     start, stop = position.saved
-    first = position.snapshots if position.snapshots[:1] == (Snapshot(0),) else (Snapshot(0), *position.snapshots)
+    is_there = any(map(is_initial, position.snapshots[:1]))
+    first = position.snapshots if is_there else (Snapshot(0), *position.snapshots)
     return replace(position, saved=(start + 1, stop), snapshots=first)
 
 

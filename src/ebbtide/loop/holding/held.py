@@ -112,10 +112,18 @@ def beyond_initial_bytes(rule: Any) -> int:
     return max(0, count) * int(sizes.saved - sizes.passed_on) + sum(stored)
 
 
+def resumed_bytes(rule: Any) -> int:
+    """Return the bytes of what steps saved that a loop holds in the forward sweep beside the initial state."""
+    position, sizes = rule.position, rule.plan.sizes
+    if position.forward_ended or position.saved is None or not any(map(ahead.is_initial, position.snapshots[:1])):
+        return 0
+    return (position.saved[1] - position.saved[0]) * int(sizes.saved - sizes.passed_on)
+
+
 def at_hand_bytes(rule: Any) -> int:
     """Return the bytes of what steps at hand saved but the last, if they can run again from the initial state."""
     position, sizes = rule.position, rule.plan.sizes
-    is_there = rule.room.spare.is_there or position.snapshots[:1] == (Snapshot(0),)
+    is_there = rule.room.spare.is_there or any(map(ahead.is_initial, position.snapshots[:1]))
     if not is_there or not position.forward_ended or position.saved is None:
         return 0
     start, stop = position.saved
@@ -147,7 +155,8 @@ def sheddable_bytes(rule: Any) -> int:
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
         spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
-        return spare + at_hand_bytes(rule) + last + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
+        spare += at_hand_bytes(rule) + resumed_bytes(rule)
+        return spare + last + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     beyond, data = beyond_initial_bytes(rule) + last, rule.plan.sizes.data if position.forward_ended else 0
     return (beyond + moved if moved else max(beyond, data)) + paged

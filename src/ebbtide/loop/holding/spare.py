@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from ebbtide.agree import is_alone
-from ebbtide.loop.holding import ahead
+from ebbtide.loop.holding import ahead, held
 from ebbtide.loop.planning.predict import spare_tier
 from ebbtide.schedules import Forward, Mixed, Reverse, Snapshot
 
@@ -74,8 +74,12 @@ class Spare:
         self.is_there = False
 
     def go_back(self, rule: Any) -> bool:
-        """Let it be the snapshot of step 0 in place of what steps saved, but the one in work; return whether it is."""
-        if not self.is_there:
+        """
+        Let it be the snapshot of step 0 in place of what steps saved, but the one in work; return whether it is.
+
+        A resumed loop has that snapshot, and goes back to it in the forward sweep.
+        """
+        if not self.is_there and not held.resumed_bytes(rule):
             return False
         after = ahead.without_saved(rule.position)
         for kept in rule.position.snapshots:

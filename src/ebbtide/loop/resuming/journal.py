@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -27,6 +27,7 @@ from ebbtide.loop.resuming.journal_entries import (
     Reverse,
     decode,
     encode,
+    shown,
 )
 from ebbtide.storage import StorageFullError
 from ebbtide.storage.segment import NAME as SEGMENT
@@ -352,7 +353,7 @@ class Journal:
         if fingerprint == self._fingerprint:
             return found
         if check:
-            now, then = (_shown(set(pairs)) for pairs in (self._named, getattr(found, "named", self._named)))
+            now, then = (shown(pairs) for pairs in (self._named, getattr(found, "named", self._named)))
             self._refuse(self._fingerprint | now, fingerprint | then)
         self._give_up(name, step)
         self._warn(f"in {self._directory.path} belongs to another run and counts as missing.", name, step)
@@ -387,15 +388,6 @@ class Journal:
 
 def _step_of(key: str) -> int:
     return int(key.rpartition("/")[2])
-
-
-def _shown(named: Collection[tuple[str, str]]) -> dict[str, str]:
-    """Return what code finds by names as lines of a message."""
-    found: dict[str, str] = {}
-    for name, text in sorted(named):
-        line = f"{name} in the code"
-        found[line] = f"{found[line]}, {text}" if line in found else text
-    return found
 
 
 def _least_gap(steps: Sequence[int]) -> int:

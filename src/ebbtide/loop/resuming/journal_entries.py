@@ -191,3 +191,12 @@ def _unpack(packed: np.ndarray, row: Any) -> np.ndarray:
     array = packed if shape is None else np.broadcast_to(packed, tuple(shape))
     array = array[tuple([slice(None, None, -1) if flip else slice(None) for flip in turned])]
     return array.transpose(np.argsort(axes))
+
+
+def shown(named: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return what code finds by names as lines of a message."""
+    found: dict[str, str] = {}
+    for name, text in sorted(set(named)):
+        line = f"{name} in the code"
+        found[line] = f"{found[line]}, {text}" if line in found else text
+    return found

@@ -1,0 +1,88 @@
+"""A functional along a line through its controls: its values, and how much of them is rounding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+import numpy as np
+
+from ebbtide.arrays.array_type import type_of
+from ebbtide.optimize.functional import ReducedFunctional
+from ebbtide.optimize.vectors import moved
+
+# A remainder is compared with this many times the rounding error, so that its rate is right to within TOLERANCE.
+ABOVE_ROUNDING = 32.0
+# The largest step of `taylor_test` moves the controls by this part of their size.
+FIRST_STEP = 0.5
+# Enough to see a relative error of 1e-3 in a derivative, and still few runs.
+HALVINGS = 14
+# Steps of this many units of rounding show the rounding error of a functional and nothing else.
+TINY = (4.0, 6.0, 9.0)
+
+
+@final
+class Line:
+    """The values of a functional along a line through the controls."""
+
+    __slots__ = ("_directions", "_functional", "_points", "eps", "scale")
+
+    def __init__(self, functional: ReducedFunctional, points: list[list[Any]], directions: list[list[Any]]) -> None:
+        self._functional = functional
+        self._points = points
+        self._directions = directions
+        self.eps = max(float(np.finfo(type_of(x).dtype).eps) for xs in points for x in xs)
+        self.scale = _scale([x for xs in points for x in xs], [d for ds in directions for d in ds])
+
+    def at(self, distance: float) -> float:
+        """Return the value at a distance."""
+        pairs = zip(self._points, self._directions, strict=True)
+        values = [moved(leaves, distance, direction) for leaves, direction in pairs]
+        return float(self._functional.value(self._functional.containers(values)))
+
+
+def _scale(points: list[Any], directions: list[Any]) -> float:
+    """Return the distance at which the first leaf changes by its own size; leaves that are zero have none."""
+    sizes = [(_size(x), _size(d)) for x, d in zip(points, directions, strict=True)]
+    if not all(math.isfinite(x) and math.isfinite(d) for x, d in sizes):
+        raise ValueError("m or the direction is not finite: there is no expansion. Check both with np.isfinite.")
+    if not any(d for _, d in sizes):
+        raise ValueError("The direction is zero, so there is nothing to expand. Give one that moves the controls.")
+    return min([x / d for x, d in sizes if x and d] or [1.0 / max(d for _, d in sizes)])
+
+
+def _size(x: Any) -> float:
+    return float(np.max(np.abs(x))) if np.size(x) else 0.0
+
+
+@final
+class Rounding:
+    """How much of a value is rounding: as measured by tiny steps, and in proportion to the value."""
+
+    __slots__ = ("_eps", "_noise")
+
+    def __init__(self, line: Line, value: float, derivatives: list[float]) -> None:
+        self._eps = line.eps
+        slope = derivatives[0] if derivatives else 0.0
+        distances = [line.scale * self._eps * k for k in TINY]
+        # A wrong slope adds no more than a few units of rounding at these distances.
+        errors = [abs(line.at(e) - value - slope * e) for e in distances]
+        self._noise = max([self._eps * abs(value) / 4, *(error for error in errors if math.isfinite(error))])
+
+    def floor(self, value: float) -> float:
+        """Return the size up to which a remainder may be rounding, where the functional has this value."""
+        return ABOVE_ROUNDING * max(self._noise, self._eps * abs(value) / 4)
+
+
+def walk(line: Line) -> tuple[list[float], list[float]]:
+    """Return distances, each half of the one before, and the values there."""
+    chosen = [FIRST_STEP * line.scale / 2**k for k in range(HALVINGS + 1)]
+    found = [line.at(distance) for distance in chosen]
+    # A step so large that a simulation blows up says nothing about derivatives.
+    start = max((k + 1 for k, there in enumerate(found) if not math.isfinite(there)), default=0)
+    if start > HALVINGS - 1:
+        raise ValueError(
+            f"The functional is finite at m, but not at the distance {chosen[start - 1]:.3g} along the direction. "
+            "Choose another direction, or give distances."
+        )
+    return chosen[start:], found[start:]
