@@ -38,8 +38,10 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 import scipy.interpolate
+import scipy.signal
 import scipy.sparse.linalg
 import scipy.spatial
+import scipy.stats
 
 import ebbtide
 import ebbtide.scipy.interpolate
@@ -243,6 +245,15 @@ PLACES = {
     "object as an operator": lambda k: operator_of(Scaling(k)),
     "ufunc as an operator": lambda k: operator_of(np.negative if k == 2 else np.abs),
     "spline as an operator": lambda k: operator_of(scipy.interpolate.CubicSpline([0.0, 1.0, 2.0], [0.0, k, 0.0])),
+    "shape of a sparse array": lambda k: scipy.sparse.coo_array(([1.0], ([0], [0])), shape=(k, 2)),
+    "distribution": lambda k: scipy.stats.Normal(mu=0.0, sigma=float(k)),
+    "scaled distribution": lambda k: scipy.stats.Normal() * k,
+    "distribution beneath another one": lambda k: 2 * scipy.stats.Uniform(a=0.0, b=float(k)),
+    "discrete system": lambda k: scipy.signal.dlti([1.0], [1.0, 1.0], dt=k),
+    "short-time transform": lambda k: scipy.signal.ShortTimeFFT(np.ones(8), k, 1.0),
+    "integer of many digits": lambda k: 10**5000 + k,
+    "integers of many digits": lambda k: [10**5000 + k, 1],
+    "set of integers of many digits": lambda k: {10**5000 + k, 1},
     "calendar": lambda k: np.busdaycalendar(holidays=[f"2020-01-0{k}"]),
     "week": lambda k: np.busdaycalendar(weekmask="1111100" if k == 2 else "1111000"),
     "tree of many": lambda k: scipy.spatial.cKDTree(np.linspace(0.0, k, 600).reshape(200, 3)),
@@ -363,8 +374,8 @@ def test_what_is_used_does_not_change():
 
     model, sparse, function = Model(), scipy.sparse.csr_array(np.eye(3)), np.vectorize(lambda u: 2 * u)
     spline, product = scipy.interpolate.UnivariateSpline(np.arange(9.0), np.ones(9)), operator_of(Scaling(2.0))
-    matrix = scipy.sparse.linalg.aslinearoperator(np.eye(2))
-    step = make([model, sparse, function, functools.lru_cache(abs), spline, product, matrix, Kind])
+    matrix, normal = scipy.sparse.linalg.aslinearoperator(np.eye(2)), scipy.stats.Normal(mu=0.5)
+    step = make([model, sparse, function, functools.lru_cache(abs), spline, product, matrix, normal, Kind])
     before = digest_code(step)
     assert Kind.SLOW | Kind.LARGE
     assert model.slope.size == 3
@@ -374,6 +385,9 @@ def test_what_is_used_does_not_change():
     spline.derivative()
     product.matvec(np.ones(2))
     matrix.rmatvec(np.ones(2))
+    normal.support()
+    normal.moment(2)
+    normal.cdf(0.3, method="quadrature")
     assert digest_code(step) == before
 
 

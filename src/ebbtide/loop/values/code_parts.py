@@ -336,15 +336,24 @@ def _is_held(name: str, value: Any) -> bool:
     """
     Return whether an attribute of an object of NumPy, SciPy or Ebbtide counts.
 
-    A public one does, and a private one that is data or a function.
+    A public one does, and a private one that is data or a function: properties are often the public side of one.
 
-    What else they keep are notes of their own, which change as an object is used, as are cached properties and the
-    adjoint of an operator. In the other tuples of a spline FITPACK leaves what the memory held before.
+    What else they keep are notes of their own, which change as an object is used, as are caches, cached properties and
+    the adjoint of an operator. In the other tuples of a spline FITPACK leaves what the memory held before.
     """
     if name[:1] != "_":
         return not isinstance(value, Cached)
+    if name.startswith("_has_") or "cache" in name or name.endswith("__adj"):
+        return False
     is_array_or_function = isinstance(value, np.ndarray) or callable(value) or name == "_eval_args"
-    return is_array_or_function and not name.endswith("__adj")
+    is_distribution = hasattr(value, "_original_parameters")
+    return is_array_or_function or is_distribution or _is_of_numbers(value)
+
+
+def _is_of_numbers(value: Any) -> bool:
+    """Return whether a value is a number or a text, or a tuple or dictionary of such."""
+    held = value.values() if type(value) is dict else value if type(value) is tuple else (value,)
+    return all(one is not None and isinstance(one, (*PLAIN, np.generic)) for one in held)
 
 
 def _name_version(module: str | None) -> str:

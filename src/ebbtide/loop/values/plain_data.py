@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from itertools import chain
 from typing import Any, cast, final
 
@@ -15,6 +16,8 @@ _KINDS = frozenset(PLAIN)
 _CONTAINERS = (tuple, list, dict, set, frozenset)
 # Containers in containers are followed so far; what is deeper may never end.
 _DEPTH = 16
+# Integers of more bits are written in hexadecimal digits: Python refuses more than 4300 decimal ones.
+_LONG = 1024
 
 
 def digest(text: str) -> str:
@@ -70,8 +73,9 @@ class PlainData:
         held = [*chain.from_iterable(cast("dict[Any, Any]", value).items())] if kind is dict else value
         is_set = kind is set or kind is frozenset
         if _KINDS.issuperset(map(type, held)):
-            # As most large ones: without a text for each.
-            return f"{kind.__name__} {digest(repr(sorted(map(repr, held)) if is_set else value))}", 1
+            with suppress(ValueError):  # an integer of more digits than Python writes
+                # As most large ones: without a text for each.
+                return f"{kind.__name__} {digest(repr(sorted(map(repr, held)) if is_set else value))}", 1
         texts, depth = list[str](), 0
         for one in held:
             text, below = self._read(one, room - 1) if type(one) in _CONTAINERS else (_text_of_one(one), 0)
@@ -89,6 +93,8 @@ class _TooDeepError(Exception):
 
 
 def _text_of_one(value: Any) -> str | None:
+    if type(value) is int and value.bit_length() > _LONG:
+        return f"int {value:#x}"
     if type(value) in _KINDS:
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, np.generic) and value.dtype.names is None and not value.dtype.hasobject:
