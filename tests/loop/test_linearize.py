@@ -667,3 +667,33 @@ def test_what_the_first_step_leaves_in_a_closure_is_told(schedule):
 
     with pytest.raises(TraceError, match="uses a traced array after the function that it was made in had returned"):
         linearize(f, np.full(3, 0.3))
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_what_steps_of_several_loops_close_over_is_in_the_budget(count: int) -> None:
+    """A loop keeps what its steps reach: of what several loops keep all but the largest part is in the budget."""
+
+    def one(u: Any, k: Any, j: int) -> Any:
+        made = np.sin(j + 0.1 * k)
+        return timeloop(lambda s, i: np.sin(s) + (0.1 * made if i > 2 else 0.0), u, 6)
+
+    def f(u: Any, k: Any) -> Any:
+        for j in range(count):
+            u = one(u, k, j)
+        return np.sum(u)
+
+    args, directions = (U0, 2 * U0), (np.cos(U0), np.sin(U0))
+    forward = lambda: jvp(f, args, directions)
+    expected, alone = forward(), peak_bytes(forward)
+    budget = 1
+    for _ in range(12):
+        try:
+            found = linearize(f, *args, budget=Budget(budget))[1](*directions)
+            break
+        except BudgetError as error:
+            budget = error.least
+    assert_same_bits(found, expected[1])
+    for factor in (1, 2):
+        bound = factor * budget
+        measured = peak_bytes(lambda b=bound: linearize(f, *args, budget=Budget(b))[1](*directions)) - alone
+        assert measured <= bound + 16384

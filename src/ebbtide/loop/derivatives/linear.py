@@ -163,6 +163,9 @@ class LinearLoop(LinearRule):
         readings = self._stepper.inputs.readings
         read = 0 if readings is None else readings.sums.total ^ unread
         nbytes = bytes_of([split(self._trace, leaf)[0] for leaf in state])
+        if self._limit is not None:
+            # Loops before this one keep steps as long as there is room.
+            self._tape.ledger.relieve(self._tape.ledger.live + nbytes - self._limit)
         self._states.append(RestartState(self.steps, state, nbytes, read, self._verifier.total))
         self._count(nbytes)
 

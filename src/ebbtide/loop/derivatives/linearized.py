@@ -71,11 +71,13 @@ def linear_loop(
     ledger = context.ledger
     outputs, budget = options.outputs, options.budget
     given = Inputs(frozen(inputs, partial(_without_zeros, trace)), None, checked=options.verify, mode=trace)
+    tape = tape_of(trace, context)
     stepper = Stepper(step, structure, given, outputs, None, options.collect_every)
+    stepper.keep(tape.pager, given.given, options.until)
     state = [shown(trace, begun(leaf, None)) for leaf in leaves]
     limit = limit_of(ledger, budget, bytes_of([split(trace, leaf)[0] for leaf in state]))
     loop = LinearLoop(
-        tape_of(trace, context),
+        tape,
         trace,
         stepper,
         Verifier(paths_of(structure), outputs, options.verify),
@@ -88,6 +90,7 @@ def linear_loop(
     check_outputs(stepper)
     results = loop.record(loop.operands(), final + stacked(loop.emitted))
     loop.emitted = []
+    stepper.kept.end_forward(())
     after = unflatten(structure, results[: len(final)])
     return (after, unflatten(stepper.output_structure, results[len(final) :])) if outputs else after
 
