@@ -270,8 +270,11 @@ def test_structures_are_shown_as_they_are_written():
         timeloop(lambda s, i: {"b": U0}, nested, 2)
     assert "structure {'b': *}, and it was given {'b': (*, [*, None])}, where" in str(raised.value)
     assert "outputs" not in str(raised.value)
-    with pytest.raises(TypeError, match=r"structure \(\*, \*\), and it was given \*, .*pass outputs=True"):
+    with pytest.raises(TypeError, match=r"structure \(\*, \*\), and it was given \* \(one .*pass outputs=True"):
         timeloop(lambda u, i: (u, np.sum(u)), U0, 2)
+    with pytest.raises(TypeError, match=r"structure (\[|\*, )+... \(3000 arrays or numbers\), and") as raised:
+        timeloop(lambda u, i: [0.0] * 3000, U0, 2)
+    assert len(str(raised.value)) < 500
     with pytest.raises(TypeError, match=r"structure \(\*, \*, \*\), and it was given \(\*, \*\), [^=]*$"):
         timeloop(lambda s, i: (*s, s[0]), (U0, U0), 2)
 

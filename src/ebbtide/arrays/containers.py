@@ -7,6 +7,7 @@ sees arrays only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast, final
 
@@ -21,6 +22,9 @@ from ebbtide.arrays.vectors import TracedVector, is_vector, lowered, vector_of
 _NAMESPACE = "ebbtide"
 # The structure of an array by itself, which time steps take apart and put together each time.
 _LEAF = optree.tree_structure(cast("Any", 0.0), namespace=_NAMESPACE)
+
+# Of longer structures messages show the beginning: a list in the place of an array has a star for each number.
+_MOST_SHOWN = 160
 
 
 @final
@@ -95,6 +99,21 @@ def check_vectors(tree: Any) -> None:
         for leaf in objects_in(tree):
             if type(leaf) in SPACES:
                 SPACES[type(leaf)].check(leaf)
+
+
+def form_of(structure: Any) -> str:
+    """
+    Return a structure as messages write it: with * for an array or number, and the kind of a vector for a vector.
+
+    Example:
+        >>> form_of(flatten({"a": 1.0, "b": [2.0, 3.0]})[1]), form_of(flatten(np.ones(3))[1])
+        ("{'a': *, 'b': [*, *]}", '* (one array or number)')
+    """
+    text = re.sub(r"^PyTreeSpec\((.*?)(, NoneIsLeaf)?(, namespace='\w*')?\)$", r"\1", str(structure), flags=re.DOTALL)
+    text = re.sub(r"CustomTreeNode\(VectorNode\[(.*?)\], \[\*\]\)", r"\1", text, flags=re.DOTALL)
+    if text == "*":
+        return "* (one array or number)"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({structure.num_leaves} arrays or numbers)"
 
 
 def paths_of(structure: Any) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
+from ebbtide.arrays.containers import as_value, flatten, form_of, paths_of, unflatten
 from ebbtide.arrays.functions import check_call
 from ebbtide.errors import CotangentError
 from ebbtide.optimize.vectors import conjugate, copied
@@ -123,7 +123,9 @@ def _like(x: Any, like: Any, kind: ArrayType) -> Any:
 def _check_types(leaves: list[Any], structure: Any, ours: Any, kinds: tuple[ArrayType, ...], what: str) -> None:
     """Raise unless leaves have the structure and shapes of a control, and are real where it is."""
     if structure != ours:
-        raise CotangentError(f"{what} has the structure {structure}, and the value of the control has {ours}.")
+        raise CotangentError(
+            f"{what} has the structure {form_of(structure)}, and the value of the control has {form_of(ours)}."
+        )
     for leaf, kind, place in zip(leaves, kinds, paths_of(ours), strict=True):
         have = type_of(np.asarray(leaf))
         if have.shape != kind.shape or have.dtype.kind not in {"f", kind.dtype.kind}:
@@ -140,8 +142,8 @@ def _weights(riesz: Any, structure: Any, kinds: Any) -> list[Any]:
         given, theirs = given * len(kinds), structure
     if theirs != structure:
         raise ValueError(
-            f"The weights of a control have the structure {theirs}, and its value has {structure}. Give one number, or "
-            "weights for each leaf."
+            f"The weights of a control have the structure {form_of(theirs)}, and its value has {form_of(structure)}. "
+            "Give one number, or weights for each leaf."
         )
     found: list[Any] = []
     for leaf, kind, place in zip(given, kinds, paths_of(structure), strict=True):

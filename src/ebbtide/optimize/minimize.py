@@ -10,7 +10,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.arrays.containers import flatten, form_of, paths_of, unflatten
 from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.optimize.control import Control
 from ebbtide.optimize.functional import ReducedFunctional, as_functional
@@ -327,7 +327,10 @@ def _limit_of(bound: Any, missing: float, control: Control, name: str) -> Any:
         return np.full(size, missing if bound is None else _numbers_of(bound, f"{name} bounds"))
     leaves, structure = flatten(bound)
     if structure != control.structure:
-        raise ValueError(f"The {name} bounds have the structure {structure}, and the control has {control.structure}.")
+        raise ValueError(
+            f"The {name} bounds have the structure {form_of(structure)}, and the control has "
+            f"{form_of(control.structure)}."
+        )
     parts: list[Any] = []
     for leaf, kind, place in zip(leaves, control.kinds, paths_of(structure), strict=True):
         bounds = _numbers_of(leaf, f"{name} bounds{place}")

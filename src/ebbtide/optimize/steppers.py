@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.containers import as_value, flatten, paths_of, unflatten
+from ebbtide.arrays.containers import as_value, flatten, form_of, paths_of, unflatten
 
 
 class OptimizerState(NamedTuple):
@@ -129,7 +129,10 @@ class Optimizer:
     def _leaves_of(self, container: Any, parameters: list[Any], structure: Any, what: str) -> list[Any]:
         leaves, theirs = flatten(container)
         if theirs != structure:
-            raise ValueError(f"{self.name}: the parameters have the structure {structure}, and {what} has {theirs}.")
+            raise ValueError(
+                f"{self.name}: the parameters have the structure {form_of(structure)}, and {what} has "
+                f"{form_of(theirs)}."
+            )
         for k, (leaf, parameter) in enumerate(zip(leaves, parameters, strict=True)):
             shapes = [getattr(one, "shape", ()) for one in (parameter, leaf)]
             if shapes[0] != shapes[1]:

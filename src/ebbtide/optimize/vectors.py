@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import as_value, flatten, paths_of
+from ebbtide.arrays.containers import as_value, flatten, form_of, paths_of
 
 
 def check_leaves(given: Any, structure: Any, kinds: tuple[ArrayType, ...], what: str) -> list[Any]:
@@ -27,7 +27,8 @@ def check_leaves(given: Any, structure: Any, kinds: tuple[ArrayType, ...], what:
     leaves, theirs = flatten(given)
     if theirs != structure:
         raise ValueError(
-            f"{what} has the structure {theirs}, and its control has {structure}. Give a container of the same form."
+            f"{what} has the structure {form_of(theirs)}, and its control has {form_of(structure)}. Give a container "
+            "of the same form."
         )
     found: list[Any] = []
     for leaf, kind, place in zip(leaves, kinds, paths_of(structure), strict=True):

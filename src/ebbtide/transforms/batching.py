@@ -11,7 +11,7 @@ import optree
 
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
-from ebbtide.arrays.containers import VectorNode, flatten, objects_in, output_type, paths_of, unflatten
+from ebbtide.arrays.containers import VectorNode, flatten, form_of, objects_in, output_type, paths_of, unflatten
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
@@ -188,8 +188,8 @@ def _spread(axes: Any, structure: Any, name: str, of: str) -> list[int | None]:
     same = axes_structure.type is structure.type and structure.type not in (None, VectorNode)
     if not same or len(theirs) != len(parts) or axes_structure.entries() != structure.entries():
         raise ValueError(
-            f"{name} has {axes!r} where {of} {structure}. Give a number or None, or a container of the same form "
-            "with those in it."
+            f"{name} has {axes!r:.200} where {of} {form_of(structure)}. Give a number or None, or a "
+            "container of the same form with those in it."
         )
     found: list[int | None] = []
     for part, below in zip(theirs, parts, strict=True):

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.containers import as_value, check_vectors, flatten, output_types, paths_of, unflatten
+from ebbtide.arrays.containers import as_value, check_vectors, flatten, form_of, output_types, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.kinds import zeros_like
@@ -65,7 +65,9 @@ class Point:
         for k, (structure, tangent) in enumerate(zip(self.structures, tangents, strict=True)):
             leaves, theirs = flatten(tangent)
             if structure != theirs:
-                raise CotangentError(f"The tangent of argument {k} has the structure {theirs}, not {structure}.")
+                raise CotangentError(
+                    f"The tangent of argument {k} has the structure {form_of(theirs)}, not {form_of(structure)}."
+                )
             found += leaves
         return [seed_of(leaf, kind, "tangent", "argument") for leaf, kind in zip(found, self.kinds, strict=True)]
 

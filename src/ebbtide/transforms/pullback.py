@@ -9,7 +9,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.containers import flatten, output_types, unflatten
+from ebbtide.arrays.containers import flatten, form_of, output_types, unflatten
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import matched
@@ -112,8 +112,8 @@ class Pullback:
         leaves, structure = flatten(cotangent)
         if structure != self._structure:
             raise CotangentError(
-                f"The cotangent has the structure {structure}, and the value of the function has {self._structure}. "
-                "Give one cotangent for each output."
+                f"The cotangent has the structure {form_of(structure)}, and the value of the function has "
+                f"{form_of(self._structure)}. Give one cotangent for each output."
             )
         del cotangent
         return self.pull(leaves)

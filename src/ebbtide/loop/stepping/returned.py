@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import flatten, paths_of
+from ebbtide.arrays.containers import flatten, form_of, paths_of
 from ebbtide.arrays.functions import is_users, line_of_function
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
@@ -40,16 +39,10 @@ def refuse_structure(step: Any, index: int | None, after: Any, before: Any, outp
         )
     pair = not outputs and after.type is tuple and after.num_children == 2 and after.child(0) == before
     raise TypeError(
-        f"{name} returned a state of structure {_described(after)}, and it was given {_described(before)}, where * is "
+        f"{name} returned a state of structure {form_of(after)}, and it was given {form_of(before)}, where * is "
         f"an array or a number (the step is at {line}). A step returns a state like the one it is given"
         f"{'; for an output beside it pass outputs=True' if pair else ''}."
     )
-
-
-def _described(structure: Any) -> str:
-    """Return a structure as it is written, with * for a leaf and the kind of a vector for a vector."""
-    text = re.sub(r"^PyTreeSpec\((.*?)(, NoneIsLeaf)?(, namespace='\w*')?\)$", r"\1", str(structure), flags=re.DOTALL)
-    return re.sub(r"CustomTreeNode\(VectorNode\[(.*?)\], \[\*\]\)", r"\1", text, flags=re.DOTALL)
 
 
 def check_types(step: Any, structure: Any, index: int, before: list[Any], after: list[Any]) -> None:
