@@ -100,7 +100,7 @@ class LoopReport:
 
     def __str__(self) -> str:
         plan = self.plan
-        predicted = f"{plan.predicted_time:.4g}" if plan.has_costs else "unknown"
+        predicted = f"{plan.predicted_time:.4g}" if plan.has_time else "unknown"
         measured, whole = map(format_bytes, self._bytes)
         return (
             f"{plan.schedule}\n"

@@ -232,6 +232,7 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
         found = make(replace(fewer, run=run), costs=costs, memory=available - left)
     except BudgetError:
         return plan
+    found = replace(found, predicted_peak_bytes=found.predicted_peak_bytes + left)  # which they take
     return found.with_measuring(plan.measuring_steps, plan.measuring_time + costs.forward)
 
 

@@ -96,6 +96,11 @@ class Plan:
         """Whether the costs are known, and with them the time."""
         return self.costs != UNKNOWN_COSTS
 
+    @property
+    def has_time(self) -> bool:
+        """Whether the predicted time is one: of costs that are known but for what loops in the steps run again."""
+        return replace(self.costs, reverse=UNKNOWN_COSTS.reverse) != UNKNOWN_COSTS
+
     def with_measuring(self, steps: int, seconds: float | None) -> Plan:
         """
         Return the plan with what has been done for its sake.
@@ -123,7 +128,7 @@ class Plan:
         runs = self.predicted_steps_forward / max(1, self.steps)
         names = ("forward", "reverse", "write", "read")
         each = ", ".join(f"{getattr(self.costs, name):.3g} {name}" for name in names)
-        spent = f"{self.predicted_time:.4g} at {each}" if self.has_costs else "unknown: no costs were given or measured"
+        spent = f"{self.predicted_time:.4g} at {each}" if self.has_time else "unknown: no costs were given or measured"
         whole = self.predicted_whole_bytes
         with_step = "" if whole is None else f", {format_bytes(whole)} for the whole call"
         lines = [
