@@ -20,6 +20,8 @@ EXIT_VERDICT = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
+# No more of what stays is named.
+_MOST_NAMED = 8
 """That of a process which `SIGPIPE` ends."""
 
 
@@ -183,7 +185,11 @@ def _run_clean(arguments: argparse.Namespace) -> int:
         print(f"removed {'what a storage had left in ' if path.exists() else ''}{path}")
     for error in failed:
         _tell(error)
-    if not removed and not failed:
+    left = [*find_storages(arguments.directory)] if arguments.directory.is_dir() and not failed else []
+    if left:
+        names = ", ".join(map(str, left[:_MOST_NAMED])) + (", ..." if len(left) > _MOST_NAMED else "")
+        print(f"left {names}: a run may go on from there, or is at work; `ebbtide clean` of one by its name removes it")
+    elif not removed and not failed:
         print(f"{arguments.directory}: nothing to remove")
     return EXIT_ERROR if failed else 0
 

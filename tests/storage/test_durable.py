@@ -588,6 +588,7 @@ def test_inspect_and_clean_of_a_durable_directory(tmp_path, capsys):
         assert f"process {os.getpid()}" in capsys.readouterr().err
     (directory / "notes").write_text("mine")
     assert cli.main(["clean", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith(f"left {directory}: a run may go on from there")
     assert [path.name for path in find_storages(tmp_path)] == ["kept"]
     content = bytearray((directory / "segment").read_bytes())
     content[-9] ^= 4

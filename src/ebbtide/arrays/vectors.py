@@ -98,7 +98,8 @@ class TracedVector:
             raise AttributeError(
                 f"A traced vector of type {self._kind.space.name} has no attribute {name!r}: its derivative would be "
                 "lost. Use it in a function declared with ebbtide.primitive, which is given the vector itself, or look "
-                "at the plain vector that ebbtide.stop_gradient returns.",
+                "at the plain vector that ebbtide.stop_gradient returns. For second derivatives a rule of a primitive "
+                "that uses it is declared so, too.",
                 name=name,
                 obj=self,
             )

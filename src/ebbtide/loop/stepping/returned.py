@@ -82,6 +82,11 @@ def check_type(step: Any, structure: Any, index: int, leaf: int, old: Any, new: 
             "Shapes and dtypes of the state stay the same from step to step: give the initial state those that the "
             "step returns."
         )
+        if kinds[0].shape == kinds[1].shape and kinds[0].dtype.itemsize < kinds[1].dtype.itemsize:
+            advice += (
+                f" A Python number that is differentiated counts as one of NumPy's: give "
+                f"np.{kinds[0].dtype.type.__name__}(x) in its place."
+            )
     # The loop over pairs of values and tangents has other paths than the user's.
     path = paths_of(structure)[leaf] if is_users(step) else None
     where = "a leaf of the state" if path is None else f"the leaf {path} of the state" if path else "the state"
