@@ -20,9 +20,9 @@ EXIT_VERDICT = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
+"""That of a process which `SIGPIPE` ends."""
 # No more of what stays is named.
 _MOST_NAMED = 8
-"""That of a process which `SIGPIPE` ends."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

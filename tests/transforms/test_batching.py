@@ -11,6 +11,7 @@ from tests.measure import check_leaves_nothing, peak_bytes
 
 from ebbtide import (
     Budget,
+    BudgetError,
     RuleMissingError,
     TraceError,
     checkpoint,
@@ -250,6 +251,52 @@ def test_constants_in_a_batch():
     assert asked == [True]
     close(vmap(grad(lambda x: np.sum(x * stop_gradient(x))))(X), X)
     close(grad(lambda x: np.sum(vmap(lambda u: u * stop_gradient(np.sin(u)))(x)))(X), np.sin(X))
+
+
+EMITTED = {
+    "arrays": lambda u, i: u * 2,
+    "numbers": lambda u, i: np.sum(u),
+    "one for all from step 2 on": lambda u, i: u * 2 if i < 2 else np.ones(4),
+    "one for all before step 2": lambda u, i: np.ones(4) if i < 2 else u * 2,
+    "Python numbers from step 2 on": lambda u, i: np.sum(u) if i < 2 else 1.0,
+}
+
+
+@pytest.mark.parametrize("emit", EMITTED.values(), ids=EMITTED)
+def test_outputs_of_a_loop_within_a_batch(emit):
+    """Outputs of members that a gradient inside takes are those of each member, also of batches in batches."""
+
+    def f(u):
+        last, out = timeloop(lambda u, i: (0.9 * np.sin(u), emit(u, i)), u, 5, outputs=True, schedule=Revolve(2))
+        weights = np.arange(5.0).reshape(5, *[1] * (out.ndim - 1))
+        return np.sum(last) + np.sum(np.sin(out) * weights)
+
+    u = np.linspace(0.1, 1, 12).reshape(3, 4)
+    pair = np.stack([u, 0.5 * u])
+    found = vmap(vmap(grad(f)))(pair)
+    assert np.array_equal(found, [[grad(f)(member) for member in members] for members in pair])
+    assert np.array_equal(vmap(grad(f))(u), found[0])
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_outputs_of_a_batch_are_no_more_than_without_derivatives(factor):
+    """A budget of a gradient in a batch is kept beside the outputs of all steps, which the function alone has, too."""
+
+    def f(u):
+        last, out = timeloop(lambda u, i: (0.8 * u + 0.2 * np.sin(u), u * 1.0), u, 33, outputs=True)
+        return np.sum(last + 1e-3 * np.mean(out, axis=0))
+
+    u = np.stack([np.linspace(0.2, 1.1, 8192) * k for k in (1.0, 0.9, 1.05)])
+    least = 1
+    for _ in range(4):
+        try:
+            vmap(grad(f, budget=Budget(least)))(u)
+            break
+        except BudgetError as error:
+            least = error.least
+    bounded = vmap(grad(f, budget=Budget(factor * least)))
+    alone = peak_bytes(lambda: vmap(f)(u))
+    assert peak_bytes(lambda: bounded(u)) - alone - u.nbytes <= factor * least
 
 
 @pytest.mark.parametrize("schedule", [StoreAll(), Revolve(2), None])

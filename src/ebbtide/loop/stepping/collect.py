@@ -52,7 +52,7 @@ class _OfMembers:
     """
     The outputs of a batch of `vmap` around, in one array from the start.
 
-    A list of them would be there beside what is made of it, and no plan of the batch counts either.
+    A list of them would be there beside what is made of it, which no plan counts.
     """
 
     __slots__ = ("_array", "_traces")
@@ -65,10 +65,12 @@ class _OfMembers:
     def put(self, index: int, leaf: Any) -> bool:
         """Put the output of a step in its place; return whether it is an array of the same members."""
         traces, array = _members_of(leaf)
-        place = (*[slice(None)] * len(traces), index)
-        if traces != self._traces or array.shape != self._array[place].shape or array.dtype != self._array.dtype:
+        if traces != self._traces or type(array) is not np.ndarray or array.dtype != self._array.dtype:
             return False
-        self._array[place] = array
+        place = self._array[(*[slice(None)] * len(traces), index)]
+        if place.shape != array.shape:
+            return False
+        place[...] = array
         return True
 
     def row(self, index: int) -> TracedArray:

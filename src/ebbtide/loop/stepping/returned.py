@@ -82,10 +82,11 @@ def check_type(step: Any, structure: Any, index: int, leaf: int, old: Any, new: 
             "Shapes and dtypes of the state stay the same from step to step: give the initial state those that the "
             "step returns."
         )
-        if kinds[0].shape == kinds[1].shape and kinds[0].dtype.itemsize < kinds[1].dtype.itemsize:
+        before, after = (kind.dtype for kind in kinds)
+        if kinds[0].shape == kinds[1].shape and before.kind == after.kind and before.itemsize < after.itemsize:
             advice += (
-                f" A Python number that is differentiated counts as one of NumPy's: give "
-                f"np.{kinds[0].dtype.type.__name__}(x) in its place."
+                " Where a Python number is differentiated it counts as one of NumPy's: give "
+                f"np.{before.type.__name__}(x) in its place."
             )
     # The loop over pairs of values and tangents has other paths than the user's.
     path = paths_of(structure)[leaf] if is_users(step) else None
