@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -160,6 +161,29 @@ def test_what_differs_in_the_code_is_named(other: str, tmp_path: Path) -> None:
         run(0, **{other: value})
     run(0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [30, 600])
+def test_of_many_names_a_few_are_told(count: int, tmp_path: Path) -> None:
+    """Of code that differs in many names the first are named; of more than are kept the digests alone tell."""
+
+    def run(stop: int, value: float) -> None:
+        model, ticker = SimpleNamespace(**{f"k{k:03}": value for k in range(count)}), Ticker(stop)
+
+        def step(u: Any, i: int) -> Any:
+            ticker.met()
+            return model.k000 * np.sin(u)
+
+        grad(lambda u: np.sum(timeloop(step, u, 9, resume_every=2)), resume=tmp_path / "run")(U)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(7, 1.5)
+    with pytest.raises(ResumeError, match="code of step: ") as raised:
+        run(0, 2.5)
+    told = [line for line in str(raised.value).splitlines() if "in the code: float 2.5 now, float 1.5 in" in line]
+    assert len(told) == (20 if count == 30 else 0)
+    assert len(str(raised.value).splitlines()) == 3 + len(told)
+    run(0, 1.5)
 
 
 @pytest.mark.parametrize("schedule", [StoreAll(), Mixed(5), Periodic(4, 2), Revolve(1)], ids=repr)

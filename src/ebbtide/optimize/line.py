@@ -11,7 +11,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.optimize.functional import ReducedFunctional
 from ebbtide.optimize.vectors import moved
 
-# A remainder is compared with this many times the rounding error, so that its rate is right to within TOLERANCE.
+# A remainder is compared with this many times the rounding error, so that its rate is right to within that of the test.
 ABOVE_ROUNDING = 32.0
 # The largest step of `taylor_test` moves the controls by this part of their size.
 FIRST_STEP = 0.5

@@ -96,15 +96,6 @@ class TaylorTest:
         before, last = (self.judged(order) * 2)[-2:]
         return last < order + 0.5 and abs(last - before) <= SETTLED
 
-    def has_settled(self) -> bool:
-        """Return whether smaller distances would say no more of any order."""
-        for order in range(self.orders):
-            known = self.judged(order)
-            is_cut = math.isnan(self.rates(order)[-1])
-            if not (self.is_right(order) or is_cut or max(known) - min(known) <= SETTLED):
-                return False
-        return True
-
     def is_right(self, order: int) -> bool:
         """Whether the rate is order + 1, to within 0.2, or so small a remainder is left that it has no rate."""
         # A larger rate is no error: it means that the next term vanishes.
@@ -280,12 +271,22 @@ def taylor_test(
     while True:
         floors = tuple([rounding.floor(there) for there in found])
         test = TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
-        if distances is not None or test.has_settled() or len(chosen) > MOST_HALVINGS:
+        if distances is not None or _has_settled(test) or len(chosen) > MOST_HALVINGS:
             break
         chosen.append(chosen[-1] / 2)
         found.append(line.at(chosen[-1]))
     _check_seen(test, line.eps)
     return test
+
+
+def _has_settled(test: TaylorTest) -> bool:
+    """Return whether smaller distances would say no more of any order."""
+    for order in range(test.orders):
+        known = test.judged(order)
+        is_cut = math.isnan(test.rates(order)[-1])
+        if not (test.is_right(order) or is_cut or max(known) - min(known) <= SETTLED):
+            return False
+    return True
 
 
 def _check_seen(test: TaylorTest, eps: float) -> None:

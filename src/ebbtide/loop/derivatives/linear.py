@@ -50,9 +50,9 @@ class LinearLoop(LinearRule):
         limit: Bytes that may be held in all; None for no bound.
 
     Memory:
-        The derivatives of the steps that are kept, and the state after them. With a limit also the states before 0, 1,
-        2, 4, 8 and so on of these steps, from where others can run again when the ledger asks for room, as far as what
-        is kept between two of them takes more than a state.
+        The derivatives of the steps that are kept, of the first while it runs, and the state after them. With a limit
+        also the states before 0, 1, 2, 4, 8 and so on of these steps, from where others can run again when the ledger
+        asks for room, as far as what is kept between two of them takes more than a state.
     """
 
     __slots__ = (

@@ -73,16 +73,15 @@ def stored(position: Position, step: int) -> Snapshot:
 def without_saved(position: Position) -> Position:
     """Return a position with the initial state in place of all saved values but those of the step in work."""
     last = position.end - 1 if position.forward_ended else None
-    first = next((one for one in position.snapshots[:1] if is_initial(one)), Snapshot(0))
     kept = [one for one in position.snapshots if one.step > 0 and (one.kind == "restart" or one.tier != "memory")]
     has_last = last is not None and position.saved is not None and position.saved[1] > last
     at_hand = (last, last + 1) if has_last and last is not None else None
-    return replace(position, saved=at_hand, snapshots=(first, *kept))
+    return replace(position, saved=at_hand, snapshots=(*(initial(position) or (Snapshot(0),)), *kept))
 
 
-def is_initial(kept: Snapshot) -> bool:
-    """Return whether a snapshot is the state of step 0, wherever it lies."""
-    return kept.step == 0 and kept.kind == "restart"
+def initial(position: Position) -> tuple[Snapshot, ...]:
+    """Return the snapshot that is the state of step 0, wherever it lies, if there is one."""
+    return tuple([kept for kept in position.snapshots[:1] if kept.step == 0 and kept.kind == "restart"])
 
 
 def has_all_saved(position: Position) -> bool:
@@ -106,8 +105,7 @@ def without_first(position: Position) -> Position:
     """Return a position with the initial state, and without what the first of the steps at hand saved."""
     assert position.saved is not None
     start, stop = position.saved
-    is_there = any(map(is_initial, position.snapshots[:1]))
-    first = position.snapshots if is_there else (Snapshot(0), *position.snapshots)
+    first = position.snapshots if initial(position) else (Snapshot(0), *position.snapshots)
     return replace(position, saved=(start + 1, stop), snapshots=first)
 
 

@@ -115,7 +115,7 @@ def beyond_initial_bytes(rule: Any) -> int:
 def resumed_bytes(rule: Any) -> int:
     """Return the bytes of what steps saved that a loop holds in the forward sweep beside the initial state."""
     position, sizes = rule.position, rule.plan.sizes
-    if position.forward_ended or position.saved is None or not any(map(ahead.is_initial, position.snapshots[:1])):
+    if position.forward_ended or position.saved is None or not ahead.initial(position):
         return 0
     return (position.saved[1] - position.saved[0]) * int(sizes.saved - sizes.passed_on)
 
@@ -123,7 +123,7 @@ def resumed_bytes(rule: Any) -> int:
 def at_hand_bytes(rule: Any) -> int:
     """Return the bytes of what steps at hand saved but the last, if they can run again from the initial state."""
     position, sizes = rule.position, rule.plan.sizes
-    is_there = rule.room.spare.is_there or any(map(ahead.is_initial, position.snapshots[:1]))
+    is_there = rule.room.spare.is_there or ahead.initial(position)
     if not is_there or not position.forward_ended or position.saved is None:
         return 0
     start, stop = position.saved

@@ -11,7 +11,7 @@ from ebbtide.loop.values.code import data_of
 
 # The place of a function among those of a loop, a name by which it finds data, and a text of what that holds.
 Found = tuple[int, str, str]
-# No more are kept for messages: some 40 bytes each.
+# Of more names none are kept for messages: some 40 bytes each.
 _MOST_NAMED = 500
 
 
@@ -36,7 +36,8 @@ class Changes:
         found = self._look(with_code=True)
         self._before = {one for one in found if not one[1].endswith("()")}
         # What the code finds by names when the loop begins, for the message where that is not the same.
-        self.found = (*sorted({(name, text) for _, name, text in found})[:_MOST_NAMED],)
+        named = sorted({(name, text) for _, name, text in found})
+        self.found = (*named,) if len(named) <= _MOST_NAMED else ()
         self._is_taken_up, self._taken_up = False, set[Found]()
         self._own = set[str]()
 

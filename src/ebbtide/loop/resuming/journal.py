@@ -353,7 +353,7 @@ class Journal:
         if fingerprint == self._fingerprint:
             return found
         if check:
-            now, then = (shown(pairs) for pairs in (self._named, getattr(found, "named", self._named)))
+            now, then = shown(self._named, getattr(found, "named", ()))
             self._refuse(self._fingerprint | now, fingerprint | then)
         self._give_up(name, step)
         self._warn(f"in {self._directory.path} belongs to another run and counts as missing.", name, step)

@@ -18,6 +18,8 @@ import numpy as np
 
 FORMAT = "5"
 """What entries say, and what their checksums are of: another one where either changes."""
+# Code of another program differs in hundreds of names.
+_MOST_SHOWN = 20
 
 
 @final
@@ -193,10 +195,14 @@ def _unpack(packed: np.ndarray, row: Any) -> np.ndarray:
     return array.transpose(np.argsort(axes))
 
 
-def shown(named: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return what code finds by names as lines of a message."""
-    found: dict[str, str] = {}
-    for name, text in sorted(set(named)):
-        line = f"{name} in the code"
-        found[line] = f"{found[line]}, {text}" if line in found else text
-    return found
+def shown(now: Sequence[tuple[str, str]], then: Sequence[tuple[str, str]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what code finds by names now and then as lines of a message, where both are known and they differ."""
+    both: list[dict[str, str]] = []
+    for named in (now, then) if now and then else ((), ()):
+        texts: dict[str, list[str]] = {}
+        for name, text in sorted(set(named)):
+            texts.setdefault(f"{name} in the code", []).append(text)
+        both.append({line: ", ".join(found) for line, found in texts.items()})
+    names = [name for name in both[0] | both[1] if both[0].get(name) != both[1].get(name)][:_MOST_SHOWN]
+    first, second = ({name: one[name] for name in names if name in one} for one in both)
+    return first, second
