@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,17 @@ MANY = K * np.linspace(1.0, 2.0, MEMBERS)[:, None]
 COSTS = Costs(forward=1.0, reverse=2.0)
 
 
-def energy(k: Any) -> Any:
+def energy(k: Any, costs: Costs | None = COSTS) -> Any:
     """The coefficient is the control, and the state begins with ones; a constant of the state stays one."""
     start = {"u": np.ones(k.shape), "scale": np.full(k.shape, 0.1)}
-    after = timeloop(lambda s, i: s | {"u": s["u"] + s["scale"] * np.sin(s["u"] * k)}, start, STEPS, costs=COSTS)
+    after = timeloop(lambda s, i: s | {"u": s["u"] + s["scale"] * np.sin(s["u"] * k)}, start, STEPS, costs=costs)
     return np.sum(after["u"] ** 2)
 
 
 # What is differentiated, the same without a budget and alone, and the bytes that it returns beside the budget.
 MODES: dict[str, Any] = {
-    "vmap of grad": (lambda **b: vmap(grad(energy, **b))(MANY), lambda: vmap(energy)(MANY), MANY.nbytes),
-    "hvp": (lambda **b: hvp(energy, **b)(K, V), lambda: jvp(energy, (K,), (V,)), 0),
+    "vmap of grad": (lambda f=energy, **b: vmap(grad(f, **b))(MANY), lambda: vmap(energy)(MANY), MANY.nbytes),
+    "hvp": (lambda f=energy, **b: hvp(f, **b)(K, V), lambda: jvp(energy, (K,), (V,)), 0),
 }
 
 
@@ -55,6 +56,20 @@ def test_plans_are_made_for_the_states_to_come(mode: str, times: float) -> None:
         found = run(budget=budget)
     assert plans[0].state_bytes > K.nbytes * (MEMBERS if mode != "hvp" else 2)
     assert p.steps_forward == p.predicted_steps_forward == plans[0].predicted_steps_forward
+    assert found.tobytes() == run().tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_more_steps_are_run_to_be_timed(mode: str) -> None:
+    """The first step runs once more with what later ones carry, and again without."""
+    run, plans = MODES[mode][0], list[Any]()
+    with pytest.raises(BudgetError) as refused:
+        run(budget=Budget(memory=1000))
+    with ebbtide.profile(on_plan=plans.append) as p:
+        found = run(partial(energy, costs=None), budget=Budget(memory=2 * refused.value.least))
+    assert plans[0].has_costs
+    assert plans[0].measuring_steps == 2
+    assert p.steps_forward == p.predicted_steps_forward
     assert found.tobytes() == run().tobytes()
 
 

@@ -24,7 +24,14 @@ from ebbtide.loop.measuring.first import First, run_first, run_instead
 from ebbtide.loop.measuring.growing import LIFTED_STEPS, lifted
 from ebbtide.loop.measuring.inside import Inside
 from ebbtide.loop.measuring.measure import measure_alone, measure_sizes, without_spare
-from ebbtide.loop.measuring.timing import EXTRA_STEPS, estimate_steps, is_timed, measure_steps, time_fresh
+from ebbtide.loop.measuring.timing import (
+    EXTRA_STEPS,
+    estimate_steps,
+    is_timed,
+    measure_steps,
+    measure_sweep,
+    time_fresh,
+)
 from ebbtide.loop.measuring.transfers import with_transfers
 from ebbtide.loop.measuring.whole import Whole
 from ebbtide.loop.measuring.within import Within
@@ -34,7 +41,7 @@ from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.warm import Timed
-from ebbtide.schedules import Mixed, StoreAll
+from ebbtide.schedules import Costs, Mixed, StoreAll
 from ebbtide.tape.region import Region
 
 
@@ -59,6 +66,7 @@ class _Measured:
         available: Bytes that the loop may take; None for no bound.
         planned: Makes a plan for these.
         account: The ledger in which it is measured.
+        is_lifted: Whether the values are not the user's.
     """
 
     stepper: Stepper
@@ -75,6 +83,7 @@ class _Measured:
     available: int | None
     planned: Callable[..., Plan]
     account: Ledger
+    is_lifted: bool
 
 
 def first_steps(
@@ -121,7 +130,7 @@ def first_steps(
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
     loop = stepper, values, steps, options, allowed, disk, within
-    measured = _Measured(*loop, first, sizes, plain, start, available, planned, account)
+    measured = _Measured(*loop, first, sizes, plain, start, available, planned, account, values is not given)
     try:
         plan = _choose(measured, earlier)
         if options.schedule is None and earlier is None and available is not None:
@@ -169,9 +178,7 @@ def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
     if chosen and allowed is not None:
         timed, fresh = is_timed(values, measured.steps), 0.0
         if timed:
-            fresh, first = time_fresh(measured.first), measured.first
-            sizes, account, plain = measured.sizes, measured.account, measured.plain
-            measured.first, costs = measure_steps(measured.stepper, values, first, sizes, account, allowed, plain)
+            fresh, costs = time_fresh(measured.first), _measure_costs(measured, allowed)
         left = math.inf if measured.account.limit is None else measured.account.limit - measured.account.live
         lacks_disk, lacks_room = agree((disk.left < measured.sizes.stored, left < measured.sizes.transfer))
         if timed or not lacks_disk:
@@ -186,8 +193,19 @@ def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
         if timed:
             # What comes to be held takes fresh memory, once.
             seconds = time.perf_counter() - measured.start + fresh * plan.predicted_peak_bytes
-            return plan.with_measuring(EXTRA_STEPS, agree(seconds))
+            steps = (measured.plain is not None) if measured.is_lifted else EXTRA_STEPS
+            return plan.with_measuring(steps, agree(seconds))
     return plan if measured.plain is None else plan.with_measuring(1, None)
+
+
+def _measure_costs(measured: _Measured, allowed: Budget) -> Costs:
+    """Return what steps take by the clock; the first one may be another after that."""
+    first, values, sizes, account = measured.first, measured.values, measured.sizes, measured.account
+    if measured.is_lifted:
+        return measure_sweep(values, first, sizes, account, measured.plain)
+    stepper, plain = measured.stepper, measured.plain
+    measured.first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
+    return costs
 
 
 def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, outside: dict[str, Any]) -> Plan:

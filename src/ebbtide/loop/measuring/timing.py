@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
 from ebbtide.arrays.traced import TracedArray
@@ -35,7 +36,7 @@ _FAR = 2.0
 
 def is_timed(values: list[Any], steps: int) -> bool:
     """Return whether the steps of a loop are measured by running one of them again."""
-    return steps >= LEAST_STEPS and all(_is_plain(leaf) or type(form_of(leaf)) is Form for leaf in values)
+    return steps >= LEAST_STEPS and all(_is_plain(leaf) or type(form_of(leaf)) in (Form, ArrayType) for leaf in values)
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -70,10 +71,7 @@ def measure_steps(
         a cold one.
     """
     assert first.record is not None
-    roomy = ledger.limit is None or ledger.live + sizes.sweep + 3 * sizes.state <= ledger.limit
-    roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(first.record))
-    # Steps and sweeps may wait for those of other processes, which come in one order.
-    roomy = not agree(not roomy)
+    roomy = _is_roomy(first.record, 3, sizes, ledger)
     taped, runs, sweeps = first, [first.timed], list[Timed]()
     if roomy:
         sweeps.append(_time_sweep(first.record, _ones_like(values), sizes, ledger, retain=True))
@@ -93,6 +91,30 @@ def measure_steps(
     # A plain step takes no longer than a taped one.
     usual = max(once if stepper.on_tape else min(forward.warm(fault), once), 1e-9)
     return first, Costs(forward=usual, reverse=swept + max(0.0, once - usual))
+
+
+def measure_sweep(values: list[Any], first: First, sizes: Sizes, ledger: Ledger, plain: Timed | None) -> Costs:
+    """
+    Sweep a taped step that is warm, and run no other; see `measure_steps`.
+
+    Where there is no room for that, a sweep counts as two steps.
+    """
+    assert first.record is not None
+    fault = time_fault()
+    once = max(first.timed.warm(fault), 1e-9)
+    usual = once if plain is None else max(min(plain.warm(fault), once), 1e-9)
+    if not _is_roomy(first.record, 2, sizes, ledger):
+        return Costs(forward=usual, reverse=2.0 * once)
+    swept = _time_sweep(first.record, _ones_like(values), sizes, ledger, retain=True)
+    return Costs(forward=usual, reverse=swept.warm(fault) + once - usual)
+
+
+def _is_roomy(record: TapedStep, states: int, sizes: Sizes, ledger: Ledger) -> bool:
+    """Return whether a taped step can be swept and kept, beside so many states."""
+    roomy = ledger.limit is None or ledger.live + sizes.sweep + states * sizes.state <= ledger.limit
+    roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(record))
+    # Steps and sweeps may wait for those of other processes, which come in one order.
+    return not agree(not roomy)
 
 
 def usual_time(times: list[float]) -> float:
@@ -144,6 +166,8 @@ def _ones_like(values: list[Any]) -> list[Any]:
 
 def _ones(leaf: Any) -> Any:
     """Return ones, with a tangent where a leaf has one."""
+    if type(leaf) is TracedArray and leaf._node is None:
+        return _ones(leaf._value)
     if type(leaf) is TracedArray:
         return TracedArray(leaf._trace, _ones(leaf._node), _ones(leaf._value))
     return np.ones_like(leaf)
